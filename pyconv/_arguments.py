@@ -1,0 +1,154 @@
+"""Array arguments: what is accepted, and its one form behind the door. Nothing here copies before all is checked."""
+
+from collections.abc import Iterable, Sequence
+from reprlib import repr as shown
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from pyconv._backend import Array
+from pyconv._integers import Shape
+
+ALGORITHMS = ("auto", "gemm")
+DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+DType = np.dtype[Any]
+
+
+def dtype_of(name: str, dtype: Any) -> DType:
+    """`dtype` in native byte order, if it is one that is computed in."""
+    native = np.dtype(dtype).newbyteorder("=")
+    if native not in DTYPES:
+        raise TypeError(f"{name} must have dtype float32 or float64; got {dtype}")
+    return DTYPES[DTYPES.index(native)]
+
+
+def check_algorithm(algorithm: object) -> None:
+    """ValueError unless it is one of the names in ALGORITHMS."""
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be {' or '.join(map(repr, ALGORITHMS))}; got {shown(algorithm)}")
+
+
+def exact_mask(output_mask: Any) -> tuple[bool, ...]:
+    """Which of the three results are wanted."""
+    rule = "be a sequence of 3 bools"
+    if not isinstance(output_mask, list | tuple | ndarray):
+        raise TypeError(f"output_mask must {rule}; got {shown(output_mask)}")
+    if len(output_mask) != 3:
+        raise ValueError(f"output_mask must {rule}; got {shown(output_mask)}")
+    if not all(isinstance(wanted, bool | np.bool_) for wanted in output_mask):
+        raise TypeError(f"output_mask must {rule}; got {shown(output_mask)}")
+    return tuple(map(bool, output_mask))
+
+
+def operands(
+    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = ()
+) -> tuple[DType, tuple[Any, ...]]:
+    """(dtype, the arrays): base-class ndarrays of one dtype, as they lie in memory; None only among the optional."""
+    dtype = getattr(required[0], "dtype", None)
+    if dtype is DTYPES[0] or dtype is DTYPES[1]:
+        for value in required:
+            if type(value) is not ndarray or value.dtype is not dtype:
+                return _operands(names, required, optional)
+        for value in optional:
+            if value is not None and (type(value) is not ndarray or value.dtype is not dtype):
+                return _operands(names, required, optional)
+        return dtype, required + optional
+    return _operands(names, required, optional)
+
+
+def _operands(names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...]) -> tuple[DType, Any]:
+    given = required + optional
+    arrays = [
+        None if value is None and place >= len(required) else _array(name, value)
+        for place, (name, value) in enumerate(zip(names, given))
+    ]
+    present = [place for place, array in enumerate(arrays) if array is not None]
+    leader = next((place for place in present if not isinstance(given[place], list | tuple)), present[0])
+    dtype = dtype_of(names[leader], arrays[leader].dtype)  # type: ignore[union-attr]
+    for place in present:
+        name, array = names[place], arrays[place]
+        if array.dtype.newbyteorder("=") == dtype:  # type: ignore[union-attr]
+            continue
+        if isinstance(given[place], list | tuple) and array.dtype.kind in "iuf":  # type: ignore[union-attr]
+            arrays[place] = array.astype(dtype)  # type: ignore[union-attr]
+            continue
+        dtype_of(name, array.dtype)  # type: ignore[union-attr]
+        raise TypeError(
+            f"{name} must have the dtype of {names[leader]}, {dtype}; got {array.dtype}"  # type: ignore[union-attr]
+        )
+    return dtype, tuple(arrays)
+
+
+def _array(name: str, value: Any) -> Array:
+    if value is None:
+        raise TypeError(f"{name} must be an array; got None")
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} must be an array or a nested list of equal lengths; got {shown(value)}") from None
+    except Exception as error:
+        raise TypeError(f"{name} must be an array that NumPy can read; got {type(value).__name__}") from error
+
+
+def is_ready(array: Array, dtype: DType) -> bool:
+    """Whether a backend can take the array as it is."""
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned and array.dtype is dtype
+
+
+def ready(array: Array, dtype: DType) -> Array:
+    """The array itself where a backend can take it, else a copy that it can take."""
+    return array if is_ready(array, dtype) else np.require(array, dtype, ["C", "A"])
+
+
+def writing_place(out: Any, shape: Shape, dtype: DType) -> Array:
+    """Where a backend writes: `out` itself where it can, else a new array."""
+    return np.asarray(out) if out is not None and is_ready(out, dtype) else np.empty(shape, dtype)
+
+
+def check_out(
+    name: str, out: Any, shape: Shape, dtype: DType, others: Iterable[tuple[str, Array | None]]
+) -> None:
+    """Refuse an `out` that cannot hold the result.
+
+    Overlap is judged by the bounds of memory alone: an exact answer can take exponential time. So two views that
+    interleave without sharing an element are refused too.
+    """
+    if not isinstance(out, ndarray):
+        raise TypeError(f"{name} must be a NumPy array; got {type(out).__name__}")
+    if out.dtype.newbyteorder("=") != dtype:
+        raise TypeError(f"{name} must have dtype {dtype}; got {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}; got shape {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError(f"{name} must be writeable; got a read-only array")
+    if any(step == 0 and size > 1 for step, size in zip(out.strides, shape)):
+        raise ValueError(f"{name} must not overlap itself; got strides {out.strides}")
+    for other_name, other in others:
+        if other is not None and np.may_share_memory(out, other):
+            raise ValueError(f"{name} must not overlap {other_name}; got arrays with common bounds of memory")
+
+
+def flat_buffer(
+    name: str, buffer: Any, dtype: DType, minimum: int, others: Iterable[tuple[str, Array | None]]
+) -> Array | None:
+    """The caller's scratch as flat memory; None for None and for an empty array."""
+    if buffer is None:
+        return None
+    if not isinstance(buffer, ndarray):
+        raise TypeError(f"{name} must be a NumPy array; got {type(buffer).__name__}")
+    if not buffer.size:
+        return None
+    need = f"have at least {minimum} elements"
+    if buffer.dtype is not dtype and (buffer.dtype != dtype or not buffer.dtype.isnative):
+        raise TypeError(f"{name} must have dtype {dtype} and {need}; got {buffer.dtype}")
+    flags = buffer.flags
+    if not (flags.forc and flags.behaved):
+        raise ValueError(f"{name} must be contiguous, aligned and writeable, and {need}; got strides {buffer.strides}")
+    if buffer.size < minimum:
+        raise ValueError(f"{name} must {need}; got {buffer.size}")
+    for other_name, other in others:
+        if other is not None and np.may_share_memory(buffer, other):
+            raise ValueError(f"{name} must not overlap {other_name}, and {need}; got arrays with common memory")
+    return np.asarray(buffer).reshape(-1, order="A")

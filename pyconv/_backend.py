@@ -1,0 +1,59 @@
+"""The backend contract, and which array belongs to which backend.
+
+A backend is a module with the names of `Backend`. NumPy arrays belong to `cpu`. All arrays that reach a backend are
+checked: C-contiguous, aligned, in native byte order, of the plan's dtype, not empty, `out` overlapping nothing.
+"""
+
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyconv._geometry import Geometry
+
+Array = NDArray[Any]
+
+
+class Plan(Protocol):
+    """One map on one geometry for one dtype; holds no array and serves any number of concurrent calls."""
+
+    @property
+    def scratch_minimum(self) -> int:
+        """Elements of scratch that a call needs."""
+
+    def scratch_size(self, threads: int) -> int:
+        """Elements of scratch that full speed wants."""
+
+    def run(
+        self, first: Array, second: Array, out: Array, bias: Array | None = None, scratch: Array | None = None,
+        accumulate: bool = False, *, threads: int | None = None,
+    ) -> None:
+        """out = map(first, second) + bias, added to what `out` holds where accumulate.
+
+        forward: x, w -> y. grad_input: y, w -> x. grad_weight: x (or the columns), y -> w's gradient.
+        """
+
+
+class Backend(Protocol):
+    """What a backend offers; plans come from a bounded cache."""
+
+    def plan(self, map: str, geometry: Geometry, dtype: np.dtype[Any], algorithm: str = "auto") -> Plan:
+        """The plan of 'forward', 'grad_input' or 'grad_weight'."""
+
+    def unfold(
+        self, geometry: Geometry, input: Array, columns: Array, fold: bool, *, threads: int | None = None
+    ) -> None:
+        """columns <- input, or with fold input <- the sum of the columns."""
+
+    def channel_sum(self, array: Array, out: Array, *, threads: int | None = None) -> None:
+        """out <- the sum over axes 0 and 2 of (batch, channels, positions)."""
+
+    def set_threads(self, threads: int) -> None:
+        """The number of threads of a call that names none."""
+
+    def config(self) -> dict[str, Any]:
+        """level, levels (what the processor has, best first), openmp, threads."""
+
+
+cpu = cast(Backend, import_module("pyconv._cpu"))

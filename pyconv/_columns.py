@@ -1,0 +1,114 @@
+"""unfold and fold, which write the columns of an input and sum them up again, and the question how much scratch helps."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from pyconv import _geometry as geometries
+from pyconv import _threads
+from pyconv._arguments import DType, check_algorithm, check_out, dtype_of, operands, ready, writing_place
+from pyconv._backend import Array, cpu
+from pyconv._evaluate import delivered
+from pyconv._geometry import Geometry, rank_of
+from pyconv._integers import Shape, exact_shape
+from pyconv._signatures import Padding, Sizes
+
+
+def unfold(
+    input: ArrayLike, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0, stride: Sizes = 1, *,
+    out: Array | None = None,
+) -> Array:
+    """The columns of an input: for each output position what the kernel's taps see there, zeros in the padding.
+
+        conv2d(input, weight) = weight.reshape(out channels, -1) @ unfold(input, weight.shape[2:]), reshaped
+
+    input: (batch, channels, *size). Returns (batch, channels * taps, positions), channels before taps, both in C order.
+    The length of kernel_size, 1 to 3, is the number of spatial axes; an int means two. Mind the order of the settings.
+
+    TypeError or ValueError: see the package.
+
+    >>> unfold(np.arange(4.0).reshape(1, 4), (2,))
+    array([[0., 1., 2.],
+           [1., 2., 3.]])
+    """
+    dtype, (input,) = operands(("input",), (input,))
+    geometry, shape = geometries.unfolded(input.shape, kernel_size, dilation, padding, stride)
+    return _moved(geometry, input, shape, dtype, out, fold=False)
+
+
+def fold(
+    input: ArrayLike, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0,
+    stride: Sizes = 1, *, out: Array | None = None,
+) -> Array:
+    """The sum of columns: each value back to the cell that `unfold` reads it from, those in the padding dropped.
+
+        <unfold(x, kernel_size), columns> = <x, fold(columns, output_size, kernel_size)>  for every x
+
+    input: (batch, channels * taps, positions). Returns (batch, channels, *output_size); output_size and the rest are the
+    size and the settings that unfold was given.
+
+    TypeError or ValueError: see the package.
+
+    >>> fold(np.ones((2, 3)), (4,), (2,))
+    array([[1., 2., 2., 1.]])
+    """
+    dtype, (input,) = operands(("input",), (input,))
+    geometry, shape = geometries.folded(input.shape, output_size, kernel_size, dilation, padding, stride)
+    return _moved(geometry, input, shape, dtype, out, fold=True)
+
+
+def _moved(geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: Any, fold: bool) -> Any:
+    if out is not None:
+        check_out("out", out, shape, dtype, (("input", source),))
+    target = writing_place(out, shape, dtype)
+    if source.size and target.size:
+        first, second = (target, ready(source, dtype)) if fold else (ready(source, dtype), target)
+        cpu.unfold(geometry, first, second, fold, threads=_threads.get_num_threads())
+    else:
+        target[...] = 0
+    return delivered(target, out)
+
+
+class Workspace(NamedTuple):
+    """Elements of `dtype`: what full speed wants with the present number of threads, and the least that works."""
+
+    finput: int
+    fgrad_input: int
+    finput_minimum: int
+    fgrad_input_minimum: int
+    dtype: DType
+
+
+def workspace(
+    input_shape: Sequence[SupportsIndex], weight_shape: Sequence[SupportsIndex], stride: Sizes = 1,
+    padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, transposed: bool = False,
+    output_padding: Sizes = 0, dtype: DTypeLike = np.float32, algorithm: str = "auto",
+) -> Workspace:
+    """How large finput and fgrad_input should be for a convolution and all of its gradients.
+
+    The larger the buffer the faster, up to the first two numbers; a buffer of at least the minimum gives the same bits.
+    TypeError or ValueError: see the package.
+
+    >>> sizes = workspace((8, 3, 32, 32), (16, 3, 3, 3), padding="same")
+    >>> sizes.finput >= sizes.finput_minimum, sizes.fgrad_input >= sizes.fgrad_input_minimum
+    (True, True)
+    """
+    check_algorithm(algorithm)
+    shape, weight = exact_shape("input_shape", input_shape), exact_shape("weight_shape", weight_shape)
+    native = dtype_of("dtype", dtype)
+    geometry, output_shape = geometries.problem(
+        transposed, rank_of("weight_shape", weight), shape, weight, None, None, stride, padding, dilation, groups,
+        output_padding, None, ("input_shape", "weight_shape", "bias"),
+    )
+    if 0 in (*shape, *weight, *output_shape):
+        return Workspace(0, 0, 0, 0, native)
+    forward, grad_weight, grad_input = (
+        cpu.plan(map, geometry, native, algorithm) for map in ("forward", "grad_weight", "grad_input")
+    )
+    threads = _threads.get_num_threads()
+    return Workspace(
+        max(forward.scratch_size(threads), grad_weight.scratch_size(threads)), grad_input.scratch_size(threads),
+        max(forward.scratch_minimum, grad_weight.scratch_minimum), grad_input.scratch_minimum, native,
+    )

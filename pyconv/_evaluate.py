@@ -1,0 +1,121 @@
+"""From checked arguments to arrays: check `out` and the buffers of every result, and only then allocate and run."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pyconv import _threads
+from pyconv._arguments import DType, check_out, flat_buffer, ready, writing_place
+from pyconv._backend import Array, cpu
+from pyconv._geometry import Geometry
+from pyconv._integers import Shape
+
+Named = tuple[tuple[str, Array | None], ...]
+
+
+class Result(NamedTuple):
+    """One array that a call returns: the sum of its terms (map, first, second), plus bias along the channels."""
+
+    shape: Shape
+    terms: tuple[tuple[str, Array, Array], ...]
+    bias: Array | None = None
+
+
+class Buffers(NamedTuple):
+    """The scratch that the caller lends."""
+
+    finput: Any = None
+    fgrad_input: Any = None
+
+    def for_map(self, map: str) -> tuple[str, Any]:
+        """(name, buffer): fgrad_input for what grad_input unrolls, finput for what the other maps do."""
+        return ("fgrad_input", self.fgrad_input) if map == "grad_input" else ("finput", self.finput)
+
+
+NO_BUFFERS = Buffers()
+
+
+def check_outs(out: Any, shapes: Sequence[Shape | None], dtype: DType, named: Named) -> Sequence[Any]:
+    """One `out` or None for each result; a shape of None stands for a result that is masked."""
+    if out is None:
+        return (None,) * len(shapes)
+    if not isinstance(out, tuple | list):
+        raise TypeError(f"out must be a tuple of {len(shapes)} arrays or None; got {type(out).__name__}")
+    if len(out) != len(shapes):
+        raise ValueError(f"out must be a tuple of {len(shapes)} arrays or None; got {len(out)} of them")
+    for place, (given, shape) in enumerate(zip(out, shapes)):
+        if given is None:
+            continue
+        name = f"out[{place}]"
+        if shape is None:
+            raise ValueError(f"{name} must be None where output_mask is False; got an array")
+        check_out(name, given, shape, dtype, named)
+        named += ((name, given),)
+    return out
+
+
+def evaluate(
+    geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
+    buffers: Buffers, algorithm: str,
+) -> list[Any]:
+    """The results; None for None. `outs` are checked already; `named` are the operands."""
+    if buffers is not NO_BUFFERS:
+        named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
+    work = [result and _calls(geometry, dtype, result, named, buffers, algorithm) for result in results]
+    return [
+        None if result is None else _run(geometry, dtype, result, calls, out)
+        for result, calls, out in zip(results, work, outs)
+    ]
+
+
+def _calls(
+    geometry: Geometry, dtype: DType, result: Result, named: Named, buffers: Buffers, algorithm: str
+) -> list[tuple[Any, Array, Array, Array | None]]:
+    """(plan, first, second, scratch) of each term; a term over nothing at all adds nothing and has no plan."""
+    calls = []
+    for map, first, second in result.terms:
+        if first.size and second.size and 0 not in result.shape:
+            plan = cpu.plan(map, geometry, dtype, algorithm)
+            scratch = None
+            if buffers is not NO_BUFFERS:
+                name, buffer = buffers.for_map(map)
+                scratch = flat_buffer(name, buffer, dtype, plan.scratch_minimum, named)
+            calls.append((plan, first, second, scratch))
+    return calls
+
+
+def _run(geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any) -> Any:
+    target = writing_place(out, result.shape, dtype)
+    bias = None if result.bias is None else ready(result.bias, dtype)
+    if calls:
+        threads = _threads.get_num_threads()
+        accumulate = False
+        for plan, first, second, scratch in calls:
+            plan.run(ready(first, dtype), ready(second, dtype), target, bias, scratch, accumulate, threads=threads)
+            bias, accumulate = None, True
+    else:
+        target[...] = 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank)
+    return delivered(target, out)
+
+
+def delivered(target: Array, out: Any) -> Any:
+    """`out`, holding what `target` holds; `target` itself where there is no out."""
+    if out is None:
+        return target
+    if not np.may_share_memory(out, target):
+        np.asarray(out)[...] = target
+    return out
+
+
+def sum_channels(array: Array, axis: int, dtype: DType, out: Any) -> Any:
+    """The sum over all axes but one, into `out` where it is not None."""
+    channels = array.shape[axis]
+    target = writing_place(out, (channels,), dtype)
+    if array.size:
+        batch = array.shape[0] if axis else 1
+        columns = ready(array, dtype).reshape(batch, channels, array.size // (batch * channels))
+        cpu.channel_sum(columns, target, threads=_threads.get_num_threads())
+    else:
+        target[...] = 0
+    return delivered(target, out)

@@ -1,0 +1,462 @@
+"""All shape arithmetic and all shape errors: every number a call needs, checked once, in Python integers.
+
+With Ke = dilation * (kernel - 1) + 1 on each axis,
+
+    convolution              output = (input + lo + hi - Ke) // stride + 1
+    transposed convolution   output = (input - 1) * stride - lo - hi + Ke + output_padding
+
+(V. Dumoulin, F. Visin, A guide to convolution arithmetic for deep learning, 2016). 'same' pads as ONNX's SAME_UPPER and
+'same_lower' as its SAME_LOWER. A 1-D or 2-D problem is a 3-D one whose leading axes have size 1; the transposed
+convolution is the map grad_input on the geometry that it undoes.
+
+There is one public function per role. Each makes its arguments exact (see _integers) and then asks a bounded cache.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from reprlib import repr as shown
+from typing import Any, NamedTuple, TypeVar
+
+from pyconv._integers import Ints, Shape, exact, exact_count, exact_ints, ints_rule, length_of
+
+Triple = tuple[int, int, int]
+Padding = int | str | Shape | tuple[tuple[int, int], ...]
+_Exact = tuple[Ints, Padding, Ints, int]
+Cached = TypeVar("Cached", bound=Callable[..., object])
+
+PADDINGS = ("valid", "same", "same_lower", "causal", "full")
+SAME = ("same", "same_lower")
+LARGEST = 2**63 - 1
+NAMES = ("input", "weight", "bias")
+
+
+class Geometry(NamedTuple):
+    """The trilinear form T(x, w, y): cell (a, k) reads x at stride * a + dilation * k - padding, outside x zero.
+
+    x: (batch, in_channels, *input_size); y: (batch, out_channels, *output_size);
+    w: (out_channels, in_channels // groups, *kernel_size). `padding` is the leading pad alone and may be negative.
+    A stride over a single output position and the dilation of a single tap never act, and are 1 here.
+    """
+
+    rank: int
+    batch: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    input_size: Triple
+    kernel_size: Triple
+    output_size: Triple
+    stride: Triple
+    dilation: Triple
+    padding: Triple
+    padding_mode: str = "zeros"
+
+
+class _Settings(NamedTuple):
+    """stride, dilation and groups spread over the axes of the problem; padding as the user gave it."""
+
+    stride: Shape
+    padding: Padding
+    dilation: Shape
+    groups: int
+
+
+# --- arguments, spread over the axes ---
+
+
+def _padding_rule(rank: int) -> str:
+    names = ", ".join(map(repr, PADDINGS))
+    return f"be an int >= 0, a sequence of {rank} such or of {rank} pairs (lo, hi) of ints, or one of {names}"
+
+
+def _exact_settings(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> _Exact:
+    if type(stride) is type(padding) is type(dilation) is type(groups) is int:
+        return stride, padding, dilation, groups
+    if isinstance(padding, str):
+        padding = str(padding)
+    elif type(padding) is not int:
+        padding = exact("padding", _padding_rule(rank), padding, rank, 2)
+    return (
+        exact_ints("stride", stride, rank, 1), padding, exact_ints("dilation", dilation, rank, 1),
+        exact_count("groups", groups),
+    )
+
+
+def _spread(name: str, value: Ints, rank: int, least: int) -> Shape:
+    values = (value,) * rank if isinstance(value, int) else value
+    if min(values) < least:
+        raise ValueError(f"{name} must {ints_rule(rank, least)}; got {shown(value)}")
+    return values
+
+
+def _settings(rank: int, stride: Ints, padding: Padding, dilation: Ints, groups: int) -> _Settings:
+    exact_count("groups", groups)
+    return _Settings(_spread("stride", stride, rank, 1), padding, _spread("dilation", dilation, rank, 1), groups)
+
+
+# --- one axis after the other ---
+
+
+def _spans(kernel: Shape, dilation: Shape) -> Shape:
+    return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
+
+
+def _split(total: int, name: str) -> tuple[int, int]:
+    """`total` cells of padding, the odd one behind for 'same' and in front for 'same_lower'."""
+    small, large = total // 2, total - total // 2
+    return (small, large) if name == "same" else (large, small)
+
+
+def _numeric_pads(padding: Padding, spans: Shape) -> tuple[tuple[int, int], ...]:
+    """(lo, hi) on each axis, for every padding that does not depend on the input's size."""
+    rank = len(spans)
+    if padding == "valid":
+        return ((0, 0),) * rank
+    if padding == "causal":
+        return tuple((span - 1, 0) for span in spans)
+    if padding == "full":
+        return tuple((span - 1, span - 1) for span in spans)
+    if isinstance(padding, int):
+        padding = (padding,) * rank
+    if not isinstance(padding, str):
+        if all(isinstance(pad, tuple) for pad in padding):
+            return padding  # type: ignore[return-value]
+        if all(isinstance(pad, int) and pad >= 0 for pad in padding):
+            return tuple((pad, pad) for pad in padding)  # type: ignore[misc]
+    raise ValueError(f"padding must {_padding_rule(rank)}; got {shown(padding)}")
+
+
+def _pads(padding: Padding, size: Shape, spans: Shape, stride: Shape) -> tuple[tuple[int, int], ...]:
+    if padding in SAME:
+        totals = ((-(-n // s) - 1) * s + span - n for n, span, s in zip(size, spans, stride))
+        return tuple(_split(max(total, 0), str(padding)) for total in totals)
+    return _numeric_pads(padding, spans)
+
+
+def _output_size(
+    input_name: str, size: Shape, kernel_name: str, kernel: Shape, settings: _Settings
+) -> tuple[Shape, Shape]:
+    """(output size, leading pads) of a convolution."""
+    spans = _spans(kernel, settings.dilation)
+    pads = _pads(settings.padding, size, spans, settings.stride)
+    padded = tuple(n + lo + hi for n, (lo, hi) in zip(size, pads))
+    if any(n < span for n, span in zip(padded, spans)):
+        raise ValueError(
+            f"{kernel_name} must span at most the padded {input_name}, {padded}; "
+            f"got a span of {spans}, kernel {kernel} with dilation {settings.dilation}"
+        )
+    output = tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, settings.stride))
+    return output, tuple(lo for lo, _ in pads)
+
+
+def _lifted(values: Shape, lead: int) -> Triple:
+    return ((lead,) * (3 - len(values)) + values)  # type: ignore[return-value]
+
+
+def _geometry(
+    batch: int, channels: tuple[int, int], input_size: Shape, kernel: Shape, output_size: Shape, settings: _Settings,
+    low: Shape,
+) -> Geometry:
+    """The geometry, once every array is countable and every cell has a 64-bit address."""
+    in_channels, out_channels = channels
+    shapes = {
+        "input": (batch, in_channels, *input_size),
+        "weight": (out_channels, in_channels // settings.groups, *kernel),
+        "output": (batch, out_channels, *output_size),
+    }
+    for name, shape in shapes.items():
+        if prod(size or 1 for size in shape) > LARGEST:
+            raise ValueError(f"{name} must have at most 2**63 - 1 elements; got shape {shape}")
+    stride = tuple(s if y > 1 else 1 for s, y in zip(settings.stride, output_size))
+    dilation = tuple(d if k > 1 else 1 for d, k in zip(settings.dilation, kernel))
+    for n, k, y, s, d, lo in zip(input_size, kernel, output_size, stride, dilation, low):
+        if n + abs(lo) + max(y - 1, 0) * s + (k - 1) * d > LARGEST:
+            raise ValueError(f"padding must keep every axis within 2**63 - 1 cells; got {settings.padding!r}")
+    return Geometry(
+        len(kernel), batch, settings.groups, in_channels, out_channels, _lifted(input_size, 1), _lifted(kernel, 1),
+        _lifted(output_size, 1), _lifted(stride, 1), _lifted(dilation, 1), _lifted(low, 0),
+    )
+
+
+# --- axes and channels ---
+
+
+def rank_of(name: str, shape: Shape) -> int:
+    """The number of spatial axes of a weight of this shape."""
+    if len(shape) not in (3, 4, 5):
+        raise ValueError(f"{name} must have 3, 4 or 5 axes (channels, channels per group, spatial); got shape {shape}")
+    return len(shape) - 2
+
+
+def _batch_of(name: str, shape: Shape, rank: int) -> Shape:
+    """(batch,), or () where the array has no batch axis."""
+    if len(shape) not in (rank + 1, rank + 2):
+        raise ValueError(
+            f"{name} must have {rank + 2} axes (batch, channels, {rank} spatial) or {rank + 1} without batch; "
+            f"got shape {shape}"
+        )
+    return shape[: len(shape) - rank - 1]
+
+
+def channel_axis(shape: Shape, batched: Any) -> int:
+    """The axis of a convolution's output that counts channels."""
+    if not isinstance(batched, bool):
+        raise TypeError(f"batched must be True or False; got {shown(batched)}")
+    if len(shape) < 1 + batched:
+        axes = "2 axes (batch, channels)" if batched else "1 axis (channels)"
+        raise ValueError(f"grad_output must have at least {axes}; got shape {shape}")
+    return int(batched)
+
+
+def _check_weight(name: str, shape: Shape, rank: int, groups: int) -> None:
+    if len(shape) != rank + 2:
+        raise ValueError(
+            f"{name} must have {rank + 2} axes (channels, channels per group, {rank} spatial); got shape {shape}"
+        )
+    if 0 in shape[2:]:
+        raise ValueError(f"{name} must have at least one tap on every spatial axis; got shape {shape}")
+    if shape[0] % groups:
+        raise ValueError(f"groups must divide axis 0 of {name}, {shape[0]}; got {groups}")
+
+
+def _check_channels(name: str, shape: Shape, rank: int, channels: int, source: str) -> None:
+    if shape[-rank - 1] != channels:
+        raise ValueError(f"{name} must have {channels} channels, {source}; got shape {shape}")
+
+
+def check_shape(name: str, shape: Shape | None, expected: Shape) -> None:
+    """ValueError unless the shape, where there is one, is the expected one."""
+    if shape is not None and shape != expected:
+        raise ValueError(f"{name} must have shape {expected}; got shape {shape}")
+
+
+# --- the roles ---
+
+_cached: Callable[[Cached], Cached] = lru_cache(maxsize=1024)  # type: ignore[assignment]
+
+
+def convolved(
+    rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
+    stride: Any, padding: Any, dilation: Any, groups: Any,
+    names: tuple[str, str, str] = NAMES,
+) -> tuple[Geometry, Shape]:
+    """A convolution, and the shape of its output; the shapes of bias and grad_output are checked where not None."""
+    settings = _exact_settings(rank, stride, padding, dilation, groups)
+    return _convolved(rank, input_shape, weight_shape, bias_shape, grad_output_shape, settings, names)
+
+
+@_cached
+def _convolved(
+    rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
+    given: _Exact, names: tuple[str, str, str],
+) -> tuple[Geometry, Shape]:
+    input_name, weight_name, bias_name = names
+    settings = _settings(rank, *given)
+    _check_weight(weight_name, weight_shape, rank, settings.groups)
+    batch = _batch_of(input_name, input_shape, rank)
+    in_channels, out_channels = weight_shape[1] * settings.groups, weight_shape[0]
+    _check_channels(input_name, input_shape, rank, in_channels, f"axis 1 of {weight_name} times groups")
+    check_shape(bias_name, bias_shape, (out_channels,))
+    size, kernel = input_shape[-rank:], weight_shape[2:]
+    output, low = _output_size(input_name, size, weight_name, kernel, settings)
+    output_shape = (*batch, out_channels, *output)
+    check_shape("grad_output", grad_output_shape, output_shape)
+    geometry = _geometry(prod(batch), (in_channels, out_channels), size, kernel, output, settings, low)
+    return geometry, output_shape
+
+
+def transposed(
+    rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
+    stride: Any, padding: Any, dilation: Any, groups: Any, output_padding: Any = 0,
+    output_size: Any = None, names: tuple[str, str, str] = NAMES,
+) -> tuple[Geometry, Shape]:
+    """The geometry that a transposed convolution undoes, and the shape of its output.
+
+    With 'same' the size of grad_output, where given, stands for output_size: the call that made it chose it freely.
+    """
+    settings = _exact_settings(rank, stride, padding, dilation, groups)
+    output_padding = exact_ints("output_padding", output_padding, rank, 0)
+    if output_size is not None:
+        output_size = exact_ints("output_size", output_size, rank, 1)
+    return _transposed(
+        rank, input_shape, weight_shape, bias_shape, grad_output_shape, settings, output_padding, output_size, names
+    )
+
+
+@_cached
+def _transposed(
+    rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
+    given: _Exact, output_padding: Ints, output_size: Ints | None,
+    names: tuple[str, str, str],
+) -> tuple[Geometry, Shape]:
+    input_name, weight_name, bias_name = names
+    settings = _settings(rank, *given)
+    _check_weight(weight_name, weight_shape, rank, settings.groups)
+    batch = _batch_of(input_name, input_shape, rank)
+    out_channels, in_channels = weight_shape[0], weight_shape[1] * settings.groups
+    _check_channels(input_name, input_shape, rank, out_channels, f"axis 0 of {weight_name}")
+    check_shape(bias_name, bias_shape, (in_channels,))
+    size, kernel = input_shape[-rank:], weight_shape[2:]
+    if 0 in size:
+        raise ValueError(f"{input_name} must have at least one cell on every spatial axis; got shape {input_shape}")
+    wanted = None if output_size is None else _spread("output_size", output_size, rank, 1)
+    if grad_output_shape is not None and settings.padding in SAME:
+        _batch_of("grad_output", grad_output_shape, rank)
+        wanted = grad_output_shape[-rank:]
+    added = _spread("output_padding", output_padding, rank, 0)
+    output, low = _transposed_size(size, kernel, settings, added, wanted)
+    output_shape = (*batch, in_channels, *output)
+    check_shape("grad_output", grad_output_shape, output_shape)
+    geometry = _geometry(prod(batch), (in_channels, out_channels), output, kernel, size, settings, low)
+    return geometry, output_shape
+
+
+def _transposed_size(
+    size: Shape, kernel: Shape, settings: _Settings, added: Shape, wanted: Shape | None
+) -> tuple[Shape, Shape]:
+    """(output size, leading pads) of a transposed convolution; `added` is output_padding, `wanted` output_size."""
+    steps = tuple(map(max, settings.stride, settings.dilation))
+    if any(extra >= step for extra, step in zip(added, steps)):
+        raise ValueError(f"output_padding must be smaller than stride or dilation on every axis; got {added}")
+    spans = _spans(kernel, settings.dilation)
+    full = tuple((n - 1) * s + span for n, s, span in zip(size, settings.stride, spans))
+    if settings.padding in SAME:
+        output = wanted or tuple(n * s for n, s in zip(size, settings.stride))
+        totals = (n + extra - m for n, extra, m in zip(full, added, output))
+        low = tuple(_split(max(total, 0), str(settings.padding))[0] for total in totals)
+        least = (1,) * len(size)
+    else:
+        pads = _numeric_pads(settings.padding, spans)
+        least = full = tuple(n - lo - hi for n, (lo, hi) in zip(full, pads))
+        low = tuple(lo for lo, _ in pads)
+        output = wanted or tuple(map(sum, zip(least, added)))
+        if wanted and any(added):
+            raise ValueError(f"output_padding must be 0 where output_size is given; got {added}")
+    most = tuple(n + step - 1 for n, step in zip(full, steps))
+    if wanted and not all(a <= b <= c for a, b, c in zip(least, wanted, most)):
+        raise ValueError(f"output_size must be from {least} to {most}, axis by axis; got {wanted}")
+    if min(output) < 1:
+        raise ValueError(f"padding must leave at least one output cell on every axis; got an output size of {output}")
+    return output, low
+
+
+def problem(
+    is_transposed: Any, rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None,
+    grad_output_shape: Shape | None, stride: Any, padding: Any, dilation: Any, groups: Any, output_padding: Any,
+    output_size: Any = None, names: tuple[str, str, str] = NAMES,
+) -> tuple[Geometry, Shape]:
+    """`transposed` where is_transposed, else `convolved`."""
+    shapes = (rank, input_shape, weight_shape, bias_shape, grad_output_shape)
+    if is_transposed is True:
+        return transposed(*shapes, stride, padding, dilation, groups, output_padding, output_size, names)
+    if is_transposed is not False:
+        raise TypeError(f"transposed must be True or False; got {shown(is_transposed)}")
+    added = exact_ints("output_padding", output_padding, rank, 0)
+    if added != 0 and any(_spread("output_padding", added, rank, 0)):
+        raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
+    return convolved(*shapes, stride, padding, dilation, groups, names)
+
+
+def columns_of(
+    rank: int, columns_shape: Shape, weight_size: Shape, grad_output_shape: Shape, stride: Any, padding: Any,
+    dilation: Any, groups: Any,
+) -> Geometry:
+    """The geometry of grad_weight when the columns stand for an input whose size is not known.
+
+    A stride forgets up to stride - 1 trailing cells of the input. The largest size that agrees with grad_output is
+    taken, as far as a tap reaches: then a column cell counts as padding only if it is padding for every such input.
+    """
+    settings = _exact_settings(rank, stride, padding, dilation, groups)
+    return _columns_of(rank, columns_shape, weight_size, grad_output_shape, settings)
+
+
+@_cached
+def _columns_of(
+    rank: int, columns_shape: Shape, weight_size: Shape, grad_output_shape: Shape,
+    given: _Exact,
+) -> Geometry:
+    settings = _settings(rank, *given)
+    _check_weight("weight_size", weight_size, rank, settings.groups)
+    batch = _batch_of("grad_output", grad_output_shape, rank)
+    output, kernel = grad_output_shape[-rank:], weight_size[2:]
+    out_channels, in_channels = weight_size[0], weight_size[1] * settings.groups
+    _check_channels("grad_output", grad_output_shape, rank, out_channels, "axis 0 of weight_size")
+    expected = (*batch, in_channels * prod(kernel), prod(output))
+    if columns_shape != expected:
+        raise ValueError(
+            f"finput must have the shape {expected} that unfold gives, where input is None; got shape {columns_shape}"
+        )
+    spans = _spans(kernel, settings.dilation)
+    ends = tuple((y - 1) * s + span for y, s, span in zip(output, settings.stride, spans))
+    if settings.padding in SAME:
+        size = tuple(y * s for y, s in zip(output, settings.stride))
+        pads = _pads(settings.padding, size, spans, settings.stride)
+    else:
+        pads = _numeric_pads(settings.padding, spans)
+        size = tuple(end - lo - hi + s - 1 for end, (lo, hi), s in zip(ends, pads, settings.stride))
+    if min(output) < 1 or min(size) < 0:
+        raise ValueError(f"grad_output must have a size that some input gives; got shape {grad_output_shape}")
+    reached = tuple(max(min(n, end - lo), 0) for n, end, (lo, _) in zip(size, ends, pads))
+    low = tuple(lo for lo, _ in pads)
+    return _geometry(prod(batch), (in_channels, out_channels), reached, kernel, output, settings, low)
+
+
+def _exact_kernel(kernel_size: Any) -> Shape:
+    """kernel_size of unfold and fold; its length is the rank, and an int means two axes."""
+    rule = "be an int >= 1, which means two axes, or a sequence of 1, 2 or 3 such"
+    length = length_of(kernel_size)
+    kernel = exact("kernel_size", rule, kernel_size, 2 if length is None else min(length, 3))
+    sizes: Shape = (kernel, kernel) if isinstance(kernel, int) else kernel
+    if min(sizes, default=0) < 1:
+        raise ValueError(f"kernel_size must {rule}; got {shown(kernel_size)}")
+    return sizes
+
+
+def unfolded(
+    input_shape: Shape, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> tuple[Geometry, Shape]:
+    """The geometry whose columns unfold writes, and their shape."""
+    kernel = _exact_kernel(kernel_size)
+    return _unfolded(input_shape, kernel, _exact_settings(len(kernel), stride, padding, dilation, 1), "input")
+
+
+@_cached
+def _unfolded(
+    input_shape: Shape, kernel: Shape, given: _Exact, input_name: str
+) -> tuple[Geometry, Shape]:
+    rank = len(kernel)
+    settings = _settings(rank, *given)
+    batch = _batch_of(input_name, input_shape, rank)
+    channels, size = input_shape[-rank - 1], input_shape[-rank:]
+    output, low = _output_size(input_name, size, "kernel_size", kernel, settings)
+    settings = settings._replace(groups=max(channels, 1))
+    geometry = _geometry(prod(batch), (channels, channels), size, kernel, output, settings, low)
+    columns_shape = (*batch, channels * prod(kernel), prod(output))
+    if prod(columns_shape) > LARGEST:
+        raise ValueError(f"columns must have at most 2**63 - 1 elements; got shape {columns_shape}")
+    return geometry, columns_shape
+
+
+def folded(
+    columns_shape: Shape, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+) -> tuple[Geometry, Shape]:
+    """The geometry whose columns fold sums, and the shape of the sum."""
+    kernel = _exact_kernel(kernel_size)
+    rank = len(kernel)
+    size = _spread("output_size", exact_ints("output_size", output_size, rank, 1), rank, 1)
+    if len(columns_shape) not in (2, 3):
+        raise ValueError(
+            "input must have 3 axes (batch, channels * taps, positions) or 2 without batch; "
+            f"got shape {columns_shape}"
+        )
+    channels, odd = divmod(columns_shape[-2], prod(kernel))
+    if odd:
+        raise ValueError(
+            f"input must have a multiple of the {prod(kernel)} taps on axis -2; got shape {columns_shape}"
+        )
+    shape = (*columns_shape[:-2], channels, *size)
+    given = _exact_settings(rank, stride, padding, dilation, 1)
+    geometry, expected = _unfolded(shape, kernel, given, "output_size")
+    check_shape("input", columns_shape, expected)
+    return geometry, shape

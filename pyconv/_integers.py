@@ -1,0 +1,76 @@
+"""Integer arguments made exact: ints, and tuples of them, that no bool, float or array hides behind.
+
+True == 1 == 1.0 share an entry of a cache, so this comes before every cache.
+"""
+
+import operator
+from collections.abc import Mapping, Set
+from reprlib import repr as shown
+from typing import Any
+
+Shape = tuple[int, ...]
+Ints = int | Shape
+
+
+def ints_rule(count: int, least: int) -> str:
+    """What an argument of exact_ints must be."""
+    return f"be an int >= {least} or a sequence of {count} such"
+
+
+def length_of(value: Any) -> int | None:
+    """The length of a sequence; None for what is none, a 0-d array among it."""
+    unordered = isinstance(value, str | bytes | bytearray | Mapping | Set)
+    if unordered or not hasattr(value, "__getitem__") or not getattr(value, "ndim", 1):
+        return None
+    return len(value)
+
+
+def _exact(value: Any, *counts: int) -> Any:
+    """An int as an exact int; where counts are given, a sequence of so many as a tuple of such, nested if more follow.
+
+    TypeError for a bool, a float and whatever else is no integer; ValueError for another count.
+    """
+    if type(value) is int:
+        return value
+    length = length_of(value) if counts else None
+    if length is None:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    if length != counts[0]:
+        raise ValueError
+    return tuple(_exact(entry, *counts[1:]) for entry in value)
+
+
+def exact(name: str, rule: str, value: Any, *counts: int) -> Any:
+    """`value` through _exact; its errors name the argument and the rule."""
+    try:
+        return _exact(value, *counts)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{name} must {rule}; got {shown(value)}") from None
+
+
+def exact_ints(name: str, value: Any, count: int, least: int) -> Ints:
+    """An int, or a tuple of `count` ints; their range is checked behind the cache."""
+    return value if type(value) is int else exact(name, ints_rule(count, least), value, count)
+
+
+def exact_count(name: str, value: Any) -> int:
+    """An int >= 1."""
+    count: int = exact(name, "be an int >= 1", value)
+    if count < 1:
+        raise ValueError(f"{name} must be an int >= 1; got {count}")
+    return count
+
+
+def exact_shape(name: str, value: Any) -> Shape:
+    """A whole shape, as `input_size` or `weight_size`: a sequence of ints >= 0."""
+    rule = "be a sequence of at most 5 ints >= 0"
+    length = length_of(value)
+    if length is None:
+        raise TypeError(f"{name} must {rule}; got {shown(value)}")
+    sizes: Shape = exact(name, rule, value, min(length, 5))
+    if min(sizes, default=0) < 0:
+        raise ValueError(f"{name} must {rule}; got {shown(value)}")
+    return sizes

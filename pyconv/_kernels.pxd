@@ -1,0 +1,54 @@
+# cython: language_level=3
+"""The kernels' table and the machine, as C declares them (see _tiles/kernels.h and _tiles/host.h)."""
+
+cdef extern from "_tiles/kernels.h" nogil:
+    ctypedef ptrdiff_t index_t
+    ctypedef struct axis_t:
+        index_t size, step, offset, tap_step, taps, streams, unit
+    ctypedef struct piece_t:
+        axis_t axis[3]
+        index_t count[3]
+        index_t source_base, source_batch, source_channel
+        index_t source_stride[3]
+        index_t target_base, target_batch, target_channel
+        index_t target_stride[3]
+        index_t weight_base, weight_row, weight_channel
+        index_t weight_stride[3]
+    ctypedef struct block_t:
+        index_t sample, samples
+        index_t start[3]
+        index_t extent[3]
+        int shared
+    ctypedef struct layout_t:
+        index_t positions, pitch
+        index_t streams[3]
+        index_t channel
+    ctypedef struct kernels_t:
+        const char *level
+        int itemsize, lanes, rows, vectors
+        void (*layout)(const piece_t *, const block_t *, layout_t *) noexcept nogil
+        void (*offsets)(const piece_t *, const block_t *, const layout_t *, index_t, index_t *) noexcept nogil
+        void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *, const void *, index_t,
+                       void *) noexcept nogil
+        void (*pack_weight)(const piece_t *, const void *, index_t, index_t, index_t, void *) noexcept nogil
+        void (*multiply)(index_t, index_t, index_t, const void *, const index_t *, const void *, void *, index_t,
+                         int) noexcept nogil
+        void (*store)(const piece_t *, const block_t *, const void *, index_t, index_t, const void *, void *,
+                      int) noexcept nogil
+        void (*turn)(const piece_t *, const block_t *, const void *, index_t, void *) noexcept nogil
+        void (*compact)(const piece_t *, const block_t *, const void *, index_t, void *, index_t) noexcept nogil
+        void (*correlate)(index_t, index_t, index_t, const index_t *, const void *, const void *, void *, index_t,
+                          int) noexcept nogil
+        void (*dot)(index_t, index_t, index_t, const index_t *, const void *, const void *, index_t, void *, index_t,
+                    int) noexcept nogil
+        void (*store_weight)(const piece_t *, const void *, index_t, index_t, index_t, void *, int) noexcept nogil
+        void (*add)(index_t, const void *, void *) noexcept nogil
+        double (*sum)(index_t, const void *) noexcept nogil
+        int (*finite)(index_t, const void *) noexcept nogil
+        void (*unfold_plane)(const piece_t *, const void *, void *) noexcept nogil
+        void (*fold_row)(const piece_t *, index_t, index_t, const void *, void *) noexcept nogil
+    const kernels_t *pyconv_kernels(int, int)
+
+cdef extern from "_tiles/host.h" nogil:
+    int pyconv_openmp()
+    double pyconv_seconds()

@@ -1,0 +1,85 @@
+"""How many threads a call uses: one number for the process, and one for a context that asks for its own."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+
+from pyconv._backend import cpu
+from pyconv._integers import exact_count
+
+
+def _first_number() -> int:
+    """OMP_NUM_THREADS (the first of a nested list), or as many as the CPUs that the process may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_process = _first_number()
+_forked = False
+_context: ContextVar[int | None] = ContextVar("pyconv_threads", default=None)
+
+
+def _keep_to_one() -> None:
+    # gcc's OpenMP waits for ever in a child that was forked after a parallel region
+    global _process, _forked
+    _process, _forked = 1, True
+    cpu.set_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_to_one)
+cpu.set_threads(_process)
+
+
+def set_num_threads(n: int) -> None:
+    """Set the number of threads that every call of this process uses, except inside a `num_threads` block.
+
+    It starts as OMP_NUM_THREADS or, without it, as the number of CPUs that the process may use, and is kept apart
+    from OpenMP's own number. It changes the speed, never a bit of a result. A forked child keeps to one thread.
+    TypeError or ValueError unless n is an int >= 1.
+
+    >>> set_num_threads(2)
+    >>> get_num_threads()
+    2
+    """
+    global _process
+    count = exact_count("n", n)
+    if not _forked:
+        _process = count
+        cpu.set_threads(count)
+
+
+def get_num_threads() -> int:
+    """The number of threads that a call made here and now uses.
+
+    >>> with num_threads(1):
+    ...     get_num_threads()
+    1
+    """
+    return 1 if _forked else _context.get() or _process
+
+
+def num_threads(n: int) -> AbstractContextManager[None]:
+    """A context manager: calls in its block use n threads, in this Python thread or asyncio task alone.
+
+    TypeError or ValueError unless n is an int >= 1.
+
+    >>> with num_threads(3):
+    ...     get_num_threads()
+    3
+    """
+    return _block(exact_count("n", n))
+
+
+@contextmanager
+def _block(count: int) -> Iterator[None]:
+    token = _context.set(count)
+    try:
+        yield
+    finally:
+        _context.reset(token)

@@ -1,0 +1,348 @@
+/* Moving data: source to scratch, weight to panels, results to target. See body.h for the macros. */
+
+/* The positions [lo, hi) of `count` from `start` whose cell step * (start + q) + shift lies in [0, size). */
+static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo, index_t *hi)
+{
+    const index_t first = axis->step * start + shift, last = axis->size - 1 - first;
+    index_t low = first < 0 ? (-first + axis->step - 1) / axis->step : 0;
+    index_t high = last < 0 ? 0 : last / axis->step + 1;
+    *lo = low < count ? low : count;
+    *hi = high < *lo ? *lo : high < count ? high : count;
+}
+
+/* How many positions the taps of a stream reach beyond the block's own. */
+static inline index_t NAME(reach)(const axis_t *axis)
+{
+    return (axis->taps + axis->streams - 1) / axis->streams - 1;
+}
+
+/* The shift of stream `stream`: of its first tap, or of its last where later taps look further back. */
+static inline index_t NAME(shift)(const axis_t *axis, index_t stream)
+{
+    return axis->offset + axis->tap_step * (stream + (axis->unit < 0 ? axis->streams * NAME(reach)(axis) : 0));
+}
+
+static void NAME(layout)(const piece_t *piece, const block_t *block, layout_t *layout)
+{
+    index_t stream = block->samples, positions = block->samples;
+    layout->channel = 1;
+    for (int a = 0; a < 3; a++) {
+        const axis_t *axis = &piece->axis[a];
+        const index_t unit = axis->unit < 0 ? -axis->unit : axis->unit;
+        const int shared = a == block->shared;
+        positions *= block->extent[a];
+        stream *= block->extent[a] + (shared ? unit * NAME(reach)(axis) : 0);
+        layout->streams[a] = shared ? axis->streams : axis->taps;
+        layout->channel *= layout->streams[a];
+    }
+    layout->positions = positions;
+    layout->pitch = (stream + 2 * LANES - 1) / LANES * LANES + LANES;
+    layout->channel *= layout->pitch;
+}
+
+static void NAME(offsets)(const piece_t *piece, const block_t *block, const layout_t *layout, index_t channels,
+                          index_t *offset)
+{
+    const index_t inner[3] = {block->extent[1] * block->extent[2], block->extent[2], 1};
+    index_t tap[3];
+    for (index_t c = 0; c < channels; c++)
+        for (tap[0] = 0; tap[0] < piece->axis[0].taps; tap[0]++)
+            for (tap[1] = 0; tap[1] < piece->axis[1].taps; tap[1]++)
+                for (tap[2] = 0; tap[2] < piece->axis[2].taps; tap[2]++) {
+                    index_t stream = 0, within = 0;
+                    for (int a = 0; a < 3; a++) {
+                        const axis_t *axis = &piece->axis[a];
+                        if (a == block->shared) {
+                            const index_t last = axis->unit < 0 ? NAME(reach)(axis) : 0;
+                            within = (tap[a] / axis->streams - last) * axis->unit * inner[a];
+                        }
+                        stream = stream * layout->streams[a] + tap[a] % layout->streams[a];
+                    }
+                    *offset++ = c * layout->channel + stream * layout->pitch + within;
+                }
+}
+
+/* to[0, n) <- from; whole vectors, so up to a vector more of `to` is overwritten; reads stop at `limit`. */
+static inline void NAME(copy)(REAL *to, const REAL *from, index_t n, const REAL *limit)
+{
+    index_t i = 0;
+    const index_t safe = limit - from >= n + LANES ? n : n - LANES + 1;
+    for (; i < safe; i += LANES)
+        STORE(to + i, LOAD(from + i));
+    for (; i < n; i++)
+        to[i] = from[i];
+}
+
+static inline void NAME(clear)(REAL *to, index_t n)
+{
+    for (index_t i = 0; i < n; i += LANES)
+        STORE(to + i, (VECTOR){0});
+}
+
+/* One row of a stream: n positions, of which [lo, hi) have a cell. Later rows overwrite what spills. */
+static inline void NAME(unroll_row)(REAL *to, const REAL *from, index_t n, index_t lo, index_t hi, index_t step,
+                                    const REAL *limit)
+{
+    NAME(clear)(to, lo);
+    from += step * lo;
+    if (step == 1)
+        NAME(copy)(to + lo, from, hi - lo, limit);
+    else if (step == 2)
+        for (index_t q = 0; q < hi - lo; q++)
+            to[lo + q] = from[2 * q];
+    else
+        for (index_t q = 0; q < hi - lo; q++)
+            to[lo + q] = from[step * q];
+    NAME(clear)(to + hi, n - hi);
+}
+
+/* One stream of one channel: all rows of the block, each clipped to the cells that exist. */
+static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, const index_t shift[3],
+                                const index_t extent[3], const REAL *source, const REAL *limit, REAL *to)
+{
+    const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
+    const index_t n = extent[2];
+    index_t lo[3], hi[3];
+    for (int a = 0; a < 3; a++)
+        NAME(valid)(&piece->axis[a], block->start[a], extent[a], shift[a], &lo[a], &hi[a]);
+    const index_t row = y->step * piece->source_stride[1];
+    const index_t corner = (z->step * block->start[0] + shift[0]) * piece->source_stride[0]
+        + (y->step * block->start[1] + shift[1]) * piece->source_stride[1] + x->step * block->start[2] + shift[2];
+    const int whole = x->step == 1 && lo[2] == 0 && hi[2] == n && row == n;
+    for (index_t s = 0; s < block->samples; s++)
+        for (index_t q = 0; q < extent[0]; q++, to += extent[1] * n) {
+            const REAL *plane = source + (block->sample + s) * piece->source_batch + corner
+                + q * z->step * piece->source_stride[0];
+            if (q < lo[0] || q >= hi[0] || lo[1] == hi[1] || lo[2] == hi[2]) {
+                NAME(clear)(to, extent[1] * n);
+                continue;
+            }
+            NAME(clear)(to, lo[1] * n);
+            if (whole)
+                NAME(copy)(to + lo[1] * n, plane + lo[1] * row, (hi[1] - lo[1]) * n, limit);
+            else
+                for (index_t r = lo[1]; r < hi[1]; r++)
+                    NAME(unroll_row)(to + r * n, plane + r * row, n, lo[2], hi[2], x->step, limit);
+            NAME(clear)(to + hi[1] * n, (extent[1] - hi[1]) * n);
+        }
+}
+
+static void NAME(unroll)(const piece_t *piece, const block_t *block, const layout_t *layout, const void *source,
+                         const void *limit, index_t channels, void *scratch)
+{
+    REAL *to = scratch;
+    index_t extent[3], shift[3];
+    for (int a = 0; a < 3; a++) {
+        const index_t unit = piece->axis[a].unit;
+        extent[a] = block->extent[a] + (a == block->shared ? (unit < 0 ? -unit : unit) * NAME(reach)(&piece->axis[a]) : 0);
+    }
+    for (index_t c = 0; c < channels; c++) {
+        const REAL *from = (const REAL *)source + c * piece->source_channel;
+        for (index_t jz = 0; jz < layout->streams[0]; jz++)
+            for (index_t jy = 0; jy < layout->streams[1]; jy++)
+                for (index_t jx = 0; jx < layout->streams[2]; jx++, to += layout->pitch) {
+                    const index_t stream[3] = {jz, jy, jx};
+                    for (int a = 0; a < 3; a++)
+                        shift[a] = a == block->shared
+                            ? NAME(shift)(&piece->axis[a], stream[a])
+                            : piece->axis[a].offset + piece->axis[a].tap_step * stream[a];
+                    NAME(unroll_stream)(piece, block, shift, extent, from, limit, to);
+                }
+    }
+}
+
+static void NAME(pack_weight)(const piece_t *piece, const void *weight, index_t row, index_t rows, index_t channels,
+                              void *panels)
+{
+    REAL *to = panels;
+    const index_t *taps[3] = {&piece->axis[0].taps, &piece->axis[1].taps, &piece->axis[2].taps};
+    while (rows > 0) {
+        const index_t high = (index_t)1 << NAME(tall)(rows);
+        for (index_t c = 0; c < channels; c++)
+            for (index_t z = 0; z < *taps[0]; z++)
+                for (index_t y = 0; y < *taps[1]; y++) {
+                    const REAL *from = (const REAL *)weight + row * piece->weight_row + c * piece->weight_channel
+                        + z * piece->weight_stride[0] + y * piece->weight_stride[1];
+                    for (index_t x = 0; x < *taps[2]; x++, to += high, from += piece->weight_stride[2])
+                        for (index_t i = 0; i < high; i++)
+                            to[i] = from[i * piece->weight_row];
+                }
+        row += high;
+        rows -= high;
+    }
+}
+
+/* A run of positions that lie side by side in target, and the walk over the runs of a block. */
+typedef struct {
+    index_t run, rows, planes;
+} NAME(runs);
+
+static inline NAME(runs) NAME(find_runs)(const piece_t *piece, const block_t *block)
+{
+    NAME(runs) r = {block->extent[2], block->extent[1], block->extent[0]};
+    if (piece->target_stride[2] == 1 && piece->target_stride[1] == r.run) {
+        r.run *= r.rows;
+        r.rows = 1;
+        if (piece->target_stride[0] == r.run) {
+            r.run *= r.planes;
+            r.planes = 1;
+        }
+    }
+    return r;
+}
+
+static inline index_t NAME(first)(const piece_t *piece, const block_t *block)
+{
+    index_t at = block->sample * piece->target_batch;
+    for (int a = 0; a < 3; a++)
+        at += block->start[a] * piece->target_stride[a];
+    return at;
+}
+
+static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, index_t n, REAL bias, int accumulate)
+{
+    if (accumulate)
+        for (index_t q = 0; q < n; q++)
+            to[q * step] += from[q] + bias;
+    else if (step == 1)
+        for (index_t q = 0; q < n; q++)
+            to[q] = from[q] + bias;
+    else
+        for (index_t q = 0; q < n; q++)
+            to[q * step] = from[q] + bias;
+}
+
+static void NAME(store)(const piece_t *piece, const block_t *block, const void *result, index_t pitch, index_t rows,
+                        const void *bias, void *target, int accumulate)
+{
+    const NAME(runs) r = NAME(find_runs)(piece, block);
+    const index_t first = NAME(first)(piece, block);
+    for (index_t i = 0; i < rows; i++) {
+        const REAL *from = (const REAL *)result + i * pitch;
+        const REAL b = bias ? ((const REAL *)bias)[i] : 0;
+        REAL *channel = (REAL *)target + i * piece->target_channel + first;
+        for (index_t s = 0; s < block->samples; s++)
+            for (index_t z = 0; z < r.planes; z++)
+                for (index_t y = 0; y < r.rows; y++, from += r.run)
+                    NAME(store_run)(channel + s * piece->target_batch + z * piece->target_stride[0]
+                                    + y * piece->target_stride[1], piece->target_stride[2], from, r.run, b, accumulate);
+    }
+}
+
+static void NAME(compact)(const piece_t *piece, const block_t *block, const void *target, index_t columns,
+                          void *compact, index_t pitch)
+{
+    const NAME(runs) r = NAME(find_runs)(piece, block);
+    const index_t first = NAME(first)(piece, block), step = piece->target_stride[2];
+    for (index_t i = 0; i < columns; i++) {
+        REAL *to = (REAL *)compact + i * pitch;
+        const REAL *channel = (const REAL *)target + i * piece->target_channel + first;
+        for (index_t s = 0; s < block->samples; s++)
+            for (index_t z = 0; z < r.planes; z++)
+                for (index_t y = 0; y < r.rows; y++, to += r.run) {
+                    const REAL *from = channel + s * piece->target_batch + z * piece->target_stride[0]
+                        + y * piece->target_stride[1];
+                    for (index_t q = 0; q < r.run; q++)
+                        to[q] = from[q * step];
+                }
+    }
+}
+
+static void NAME(add)(index_t n, const void *from, void *to)
+{
+    for (index_t i = 0; i < n; i++)
+        ((REAL *)to)[i] += ((const REAL *)from)[i];
+}
+
+/* In float64 over vectors of at most 4096 partial sums: the error does not grow with n. */
+static double NAME(sum)(index_t n, const void *from)
+{
+    const REAL *x = from;
+    double total = 0;
+    while (n > 0) {
+        const index_t part = n < 4096 ? n : 4096;
+        VECTOR sum[4] = {{0}};
+        index_t i = 0;
+        for (; i + 4 * LANES <= part; i += 4 * LANES)
+#pragma GCC unroll 4
+            for (int u = 0; u < 4; u++)
+                sum[u] += LOAD(x + i + u * LANES);
+        const VECTOR all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        for (int lane = 0; lane < LANES; lane++)
+            total += all[lane];
+        for (; i < part; i++)
+            total += x[i];
+        x += part;
+        n -= part;
+    }
+    return total;
+}
+
+/* A product with zero is zero unless the factor is NaN or infinite. */
+static int NAME(finite)(index_t n, const void *from)
+{
+    const REAL *x = from;
+    VECTOR sum[4] = {{0}};
+    REAL rest = 0;
+    index_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++)
+            sum[u] += LOAD(x + i + u * LANES) * 0;
+    for (; i < n; i++)
+        rest += x[i] * 0;
+    const VECTOR all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (int lane = 0; lane < LANES; lane++)
+        rest += all[lane];
+    return rest == 0;
+}
+
+/* One plane (channel of a sample): columns[tap][position] <- the cell, or zero. */
+static void NAME(unfold_plane)(const piece_t *piece, const void *plane, void *columns)
+{
+    const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
+    REAL *to = columns;
+    for (index_t tz = 0; tz < z->taps; tz++)
+        for (index_t ty = 0; ty < y->taps; ty++)
+            for (index_t tx = 0; tx < x->taps; tx++) {
+                const index_t shift = x->offset + x->tap_step * tx;
+                index_t lo, hi;
+                NAME(valid)(x, 0, piece->count[2], shift, &lo, &hi);
+                for (index_t qz = 0; qz < piece->count[0]; qz++)
+                    for (index_t qy = 0; qy < piece->count[1]; qy++, to += piece->count[2]) {
+                        const index_t iz = z->step * qz + z->offset + z->tap_step * tz;
+                        const index_t iy = y->step * qy + y->offset + y->tap_step * ty;
+                        const int inside = iz >= 0 && iz < z->size && iy >= 0 && iy < y->size;
+                        const REAL *from = (const REAL *)plane + iz * piece->source_stride[0]
+                            + iy * piece->source_stride[1] + shift;
+                        for (index_t q = 0; q < piece->count[2]; q++)
+                            to[q] = inside && q >= lo && q < hi ? from[x->step * q] : 0;
+                    }
+            }
+}
+
+/* Row (cz, cy) of one plane <- the sum of all columns that were read from it, taps in ascending order. */
+static void NAME(fold_row)(const piece_t *piece, index_t cz, index_t cy, const void *columns, void *row)
+{
+    const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
+    const index_t positions = piece->count[0] * piece->count[1] * piece->count[2];
+    REAL *to = row;
+    for (index_t i = 0; i < x->size; i++)
+        to[i] = 0;
+    for (index_t tz = 0; tz < z->taps; tz++)
+        for (index_t ty = 0; ty < y->taps; ty++) {
+            const index_t fz = cz - z->offset - z->tap_step * tz, fy = cy - y->offset - y->tap_step * ty;
+            if (fz < 0 || fz % z->step || fz / z->step >= piece->count[0] || fy < 0 || fy % y->step
+                || fy / y->step >= piece->count[1])
+                continue;
+            for (index_t tx = 0; tx < x->taps; tx++) {
+                const index_t shift = x->offset + x->tap_step * tx;
+                const REAL *from = (const REAL *)columns + ((tz * y->taps + ty) * x->taps + tx) * positions
+                    + (fz / z->step * piece->count[1] + fy / y->step) * piece->count[2];
+                index_t lo, hi;
+                NAME(valid)(x, 0, piece->count[2], shift, &lo, &hi);
+                for (index_t q = lo; q < hi; q++)
+                    to[x->step * q + shift] += from[q];
+            }
+        }
+}

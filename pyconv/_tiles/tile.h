@@ -1,0 +1,218 @@
+/* The register tiles, and the loops that cover a block of results with them. See body.h for the macros. */
+
+#define LANES ((index_t)(BYTES / sizeof(REAL)))
+typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+#define VECTOR NAME(vector)
+#define LOAD(p) (*(const VECTOR *)(p))
+#define STORE(p, v) (*(VECTOR *)(p) = (v))
+
+/* R rows by V vectors of results stay in registers while the depth runs: R * V accumulators, V vectors of `many` and one
+   broadcast of `few`; with 8 x 3 that is 28 of AVX-512's 32 registers, and 24 independent chains hide the latency of
+   the multiply-add many times over.
+   PANEL: few is a packed panel [depth][R], many's row k begins at offset[k] (forward, grad_input).
+   otherwise: few's row i begins at offset[i] and runs along the depth, many is a panel [depth][pitch] (grad_weight). */
+static inline __attribute__((always_inline)) void NAME(tile)(
+    const int R, const int V, const int PANEL, index_t depth, const REAL *few, const index_t *offset, const REAL *many,
+    index_t many_pitch, REAL *result, index_t pitch, int accumulate)
+{
+    VECTOR sum[24];
+    const REAL *row[8];
+#pragma GCC unroll 24
+    for (int i = 0; i < R * V; i++)
+        sum[i] = (VECTOR){0};
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+        row[i] = PANEL ? few + i : few + offset[i];
+    for (index_t k = 0; k < depth; k++) {
+        const REAL *at = PANEL ? many + offset[k] : many + k * many_pitch;
+        VECTOR b[8];
+#pragma GCC unroll 8
+        for (int j = 0; j < V; j++)
+            b[j] = LOAD(at + j * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) {
+            const REAL a = PANEL ? row[0][k * R + i] : row[i][k];
+#pragma GCC unroll 8
+            for (int j = 0; j < V; j++)
+                sum[i * V + j] += a * b[j];
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < V; j++) {
+            REAL *at_result = result + i * pitch + j * LANES;
+            if (accumulate)
+                sum[i * V + j] += LOAD(at_result);
+            STORE(at_result, sum[i * V + j]);
+        }
+}
+
+#define TILE(R, V)                                                                                                    \
+    static __attribute__((noinline)) void NAME(panel_##R##x##V)(                                                      \
+        index_t depth, const REAL *few, const index_t *offset, const REAL *many, index_t many_pitch, REAL *result,    \
+        index_t pitch, int accumulate)                                                                                \
+    {                                                                                                                 \
+        NAME(tile)(R, V, 1, depth, few, offset, many, many_pitch, result, pitch, accumulate);                         \
+    }                                                                                                                 \
+    static __attribute__((noinline)) void NAME(rows_##R##x##V)(                                                       \
+        index_t depth, const REAL *few, const index_t *offset, const REAL *many, index_t many_pitch, REAL *result,    \
+        index_t pitch, int accumulate)                                                                                \
+    {                                                                                                                 \
+        NAME(tile)(R, V, 0, depth, few, offset, many, many_pitch, result, pitch, accumulate);                         \
+    }
+typedef void (*NAME(tile_function))(index_t, const REAL *, const index_t *, const REAL *, index_t, REAL *, index_t, int);
+
+TILE(1, 1) TILE(1, 2) TILE(1, 3) TILE(1, 4) TILE(1, 5) TILE(1, 6) TILE(1, 7) TILE(1, 8)
+TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(2, 4)
+TILE(4, 1) TILE(4, 2)
+#if V4 >= 3
+TILE(4, 3)
+#endif
+#if ROWS == 8
+TILE(2, 5) TILE(2, 6) TILE(2, 7) TILE(2, 8)
+TILE(4, 4) TILE(4, 5) TILE(4, 6)
+TILE(8, 1) TILE(8, 2) TILE(8, 3)
+#endif
+
+#define BOTH(R, V) {NAME(panel_##R##x##V), NAME(rows_##R##x##V)}
+/* [log2 rows][vectors - 1][panel or rows] */
+static const NAME(tile_function) NAME(tiles)[4][8][2] = {
+    {BOTH(1, 1), BOTH(1, 2), BOTH(1, 3), BOTH(1, 4), BOTH(1, 5), BOTH(1, 6), BOTH(1, 7), BOTH(1, 8)},
+    {BOTH(2, 1), BOTH(2, 2), BOTH(2, 3), BOTH(2, 4),
+#if ROWS == 8
+     BOTH(2, 5), BOTH(2, 6), BOTH(2, 7), BOTH(2, 8)
+#endif
+    },
+    {BOTH(4, 1), BOTH(4, 2),
+#if V4 >= 3
+     BOTH(4, 3),
+#endif
+#if ROWS == 8
+     BOTH(4, 4), BOTH(4, 5), BOTH(4, 6)
+#endif
+    },
+#if ROWS == 8
+    {BOTH(8, 1), BOTH(8, 2), BOTH(8, 3)},
+#endif
+};
+
+/* Rows of the next tile, as log2: 8, 4, 2, 1 rows until none are left, so that no row is ever padding. */
+static inline int NAME(tall)(index_t rows)
+{
+    return rows >= 8 && ROWS == 8 ? 3 : rows >= 4 ? 2 : rows >= 2 ? 1 : 0;
+}
+
+/* Vectors of the next tile: the widest, but the last two share what is left evenly (a tile of 8 x 1 wastes loads). */
+static inline index_t NAME(wide)(int tall, index_t left)
+{
+    static const int most[4] = {V1, V2, V4, V8};
+    const index_t most_here = most[tall];
+    return left <= most_here ? left : left < 2 * most_here ? (left + 1) / 2 : most_here;
+}
+
+static void NAME(multiply)(index_t rows, index_t positions, index_t depth, const void *panels, const index_t *offset,
+                           const void *scratch, void *result, index_t pitch, int accumulate)
+{
+    const REAL *panel = panels;
+    REAL *to = result;
+    const index_t vectors = (positions + LANES - 1) / LANES;
+    while (rows > 0) {
+        const int tall = NAME(tall)(rows);
+        for (index_t done = 0, wide; done < vectors; done += wide) {
+            wide = NAME(wide)(tall, vectors - done);
+            NAME(tiles)[tall][wide - 1][0](depth, panel, offset, (const REAL *)scratch + done * LANES, 0,
+                                           to + done * LANES, pitch, accumulate);
+        }
+        panel += depth << tall;
+        to += pitch << tall;
+        rows -= (index_t)1 << tall;
+    }
+}
+
+/* Vectors of the next panel of turned columns: as `wide` for the tallest tile. */
+#define WIDEST (ROWS == 8 ? V8 : V4)
+static inline index_t NAME(panel)(index_t columns)
+{
+    return NAME(wide)(ROWS == 8 ? 3 : 2, (columns + LANES - 1) / LANES);
+}
+
+static void NAME(correlate)(index_t rows, index_t columns, index_t positions, const index_t *offset,
+                            const void *scratch, const void *turned, void *result, index_t pitch, int accumulate)
+{
+    const REAL *panel = turned;
+    for (index_t column = 0, wide; column < columns; column += wide * LANES) {
+        wide = NAME(panel)(columns - column);
+        for (index_t row = 0; row < rows;) {
+            const int tall = NAME(tall)(rows - row);
+            NAME(tiles)[tall][wide - 1][1](positions, scratch, offset + row, panel, wide * LANES,
+                                           (REAL *)result + row * pitch + column, pitch, accumulate);
+            row += (index_t)1 << tall;
+        }
+        panel += wide * LANES * positions;
+    }
+}
+
+/* R rows by C columns of inner products along the positions: vectors of partial sums, added up at the end in a fixed
+   order. U positions at a time keep enough independent chains where R * C is small. */
+static inline __attribute__((always_inline)) void NAME(inner)(
+    const int R, const int C, const int U, index_t positions, const REAL *scratch, const index_t *offset,
+    const REAL *compact, index_t compact_pitch, REAL *result, index_t pitch, int accumulate)
+{
+    VECTOR sum[16];
+    index_t q = 0;
+#pragma GCC unroll 16
+    for (int i = 0; i < R * C * U; i++)
+        sum[i] = (VECTOR){0};
+    for (; q + U * LANES <= positions; q += U * LANES)
+#pragma GCC unroll 4
+        for (int u = 0; u < U; u++)
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++) {
+                const VECTOR x = LOAD(scratch + offset[i] + q + u * LANES);
+#pragma GCC unroll 2
+                for (int j = 0; j < C; j++)
+                    sum[(u * R + i) * C + j] += x * LOAD(compact + j * compact_pitch + q + u * LANES);
+            }
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < C; j++) {
+            VECTOR total = sum[i * C + j];
+#pragma GCC unroll 4
+            for (int u = 1; u < U; u++)
+                total += sum[(u * R + i) * C + j];
+            REAL value = 0;
+            for (int lane = 0; lane < LANES; lane++)
+                value += total[lane];
+            for (index_t rest = q; rest < positions; rest++)
+                value += scratch[offset[i] + rest] * compact[j * compact_pitch + rest];
+            REAL *at = result + i * pitch + j;
+            *at = accumulate ? *at + value : value;
+        }
+}
+
+static void NAME(dot)(index_t rows, index_t columns, index_t positions, const index_t *offset, const void *scratch,
+                      const void *compact, index_t compact_pitch, void *result, index_t pitch, int accumulate)
+{
+    for (index_t j = 0; j < columns; j += 2) {
+        const REAL *y = (const REAL *)compact + j * compact_pitch;
+        const int two = columns - j >= 2;
+        for (index_t i = 0, step; i < rows; i += step) {
+            REAL *at = (REAL *)result + i * pitch + j;
+            const index_t left = rows - i;
+            step = left >= 4 && ROWS == 8 && left != 5 ? (left >= 8 ? 8 : 4) : left >= 3 ? 3 : 1;
+#define INNER(R, C, U) NAME(inner)(R, C, U, positions, scratch, offset + i, y, compact_pitch, at, pitch, accumulate)
+            if (ROWS == 8 && step == 8) {
+                if (two) INNER(8, 2, 1); else INNER(8, 1, 1);
+            } else if (step == 4) {
+                if (two) INNER(4, 2, 1); else INNER(4, 1, 2);
+            } else if (step == 3) {
+                if (two) INNER(3, 2, 1); else INNER(3, 1, 2);
+            } else {
+                if (two) INNER(1, 2, 4); else INNER(1, 1, 4);
+            }
+#undef INNER
+        }
+    }
+}

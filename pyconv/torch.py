@@ -1,0 +1,253 @@
+"""For torch tensors: torch.nn.functional's six convolutions on the CPU, differentiable as often as you like.
+
+    import pyconv.torch as F        in place of torch.nn.functional, for
+    conv1d, conv2d, conv3d          (input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)
+    conv_transpose1d, 2d, 3d        (input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)
+
+torch's signatures and values; every form of padding that the plain functions take works here too.
+
+>>> import torch
+>>> import pyconv.torch
+>>> image, weight = torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3, requires_grad=True)
+>>> pyconv.torch.conv2d(image, weight, padding="same").sum().backward()
+>>> weight.grad.shape, weight.grad[0, 0, 1, 1].item()
+(torch.Size([3, 2, 3, 3]), 25.0)
+
+Three autograd Functions, Forward, GradInput and GradWeight, are the three derivatives of one form linear in each of
+input, weight and output. The derivatives of each are the other two, so that every order of gradient exists. A Function
+saves only what a gradient that will be wanted reads (a frozen weight: not the input), and the gradients of frozen
+arguments are not computed.
+
+Tensors are float32 or float64, all three of one dtype, in main memory; nothing is copied on the way in or out, save that
+tensors which are not contiguous (channels_last too) are made so inside. Threads are pyconv's: torch.set_num_threads does
+not reach them, pyconv.set_num_threads does. Anything else is a TypeError or ValueError.
+
+The plain functions also serve an autograd Function of your own. This one sends the gradient back through a weight that
+is not the forward's (feedback alignment), which no framework's convolution does for you:
+
+>>> from torch.autograd import Function
+>>> import pyconv
+>>> class FeedbackConv(Function):
+...     @staticmethod
+...     def forward(ctx, input, weight, feedback):
+...         ctx.save_for_backward(input, weight, feedback)
+...         return torch.from_numpy(pyconv.conv2d(input.detach().numpy(), weight.detach().numpy(), padding=1))
+...     @staticmethod
+...     def backward(ctx, grad_output):
+...         input, weight, feedback = (tensor.detach().numpy() for tensor in ctx.saved_tensors)
+...         grad = grad_output.numpy()
+...         grad_input = pyconv.conv2d_input(input.shape, feedback, grad, padding=1)
+...         grad_weight = pyconv.conv2d_weight(input, weight.shape, grad, padding=1)
+...         return torch.from_numpy(grad_input), torch.from_numpy(grad_weight), None
+>>> image, feedback = torch.ones(1, 2, 5, 5, requires_grad=True), torch.full((3, 2, 3, 3), 0.5)
+>>> FeedbackConv.apply(image, weight, feedback).sum().backward()
+>>> image.grad[0, 0, 2, 2].item()
+13.5
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from pyconv import _geometry as geometries
+from pyconv._arguments import operands
+from pyconv._evaluate import NO_BUFFERS, Result, evaluate
+from pyconv._geometry import Geometry
+from pyconv._integers import Shape
+from pyconv._signatures import Padding, Sizes
+
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+
+NAMES = ("input", "weight", "bias")
+
+
+class _Form(NamedTuple):
+    """T(x, w, y) on one geometry, and the shapes that x, w and y have as tensors, with batch axis or without."""
+
+    geometry: Geometry
+    x_shape: Shape
+    w_shape: Shape
+    y_shape: Shape
+
+    def derivative(self, map: str, shape: Shape, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
+        dtype, (*factors, addend) = operands(NAMES, (_array(first), _array(second)), (_array(bias),))
+        result = Result(shape, ((map, *factors),), addend)
+        return torch.from_numpy(evaluate(self.geometry, dtype, (result,), (None,), (), NO_BUFFERS, "auto")[0])
+
+    def channel_sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all axes but the channels'."""
+        channels = tensor.ndim - self.geometry.rank - 1
+        return tensor.sum([axis for axis in range(tensor.ndim) if axis != channels])
+
+
+def _array(tensor: Tensor | None) -> Any:
+    """The tensor's own memory as an array."""
+    return None if tensor is None else tensor.detach().resolve_neg().numpy()
+
+
+def _save(ctx: Any, first: Tensor, second: Tensor, form: _Form) -> None:
+    """Keep of two factors what the other's gradient reads."""
+    needs_first, needs_second, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(first if needs_second else None, second if needs_first else None)
+    ctx.form = form
+
+
+class Forward(Function):
+    """y = dT/dy(x, w) + bias: the convolution."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, form: _Form) -> Tensor:
+        return form.derivative("forward", form.y_shape, x, w, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, w, _, form = inputs
+        _save(ctx, x, w, form)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, w), form = ctx.saved_tensors, ctx.form
+        needs_x, needs_w, needs_bias, _ = ctx.needs_input_grad
+        return (
+            GradInput.apply(grad, w, None, form) if needs_x else None,
+            GradWeight.apply(x, grad, form) if needs_w else None,
+            form.channel_sum(grad) if needs_bias else None,
+            None,
+        )
+
+
+class GradInput(Function):
+    """x = dT/dx(y, w) + bias: the gradient to a convolution's input, and the transposed convolution."""
+
+    @staticmethod
+    def forward(y: Tensor, w: Tensor, bias: Tensor | None, form: _Form) -> Tensor:
+        return form.derivative("grad_input", form.x_shape, y, w, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        y, w, _, form = inputs
+        _save(ctx, y, w, form)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (y, w), form = ctx.saved_tensors, ctx.form
+        needs_y, needs_w, needs_bias, _ = ctx.needs_input_grad
+        return (
+            Forward.apply(grad, w, None, form) if needs_y else None,
+            GradWeight.apply(grad, y, form) if needs_w else None,
+            form.channel_sum(grad) if needs_bias else None,
+            None,
+        )
+
+
+class GradWeight(Function):
+    """w = dT/dw(x, y): the gradient to the weight of either."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, form: _Form) -> Tensor:
+        return form.derivative("grad_weight", form.w_shape, x, y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _save(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, y), form = ctx.saved_tensors, ctx.form
+        needs_x, needs_y, _ = ctx.needs_input_grad
+        return (
+            GradInput.apply(y, grad, None, form) if needs_x else None,
+            Forward.apply(x, grad, None, form) if needs_y else None,
+            None,
+        )
+
+
+def _check(name: str, tensor: Any, leader: Tensor) -> None:
+    """TypeError unless it is a tensor whose memory NumPy can read, of the leader's dtype."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor on the CPU; got {tensor.layout} on {tensor.device}")
+    if tensor.dtype is not torch.float32 and tensor.dtype is not torch.float64:
+        raise TypeError(f"{name} must have dtype torch.float32 or torch.float64; got {tensor.dtype}")
+    if tensor.dtype is not leader.dtype:
+        raise TypeError(f"{name} must have the dtype of input, {leader.dtype}; got {tensor.dtype}")
+
+
+def _shapes(input: Any, weight: Any, bias: Any) -> tuple[Shape, Shape, Shape | None]:
+    """The shapes of three checked tensors."""
+    _check("input", input, input)
+    _check("weight", weight, input)
+    if bias is None:
+        return tuple(input.shape), tuple(weight.shape), None
+    _check("bias", bias, input)
+    return tuple(input.shape), tuple(weight.shape), tuple(bias.shape)
+
+
+def _conv(
+    rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Padding, dilation: Sizes,
+    groups: int,
+) -> Tensor:
+    shapes = _shapes(input, weight, bias)
+    geometry, y_shape = geometries.convolved(rank, *shapes, None, stride, padding, dilation, groups)
+    return Forward.apply(input, weight, bias, _Form(geometry, shapes[0], shapes[1], y_shape))  # type: ignore
+
+
+def _conv_transpose(
+    rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Padding,
+    output_padding: Sizes, groups: int, dilation: Sizes,
+) -> Tensor:
+    shapes = _shapes(input, weight, bias)
+    geometry, x_shape = geometries.transposed(rank, *shapes, None, stride, padding, dilation, groups, output_padding)
+    return GradInput.apply(input, weight, bias, _Form(geometry, x_shape, shapes[1], shapes[0]))  # type: ignore
+
+
+def conv1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> Tensor:
+    """pyconv.conv1d of tensors: input (batch, channels, size), weight (out channels, channels // groups, kernel)."""
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> Tensor:
+    """pyconv.conv2d of tensors: as conv1d, with two spatial axes."""
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> Tensor:
+    """pyconv.conv3d of tensors: as conv1d, with three spatial axes."""
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv_transpose1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Tensor:
+    """pyconv.conv_transpose1d of tensors: weight (channels, out channels // groups, kernel)."""
+    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Tensor:
+    """pyconv.conv_transpose2d of tensors: as conv_transpose1d, with two spatial axes."""
+    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Tensor:
+    """pyconv.conv_transpose3d of tensors: as conv_transpose1d, with three spatial axes."""
+    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)

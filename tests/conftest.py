@@ -1,0 +1,72 @@
+"""What the test files share as fixtures."""
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+import pyconv
+
+hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile('pyconv')
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=['float32', 'float64'])
+def dtype(request):
+    return np.dtype(request.param)
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    """No test leaves another number of threads behind."""
+    before = pyconv.get_num_threads()
+    yield
+    pyconv.set_num_threads(before)
+
+
+def end(child):
+    """Kill a child and what it forked; what they had written."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    return child.communicate()
+
+
+@pytest.fixture
+def spawn(tmp_path):
+    """Start Python code in a process of its own that imports this pyconv and these tests' modules."""
+    children = []
+
+    def start(code, *arguments, **environment):
+        paths = [str(Path(pyconv.__file__).parents[1]), str(Path(__file__).parent)]
+        inherited = {name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'}
+        child = subprocess.Popen(
+            [sys.executable, '-c', code, *map(str, arguments)], cwd=tmp_path, text=True,
+            env={**inherited, 'PYTHONPATH': os.pathsep.join(paths), **environment},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        if not child.stdout.closed:
+            end(child)
+
+
+@pytest.fixture
+def run_python(spawn):
+    """Run Python code in a process of its own to its end; a hang or a non-zero exit is a failure."""
+    def run(code, *arguments, timeout=60, **environment):
+        child = spawn(code, *arguments, **environment)
+        try:
+            output, errors = child.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            output, errors = end(child)
+            pytest.fail(f'no end after {timeout} seconds; output: {output}; errors: {errors}')
+        assert child.returncode == 0, f'exit {child.returncode}; output: {output}; errors: {errors}'
+        return output
+    return run

@@ -1,0 +1,396 @@
+"""finput and fgrad_input: their six rules, the workspace query, and what a call allocates."""
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from calls import assert_equal, assert_same_bits, poisoned
+from problems import BY_NAME, LAYERS, PROBLEMS, VARIED, Problem, expected, some
+
+TWO_MEGABYTES = 2 * 2**20
+FEW = some('2d', '2d stride 2', '2d groups everything', '2d depthwise', '2d channels 33 33', '2d many input channels',
+           '2d many channels kernel 1', '2d 7 by 7 samples', '1d long kernel', '3d groups everything') + LAYERS
+MAPS = ('forward', 'grad_input', 'grad_weight', 'transposed')
+every_map = pytest.mark.parametrize('name', MAPS)
+
+
+def workspace(problem, dtype, transposed=False):
+    if not transposed:
+        return pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+    padding, output_padding = problem.transposed_padding
+    return pyconv.workspace(problem.output_shape, problem.weight_shape, problem.stride, padding, problem.dilation,
+                            problem.groups, transposed=True, output_padding=output_padding, dtype=dtype)
+
+
+def role(problem, name, dtype):
+    """(the buffer's keyword, elements of full speed, elements at least)."""
+    wants = workspace(problem, dtype, name == 'transposed')
+    if name in ('forward', 'grad_weight'):
+        return 'finput', wants.finput, wants.finput_minimum
+    return 'fgrad_input', wants.fgrad_input, wants.fgrad_input_minimum
+
+
+def operands(name, data):
+    return {'forward': (data.x, data.w, data.b), 'grad_input': (data.w, data.y), 'grad_weight': (data.x, data.y),
+            'transposed': (data.y, data.w, data.c)}[name]
+
+
+def call(problem, name, data, **more):
+    return getattr(calls, name)(problem, *operands(name, data), **more)
+
+
+def test_workspace_names_elements_of_the_dtype(dtype):
+    for problem, transposed in itertools.product(PROBLEMS, [False, True]):
+        wants = workspace(problem, dtype, transposed)
+        assert np.dtype(wants.dtype) == dtype
+        assert tuple(wants) == (wants.finput, wants.fgrad_input, wants.finput_minimum, wants.fgrad_input_minimum,
+                                wants.dtype)
+        for full, least in ((wants.finput, wants.finput_minimum), (wants.fgrad_input, wants.fgrad_input_minimum)):
+            assert type(full) is int and type(least) is int
+            assert 0 <= least <= full, problem.name
+            assert least * dtype.itemsize <= TWO_MEGABYTES, problem.name
+
+
+def test_workspace_defaults_to_float32():
+    wants = pyconv.workspace((2, 64, 30, 30), (64, 64, 3, 3))
+    assert wants == pyconv.workspace((2, 64, 30, 30), (64, 64, 3, 3), 1, 0, 1, 1, dtype=np.float32)
+    assert np.dtype(wants.dtype) == np.float32
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('shape, weight, keywords', [
+    ((8, 512, 7, 7), (512, 512, 3, 3), {'padding': 1}),
+    ((1, 512, 7, 7), (4096, 512, 7, 7), {'padding': 6}),
+    ((1, 2048, 9, 9), (2048, 2048, 3, 3), {}),
+    ((64, 64, 224, 224), (64, 64, 3, 3), {'padding': 1}),
+    ((2, 512, 3000), (512, 512, 301), {'padding': 150}),
+    ((1, 3, 4096, 4096), (64, 3, 31, 31), {'stride': 4}),
+    ((1, 8192, 8, 8), (8192, 8192, 1, 1), {'stride': 2}),
+    ((1, 4096, 8, 8), (4096, 4096, 1, 1), {}),
+    ((1, 1, 2, 1000000), (1, 1, 1, 5), {'padding': 2}),
+    ((1, 1024, 64, 64), (1024, 1, 31, 31), {'groups': 1024, 'padding': 15}),
+    ((1, 1, 100000), (1, 1, 50000), {}),
+    ((1, 64, 64, 64, 64), (64, 64, 5, 5, 5), {'stride': 2}),
+    ((1, 256, 32, 32), (256, 8, 3, 3), {'groups': 32, 'dilation': 3, 'padding': 3}),
+])
+def test_the_minimum_is_at_most_two_megabytes(shape, weight, keywords, transposed, dtype):
+    """Weights of hundreds of megabytes are transformed panel by panel; a long row is cut."""
+    wants = pyconv.workspace(shape, weight, **keywords, transposed=transposed, dtype=dtype)
+    assert max(wants.finput_minimum, wants.fgrad_input_minimum) * dtype.itemsize <= TWO_MEGABYTES
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('kernel, stride, groups', [(3, 1, 1), (3, 2, 1), (1, 1, 1), (1, 2, 1), (7, 2, 1), (3, 1, 32),
+                                                    (3, 2, 32), (5, 1, 8), (4, 4, 1)])
+def test_scratch_does_not_grow_with_the_batch_or_the_image(kernel, stride, groups, transposed, dtype):
+    def wants(batch, length):
+        return pyconv.workspace((batch, 32, length, length), (32, 32 // groups, kernel, kernel), stride, kernel // 2, 1,
+                                groups, transposed=transposed, dtype=dtype)
+    before, image, batch = wants(64, 128), wants(64, 1024), wants(4096, 128)
+    for after in (image, batch):  # 64 times the data; half as much again is blocks that fit the row
+        for now, then in zip(after[:4], before[:4]):
+            assert now <= 1.5 * then
+
+
+@every_map
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_the_size_of_the_buffer_changes_no_bit(problem, name, dtype):
+    """From the minimum to three times full speed, on one thread and on three, poisoned, and guarded on both sides."""
+    data = problem.floats(dtype)
+    alone = call(problem, name, data)
+    guard = 1000
+    for threads in (1, 3):
+        with pyconv.num_threads(threads):
+            keyword, full, least = role(problem, name, dtype)
+            for size in sorted({max(least, 1), least + 1, least + 17, (least + full) // 2 + 1, full + 1, 3 * full + 5}):
+                memory = poisoned(size + 2 * guard, dtype)
+                memory[:guard] = memory[-guard:] = 12345
+                again = call(problem, name, data, out=poisoned(alone.shape, dtype),
+                             **{keyword: memory[guard:-guard]})
+                assert_same_bits(again, alone)
+                assert (memory[:guard] == 12345).all() and (memory[-guard:] == 12345).all()
+
+
+@every_map
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_the_minimum_is_enough_and_exact(problem, name, dtype):
+    keyword, _, least = role(problem, name, dtype)
+    answers = expected(problem.name)
+    wanted = {'forward': answers.forward, 'grad_input': answers.grad_input, 'grad_weight': answers.grad_weight,
+              'transposed': answers.grad_input}[name]
+    data = problem.integers(dtype)._replace(b=None, c=None)
+    for poison in (np.nan, np.inf, 1e30, 0):
+        assert_equal(call(problem, name, data, **{keyword: np.full(max(least, 1), poison, dtype)}), wanted, dtype)
+
+
+@every_map
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_none_and_empty_buffers_are_allocated_inside(problem, name, dtype):
+    data = problem.floats(dtype)
+    alone = call(problem, name, data)
+    keyword = role(problem, name, dtype)[0]
+    for empty in (None, np.empty(0, dtype), np.empty((3, 0, 2), dtype)):
+        assert_same_bits(call(problem, name, data, **{keyword: empty}), alone)
+
+
+@every_map
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_too_small_a_buffer_says_how_many_elements(problem, name, dtype):
+    data = problem.floats(dtype)
+    keyword, _, least = role(problem, name, dtype)
+    for size in {1, least // 2, least - 1}:
+        if 0 < size < least:
+            out = poisoned(call(problem, name, data).shape, dtype)
+            with pytest.raises(ValueError, match=rf'^{keyword} must .*{least}.*; got '):
+                call(problem, name, data, out=out, **{keyword: np.empty(size, dtype)})
+            assert np.isnan(out).all()
+
+
+@every_map
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_a_buffer_over_an_operand_or_out_is_refused(problem, name, dtype):
+    data = problem.floats(dtype)
+    alone = call(problem, name, data)
+    keyword, full, _ = role(problem, name, dtype)
+    given = operands(name, data)
+    for index, shared in enumerate((*given, alone)):
+        memory = np.zeros(shared.size + full + 1, dtype)
+        memory[:shared.size] = shared.ravel()
+        view = memory[:shared.size].reshape(shared.shape)
+        parts = [view if i == index else part for i, part in enumerate(given)]
+        more = {'out': view} if index == len(given) else {}
+        with pytest.raises(ValueError, match=f'^{keyword} must '):
+            getattr(calls, name)(problem, *parts, **more, **{keyword: memory[shared.size - 1:]})
+        assert_same_bits(view, shared)
+        assert_same_bits(getattr(calls, name)(problem, *parts, **more, **{keyword: memory[shared.size:]}), alone)
+
+
+@every_map
+def test_out_over_an_operand_is_refused(name, dtype):
+    problem = Problem('same shapes', (5, 5), (5, 5), (3, 3), batch=3, padding=2)  # x, w and y are all (3, 3, 5, 5)
+    data = problem.floats(dtype)
+    before = data.x.copy(), data.w.copy(), data.y.copy()
+    for shared in operands(name, data):
+        if shared.ndim == 4:
+            with pytest.raises(ValueError, match='^out must not overlap'):
+                call(problem, name, data, out=shared)
+    for now, then in zip((data.x, data.w, data.y), before):
+        assert_same_bits(now, then)
+
+
+@every_map
+def test_one_arena_for_operands_out_and_scratch(name, dtype):
+    """Neighbours in one piece of memory do not overlap."""
+    problem = BY_NAME['2d channels 33 33']
+    data = problem.floats(dtype)
+    alone = call(problem, name, data)
+    keyword, full, _ = role(problem, name, dtype)
+    arena = poisoned(sum(part.size for part in data) + alone.size + full, dtype)
+    start, parts = 0, []
+    for part in (*data, alone):
+        parts.append(arena[start:start + part.size].reshape(part.shape))
+        parts[-1][...] = part
+        start += part.size
+    parts[-1].fill(np.nan)
+    moved = type(data)(*parts[:-1])
+    assert call(problem, name, moved, out=parts[-1], **{keyword: arena[start:]}) is parts[-1]
+    assert_same_bits(parts[-1], alone)
+
+
+@every_map
+def test_a_buffer_is_flat_memory(name, dtype):
+    problem = BY_NAME['2d many input channels']
+    data = problem.floats(dtype)
+    alone = call(problem, name, data)
+    keyword, full, _ = role(problem, name, dtype)
+    assert_same_bits(call(problem, name, data, **{keyword: poisoned((full // 4 + 1, 2, 2), dtype)}), alone)
+
+
+@every_map
+def test_a_buffer_of_another_kind_is_refused(name, dtype):
+    problem = BY_NAME['2d many input channels']
+    data = problem.floats(dtype)
+    keyword, full, _ = role(problem, name, dtype)
+    other = np.float64 if dtype == np.float32 else np.float32
+    frozen = np.empty(full, dtype)
+    frozen.flags.writeable = False
+    for buffer in (np.empty(2 * full, other), np.empty(full, dtype).byteswap().view(dtype.newbyteorder()), frozen,
+                   np.empty(2 * full, np.int32), [0.0] * full):
+        with pytest.raises((ValueError, TypeError), match=f'^{keyword} must '):
+            call(problem, name, data, **{keyword: buffer})
+
+
+@every_map
+def test_a_buffer_with_gaps_keeps_its_gaps(name, dtype):
+    """Right or refused, but the elements in between belong to somebody else."""
+    problem = BY_NAME['2d many input channels']
+    data = problem.floats(dtype)
+    alone = call(problem, name, data)
+    keyword, full, _ = role(problem, name, dtype)
+    memory = np.full(2 * full, 7, dtype)
+    try:
+        assert_same_bits(call(problem, name, data, **{keyword: memory[::2]}), alone)
+    except ValueError as error:
+        assert str(error).startswith(f'{keyword} must ')
+    assert (memory[1::2] == 7).all()
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+def test_one_buffer_for_a_whole_network_and_both_roles(transposed, dtype):
+    shared = poisoned(max(max(workspace(p, dtype, transposed)[:2]) for p in VARIED), dtype)
+    for problem in VARIED:
+        data, answers = problem.integers(dtype), expected(problem.name)
+        padding, output_padding = problem.transposed_padding if transposed else (problem.padding, 0)
+        grad_output, input_, grad_input = (
+            (data.x, data.y, answers.forward) if transposed else (data.y, data.x, answers.grad_input))
+        both = pyconv.convolution_backward(
+            grad_output, input_, data.w, problem.stride, padding, problem.dilation, transposed, output_padding,
+            problem.groups, (True, True, False), finput=shared, fgrad_input=shared)
+        assert_equal(both[0], grad_input, dtype)
+        assert_equal(both[1], answers.grad_weight, dtype)
+        answer = pyconv.convolution(input_, data.w, None, problem.stride, padding, problem.dilation, transposed,
+                                    output_padding, problem.groups, finput=shared, fgrad_input=shared)
+        assert_equal(answer, answers.grad_input if transposed else answers.forward, dtype)
+
+
+# Arrays of a megabyte and more, so that a hidden copy of any of them shows.
+BIG = [
+    Problem('3 by 3', (60, 60), (3, 3), (48, 40), padding=1, batch=3),
+    Problem('3 by 3 strided', (90, 92), (3, 3), (32, 48), padding=1, batch=2, stride=2),
+    Problem('1 by 1', (60, 60), (1, 1), (48, 40), batch=3),
+    Problem('1 by 1 strided', (91, 90), (1, 1), (32, 96), batch=2, stride=2),
+    Problem('depthwise', (80, 80), (3, 3), (32, 32), groups=32, padding=1, batch=3),
+    Problem('depthwise strided', (120, 121), (3, 3), (32, 32), groups=32, padding=1, batch=2, stride=2),
+    Problem('grouped dilated', (60, 60), (3, 3), (48, 48), groups=6, padding=2, dilation=2, batch=3),
+    Problem('volume', (24, 30, 30), (3, 3, 3), (12, 14), padding=1),
+    Problem('sound', (30000,), (5,), (8, 12), padding='same'),
+    Problem('large weights', (14, 14), (3, 3), (256, 256), padding=1),
+]
+
+
+def peak_of(action):
+    """Bytes that Python and NumPy allocate at most while the action runs; it has run once before."""
+    action()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        action()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+@every_map
+@pytest.mark.parametrize('problem', BIG, ids=str)
+def test_nothing_of_array_size_is_allocated(problem, name):
+    data = problem.floats(np.float32)
+    out = np.empty_like(call(problem, name, data))
+    keyword, full, least = role(problem, name, np.float32)
+    for size in (full, least):
+        buffer = np.empty(max(size, 1), np.float32)
+        peak = peak_of(lambda: call(problem, name, data, out=out, **{keyword: buffer}))
+        assert peak < 16 * 1024, f'{peak} bytes with a buffer of {size} elements'
+
+
+def test_an_allocation_would_show():
+    """NumPy tells tracemalloc about its data: without `out` the same call shows the output."""
+    problem = BIG[0]
+    data = problem.floats(np.float32)
+    assert peak_of(lambda: calls.forward(problem, data.x, data.w)) > data.y.nbytes
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', BIG, ids=str)
+def test_backwards_allocate_nothing_of_array_size(problem, transposed):
+    data = problem.floats(np.float32)
+    wants = workspace(problem, np.float32, transposed)
+    buffers = {'finput': np.empty(max(wants.finput, 1), np.float32),
+               'fgrad_input': np.empty(max(wants.fgrad_input, 1), np.float32)}
+    grad_output, input_, bias = (data.x, data.y, data.c) if transposed else (data.y, data.x, data.b)
+    padding, output_padding = problem.transposed_padding if transposed else (problem.padding, 0)
+    rest = (problem.stride, padding, problem.dilation, transposed, output_padding, problem.groups, (True,) * 3)
+    out = np.empty_like(input_), np.empty_like(data.w), np.empty_like(bias)
+    peak = peak_of(lambda: pyconv.convolution_backward(grad_output, input_, data.w, *rest, out=out, **buffers))
+    assert peak < 16 * 1024, f'{peak} bytes in convolution_backward'
+    out = np.empty_like(grad_output), np.empty_like(input_), np.empty_like(data.w)
+    second = input_.copy(), data.w.copy(), bias
+    peak = peak_of(lambda: pyconv.convolution_double_backward(*second, grad_output, data.w, input_, *rest, out=out,
+                                                              **buffers))
+    assert peak < 16 * 1024, f'{peak} bytes in convolution_double_backward'
+
+
+RESIDENT = '''
+import resource, sys
+import numpy as np
+import pyconv
+
+def most():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+
+kernel, stride, groups = map(int, sys.argv[1:])
+keywords = {'stride': stride, 'padding': kernel // 2, 'groups': groups}
+x = np.ones((4, 24, 288, 288), np.float32)
+w = np.ones((24, 24 // groups, kernel, kernel), np.float32)
+y = np.ones_like(pyconv.conv2d(x, w, **keywords))
+back, gw = np.ones_like(x), np.ones_like(w)
+for n in (1, 4):  # the first round brings in the code and the threads
+    before = most()
+    pyconv.conv2d(x[:n], w, **keywords, out=y[:n])
+    pyconv.conv2d_input(x[:n].shape, w, y[:n], **keywords, out=back[:n])
+    pyconv.conv2d_weight(x[:n], w.shape, y[:n], **keywords, out=gw)
+    print(most() - before)
+'''
+
+
+@pytest.mark.skipif(not hasattr(__import__('os'), 'fork'), reason='asks the operating system for the resident set')
+@pytest.mark.parametrize('kernel, stride, groups', [(3, 1, 1), (3, 2, 1), (1, 2, 1), (3, 1, 24), (5, 2, 4)])
+def test_scratch_stays_small_in_the_operating_system_s_eyes(kernel, stride, groups, run_python):
+    """Memory that C allocates counts too: one sample's columns are 8 MB at the least here, x is 32 MB."""
+    first, rest = map(int, run_python(RESIDENT, kernel, stride, groups, OMP_NUM_THREADS='2').split())
+    assert first < 16 * 2**20  # two threads' scratch, weights, partials, the code itself
+    assert rest < 4 * 2**20
+
+
+COLUMNS = [p for p in VARIED if not isinstance(p.padding, str)]
+
+
+@pytest.mark.parametrize('problem', COLUMNS, ids=str)
+def test_columns_are_reused_by_name(problem, dtype):
+    data, wanted = problem.integers(dtype), expected(problem.name).grad_weight
+    columns = pyconv.unfold(data.x, problem.kernel, problem.dilation, problem.padding, problem.stride)
+    before = columns.copy()
+    for _ in range(2):
+        assert_equal(calls.grad_weight(problem, None, data.y, finput=columns), wanted, dtype)
+    out = poisoned(wanted.shape, dtype)
+    assert calls.grad_weight(problem, None, data.y, finput=columns, out=out) is out
+    assert_equal(out, wanted, dtype)
+    assert_same_bits(columns, before)
+    alone = calls.grad_weight(problem, data.x[-1], data.y[-1])
+    assert_equal(calls.grad_weight(problem, None, data.y[-1], finput=columns[-1]), alone, dtype)
+
+
+def test_columns_have_to_be_there_and_to_fit(dtype):
+    problem = BY_NAME['2d stride 2']
+    data = problem.integers(dtype)
+    columns = pyconv.unfold(data.x, problem.kernel, problem.dilation, problem.padding, problem.stride)
+    with pytest.raises((TypeError, ValueError)):
+        calls.grad_weight(problem, None, data.y)
+    for wrong in (columns[:, :-1], columns[:, :, :-1], columns[:-1], columns.ravel()[:-1], np.empty(0, dtype),
+                  columns.astype(np.float32 if dtype == np.float64 else np.float64)):
+        with pytest.raises((TypeError, ValueError)):
+            calls.grad_weight(problem, None, data.y, finput=wrong)
+    with pytest.raises((TypeError, ValueError)):
+        calls.forward(problem, None, data.w, finput=columns)
+
+
+def test_a_buffer_given_without_asking_is_never_trusted(dtype):
+    """Columns of another input lie in finput; as the input is there, they count for nothing."""
+    problem = BY_NAME['2d stride 2']
+    data = problem.integers(dtype)
+    columns = pyconv.unfold(data.x + 1, problem.kernel, problem.dilation, problem.padding, problem.stride)
+    columns = np.tile(columns.ravel(), 1 + workspace(problem, dtype).finput // columns.size)
+    assert_equal(calls.grad_weight(problem, data.x, data.y, finput=columns), expected(problem.name).grad_weight, dtype)
+    assert_equal(calls.forward(problem, data.x, data.w, finput=columns), expected(problem.name).forward, dtype)

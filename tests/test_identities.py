@@ -1,0 +1,269 @@
+"""What the maps are to each other: adjoints, the backwards, the second derivatives, the tangent, unfold and fold.
+
+Integers again: every identity holds with ==.  The dot products are taken in Python's or float64's integers, never in
+float32.
+"""
+import itertools
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import reference
+from calls import assert_equal, per_channel, poisoned
+from problems import BY_NAME, PROBLEMS, VARIED, expected, maps, some
+
+every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+MASKS = list(itertools.product([False, True], repeat=3))
+
+
+def dot(a, b):
+    """The exact inner product of integer-valued arrays."""
+    a, b = a.ravel().astype(np.int64), b.ravel().astype(np.int64)
+    return int((a * b).sum())
+
+
+def generic(problem, transposed):
+    """The arguments from stride to groups of convolution and its kin."""
+    if not transposed:
+        return problem.stride, problem.padding, problem.dilation, False, 0, problem.groups
+    padding, output_padding = problem.transposed_padding
+    return problem.stride, padding, problem.dilation, True, output_padding, problem.groups
+
+
+@every_problem
+def test_the_three_maps_are_adjoint(problem, dtype):
+    data = problem.integers(dtype)
+    y, x, w = calls.three_maps(problem, data.x, data.w, data.y)
+    assert dot(y, data.y) == dot(x, data.x) == dot(w, data.w)
+
+
+@every_problem
+def test_convolution(problem, dtype):
+    data, wanted = problem.integers(dtype), expected(problem.name)
+    answer = pyconv.convolution(data.x, data.w, data.b, *generic(problem, False))
+    assert_equal(answer, wanted.forward + per_channel(data.b, problem.rank), dtype)
+    assert_equal(pyconv.convolution(data.x[0], data.w, None, *generic(problem, False)), wanted.forward[0], dtype)
+    answer = pyconv.convolution(data.y, data.w, data.c, *generic(problem, True))
+    assert_equal(answer, wanted.grad_input + per_channel(data.c, problem.rank), dtype)
+    assert_equal(pyconv.convolution(data.y[0], data.w, None, *generic(problem, True)), wanted.grad_input[0], dtype)
+
+
+def backward_of(problem, transposed, data):
+    """(grad_output, input, the three gradients) of the convolution or of the transposed one."""
+    answers = expected(problem.name)
+    if not transposed:
+        return data.y, data.x, (answers.grad_input, answers.grad_weight, reference.channel_sum(data.y))
+    return data.x, data.y, (answers.forward, answers.grad_weight, reference.channel_sum(data.x))
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@every_problem
+def test_backward(problem, transposed, dtype):
+    grad_output, input_, wanted = backward_of(problem, transposed, problem.integers(dtype))
+    weight = problem.integers(dtype).w
+    masks = MASKS if problem in VARIED else [(True, True, True)]
+    for mask in masks:
+        answers = pyconv.convolution_backward(grad_output, input_, weight, *generic(problem, transposed), mask)
+        assert isinstance(answers, tuple) and len(answers) == 3
+        for answer, exact, asked in zip(answers, wanted, mask):
+            if asked:
+                assert_equal(answer, exact, dtype)
+            else:
+                assert answer is None
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_backward_into_out(problem, transposed, dtype):
+    grad_output, input_, wanted = backward_of(problem, transposed, problem.integers(dtype))
+    weight = problem.integers(dtype).w
+    for mask in MASKS:
+        out = tuple(poisoned(w.shape, dtype) if asked else None for w, asked in zip(wanted, mask))
+        answers = pyconv.convolution_backward(grad_output, input_, weight, *generic(problem, transposed), mask,
+                                              bias_sizes=wanted[2].shape, out=out)
+        for answer, given, exact in zip(answers, out, wanted):
+            assert answer is given
+            if given is not None:
+                assert_equal(answer, exact, dtype)
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_backward_without_batch_axis(problem, transposed, dtype):
+    data = problem.integers(dtype)
+    alone = problem._replace(batch=1)
+    answers = maps(alone, data.x[-1:], data.w, data.y[-1:])
+    grad_output, input_, grad_input = data.y, data.x, answers.grad_input
+    if transposed:
+        grad_output, input_, grad_input = data.x, data.y, answers.forward
+    wanted = grad_input[0], answers.grad_weight, reference.channel_sum(grad_output[-1:])
+    given = pyconv.convolution_backward(grad_output[-1], input_[-1], data.w, *generic(problem, transposed),
+                                        (True, True, True))
+    for answer, exact in zip(given, wanted):
+        assert_equal(answer, exact, dtype)
+
+
+def test_masked_gradients_are_not_computed():
+    """A masked gradient reads nothing: not even an operand that only it would need."""
+    problem = BY_NAME['2d channels 33 33']
+    data = problem.integers(np.float32)
+    for mask, wanted in (((True, False, False), 'grad_input'), ((False, True, False), 'grad_weight')):
+        for spoiled in ('x', 'w'):
+            parts = {'x': data.x, 'w': data.w, spoiled: np.full_like(getattr(data, spoiled), np.nan)}
+            answer = pyconv.convolution_backward(data.y, parts['x'], parts['w'], *generic(problem, False), mask)
+            answer = answer[0] if mask[0] else answer[1]
+            if (wanted == 'grad_input') == (spoiled == 'x'):
+                assert_equal(answer, getattr(expected(problem.name), wanted), np.float32)
+            else:
+                assert np.isnan(answer).any()
+
+
+def double_backward(problem, transposed, data, second, given):
+    """By the definition: (arguments of the call, the three gradients it should give).
+
+    second holds what comes in for grad_input, grad_weight and grad_bias, in the roles of x, w and b (of y, w and c when
+    transposed); what is not given counts as zero.
+    """
+    zero = [np.zeros_like(part) for part in second]
+    ggx, ggw, ggb = (part if there else none for part, none, there in zip(second, zero, given))
+    first = maps(problem, data.x, ggw, data.y)
+    if not transposed:
+        other = maps(problem, ggx, data.w, data.y)
+        to_output = other.forward + first.forward + per_channel(ggb, problem.rank)
+        operands, answers = (data.y, data.w, data.x), (to_output, first.grad_input, other.grad_weight)
+    else:
+        other = maps(problem, data.x, data.w, ggx)
+        to_output = other.grad_input + first.grad_input + per_channel(ggb, problem.rank)
+        operands, answers = (data.x, data.w, data.y), (to_output, first.forward, other.grad_weight)
+    incoming = [part if there else None for part, there in zip(second, given)]
+    return (*incoming, *operands, *generic(problem, transposed)), answers
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', VARIED + some('1d transposed output padding above stride',
+                                                 '3d transposed groups dilated', '2d transposed groups dilated',
+                                                 '1d causal dilated', '2d padding pairs strided'), ids=str)
+def test_double_backward(problem, transposed, dtype):
+    """With all eight subsets of what can come in; the products are all exact integers."""
+    data, other = problem.integers(dtype), problem._replace(name=problem.name + ' again').integers(dtype)
+    second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    for given in MASKS:
+        arguments, wanted = double_backward(problem, transposed, data, second, given)
+        masks = MASKS if problem.name == '2d groups everything' else [(True, True, True)]
+        for mask in masks:
+            answers = pyconv.convolution_double_backward(*arguments, mask)
+            assert isinstance(answers, tuple) and len(answers) == 3
+            for answer, exact, asked in zip(answers, wanted, mask):
+                if asked:
+                    assert_equal(answer, exact, dtype)
+                else:
+                    assert answer is None
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+def test_double_backward_into_out(transposed, dtype):
+    problem = BY_NAME['2d groups everything']
+    data, other = problem.integers(dtype), problem._replace(name='again').integers(dtype)
+    second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    for given in MASKS:
+        arguments, wanted = double_backward(problem, transposed, data, second, given)
+        out = tuple(poisoned(exact.shape, dtype) for exact in wanted)
+        answers = pyconv.convolution_double_backward(*arguments, (True, True, True), out=out)
+        for answer, place, exact in zip(answers, out, wanted):
+            assert answer is place
+            assert_equal(answer, exact, dtype)
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('name', ['1d stride 2', '2d groups everything', '3d transposed groups dilated'])
+def test_double_backward_without_batch_axis(name, transposed, dtype):
+    problem = BY_NAME[name]._replace(batch=1)
+    data, other = problem.integers(dtype), problem._replace(name='again').integers(dtype)
+    second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    arguments, wanted = double_backward(problem, transposed, data, second, (True, True, True))
+    arguments = [part[0] if i in (0, 3, 5) else part for i, part in enumerate(arguments)]
+    answers = pyconv.convolution_double_backward(*arguments, (True, True, True))
+    for answer, exact in zip(answers, (wanted[0][0], wanted[1][0], wanted[2])):
+        assert_equal(answer, exact, dtype)
+
+
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_jvp(problem, dtype):
+    data, other = problem.integers(dtype), problem._replace(name=problem.name + ' again').integers(dtype)
+    for given in MASKS[1:]:
+        dx, dw, db = (part if there else None for part, there in zip((other.x, other.w, other.b), given))
+        wanted = np.zeros(problem.output_shape)
+        if dx is not None:
+            wanted = wanted + maps(problem, dx, data.w, data.y).forward
+        if dw is not None:
+            wanted = wanted + maps(problem, data.x, dw, data.y).forward
+        if db is not None:
+            wanted = wanted + per_channel(db, problem.rank)
+        answer = pyconv.conv_jvp(data.x, data.w, dx, dw, db, problem.stride, problem.padding, problem.dilation,
+                                 problem.groups)
+        assert_equal(answer, wanted, dtype)
+
+
+def unrolled(problem):
+    """The arguments of unfold after the input, and the reference's form."""
+    public = problem.kernel, problem.dilation, problem.padding, problem.stride
+    form = {name: value for name, value in problem.form.items() if name != 'groups'}
+    return public, form
+
+
+@every_problem
+def test_unfold(problem, dtype):
+    x = problem.integers(dtype).x
+    public, form = unrolled(problem)
+    wanted = reference.unfold(x, problem.kernel, problem.positions, **form)
+    assert_equal(pyconv.unfold(x, *public), wanted, dtype)
+    assert_equal(pyconv.unfold(x[-1], *public), wanted[-1], dtype)
+    out = poisoned(wanted.shape, dtype)
+    assert pyconv.unfold(x, *public, out=out) is out
+    assert_equal(out, wanted, dtype)
+
+
+@every_problem
+def test_fold(problem, dtype):
+    x = problem.integers(dtype).x
+    public, form = unrolled(problem)
+    rng = np.random.default_rng(len(problem.name))
+    shape = reference.unfold(x, problem.kernel, problem.positions, **form).shape
+    columns = rng.integers(-3, 4, shape).astype(dtype)
+    wanted = reference.fold(columns, problem.size, problem.kernel, problem.positions, **form)
+    assert_equal(pyconv.fold(columns, problem.size, *public), wanted, dtype)
+    assert_equal(pyconv.fold(columns[-1], problem.size, *public), wanted[-1], dtype)
+    out = poisoned(wanted.shape, dtype)
+    assert pyconv.fold(columns, problem.size, *public, out=out) is out
+    assert_equal(out, wanted, dtype)
+    assert dot(pyconv.unfold(x, *public), columns) == dot(x, wanted)
+
+
+def test_fold_of_unfold_counts_how_often_a_cell_is_read(dtype):
+    x = np.ones((1, 1, 4), dtype)
+    answer = pyconv.fold(pyconv.unfold(x, (3,), padding=1), (4,), (3,), padding=1)
+    assert answer.tolist() == [[[2, 3, 3, 2]]]
+
+
+def test_an_int_kernel_means_two_axes(dtype):
+    x = BY_NAME['2d stride 2'].integers(dtype).x
+    columns = pyconv.unfold(x, (3, 3), 1, 1, 2)
+    assert_equal(pyconv.unfold(x, 3, 1, 1, 2), columns, dtype)
+    answer = pyconv.fold(columns, x.shape[2:], 3, 1, 1, 2)
+    assert_equal(answer, pyconv.fold(columns, x.shape[2:], (3, 3), 1, 1, 2), dtype)
+    assert_equal(pyconv.fold(pyconv.unfold(x[:, :, :9, :9], 3), 9, 3),
+                 pyconv.fold(pyconv.unfold(x[:, :, :9, :9], (3, 3)), (9, 9), (3, 3)), dtype)
+
+
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_weight_gradient_is_columns_times_grad_output(problem, dtype):
+    """unfold is what grad_weight unrolls: the design's own picture of it."""
+    if problem.groups != 1:
+        pytest.skip('one group')
+    data = problem.integers(dtype)
+    columns = pyconv.unfold(data.x, *unrolled(problem)[0]).astype(np.float64)
+    y = data.y.reshape(problem.batch, problem.channels[1], -1).astype(np.float64)
+    product = np.einsum('nop,nkp->ok', y, columns).reshape(problem.weight_shape)
+    assert_equal(calls.grad_weight(problem, data.x, data.y), product, dtype)
