@@ -49,7 +49,7 @@ class BuildKernels(build_ext):
         openmp = ['-fopenmp'] if openmp_runs(self.compiler) else []
         if not openmp:
             print('pyconv: no working OpenMP here, building for one thread')
-        common = ['-O3', '-std=gnu11']
+        common = ['-O3', '-std=gnu11', '-fno-tree-loop-distribute-patterns']  # else a few zeros become a call
         headers = [str(path) for path in TILES.glob('*.h')]
         ext.extra_compile_args, ext.extra_link_args = common + openmp, openmp
         ext.extra_objects = []

@@ -13,7 +13,9 @@ SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_VECTORS = 12  # and the vectors of output channels: rows * vectors * 64 B stay in L2
 UNITS = 32  # of work that grad_weight is cut into where its result is small
-TASKS = 16  # blocks that a call should have at least, so that threads share them evenly
+WORK = 1 << 18  # products that make a task worth its handling
+TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
+LEAST_ROWS = 64  # of a block, before its positions are cut instead: unrolling is paid for by the rows
 
 
 class Tile(NamedTuple):
@@ -31,7 +33,8 @@ class Blocking(NamedTuple):
     shared: int  # the axis whose taps share streams, 3 for none
     channels: int
     rows: int
-    splits: int  # grad_weight: partial sums of a result
+    splits: int = 1  # grad_weight: partial sums of a result
+    groups: int = 1  # forward, grad_input: small groups that one task does
 
 
 def _even(total, most):
@@ -78,16 +81,19 @@ def _block(piece, batch, positions, rows, tile):
         if any(extent[a] < count[a] for a in range(3)):
             options += [(1, extent, 3), (1, extent, first)]
         else:
-            options += [(1, extent, first), (max(1, min(batch, positions // max(1, prod(extent)))), extent, 3)]
+            wanted = max(1, positions // prod(extent))
+            options += [(1, extent, first)] + [
+                (min(n, batch), extent, 3) for n in {wanted, wanted + 1, _even(batch, wanted)}]
 
     def cost(option):
         samples, extent, shared = option
         size, streams = _scratch(piece, samples, extent, shared, tile.lanes)
-        blocks = prod(-(-count[a] // extent[a]) for a in range(3)) * (batch / samples)
+        blocks = prod(-(-count[a] // extent[a]) for a in range(3)) * -(-batch // samples)
         at_once = prod(extent) * samples
         products = _up(at_once, tile.lanes) / tile.lanes * taps * rows
         runs = streams * samples * extent[0] * (1 if taps == 1 else extent[1])
-        return blocks * (products + 2 * size / tile.lanes + 4 * runs + 40) / max(1, batch)
+        weights = taps * rows / tile.lanes
+        return blocks * (products + weights + 2 * size / tile.lanes + 3 * runs + 40)
 
     return min(options, key=cost)
 
@@ -98,20 +104,29 @@ def gather_blocking(piece, batch, groups, rows, tile):
     channels = _even(piece.channels, DEPTH // taps)
     width = tile.lanes * tile.vectors
     total = prod(axis.count for axis in piece.axes) * batch
-    positions = 8 * width * min(8, max(1, 32 // rows))
     row_block = _up(_even(rows, RESULT_ROWS), tile.rows)
-    spread = TASKS // (groups * -(-rows // row_block)) or 1
-    positions = max(width, min(positions, _up(-(-total // spread), width)))
-    while True:
-        samples, extent, shared = _block(piece, batch, positions, rows, tile)
-        size, _ = _scratch(piece, samples, extent, shared, tile.lanes)
-        if size * channels * tile.itemsize <= SCRATCH or positions <= tile.lanes:
-            break
-        positions //= 2
+    wanted = 8 * width * min(8, max(1, 32 // rows))
+    if groups * -(-rows // row_block) * (total / wanted) < TASKS:
+        row_block = min(row_block, LEAST_ROWS)
+        wanted = min(wanted, _up(total // (TASKS // (groups * -(-rows // row_block)) or 1), width))
+    samples, extent, shared = _fitting(piece, batch, max(width, wanted), rows, channels, tile)
     blocks = prod(-(-axis.count // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     if blocks * groups * -(-rows // row_block) < TASKS:
         row_block = min(row_block, max(4 * tile.rows, _up(rows * blocks * groups // TASKS, tile.rows)))
-    return Blocking(samples, extent, shared, channels, row_block, 1)
+    work = prod(extent) * samples * taps * channels * rows
+    small = channels == piece.channels and row_block >= rows
+    together = min(groups, max(1, min(WORK // work, blocks * groups // TASKS))) if small else 1
+    return Blocking(samples, extent, shared, channels, row_block, groups=together)
+
+
+def _fitting(piece, batch, positions, rows, channels, tile):
+    """The block of at most about `positions` positions that fits scratch."""
+    while True:
+        block = _block(piece, batch, positions, rows, tile)
+        size, _ = _scratch(piece, *block, tile.lanes)
+        if size * channels * tile.itemsize <= SCRATCH or positions <= tile.lanes:
+            return block
+        positions //= 2
 
 
 def correlate_blocking(piece, batch, groups, columns, tile):
@@ -121,12 +136,7 @@ def correlate_blocking(piece, batch, groups, columns, tile):
     channels = _even(piece.channels, CORRELATE_ROWS // taps)
     column_block = columns if few else _up(_even(columns, CORRELATE_VECTORS * tile.lanes), tile.lanes)
     positions = (128 if few else 16) * tile.lanes
-    while True:
-        samples, extent, shared = _block(piece, batch, positions, column_block / tile.lanes, tile)
-        size, _ = _scratch(piece, samples, extent, shared, tile.lanes)
-        if size * channels * tile.itemsize <= SCRATCH or positions <= tile.lanes:
-            break
-        positions //= 2
+    samples, extent, shared = _fitting(piece, batch, positions, column_block / tile.lanes, channels, tile)
     blocks = prod(-(-axis.count // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     units = groups * -(-columns // column_block) * -(-piece.channels // channels)
     splits = max(1, min(blocks, -(-UNITS // units)))

@@ -117,9 +117,28 @@ cdef struct step_t:
     index_t source_group, target_group, weight_group
     index_t splits
     index_t scratch, result, panel, pitch  # elements: unrolled block; its results; packed weights or turned target
-    index_t packed, part  # where its packed weights, or its partial sums, begin
+    index_t packed  # where its packed weights begin
+    index_t offsets  # elements that the offsets of its taps take
+    index_t group_block  # small groups that one task does
     index_t tasks
-    int wave, accumulate, few
+    int wave, accumulate, few, packs
+
+
+# A part of the weight: some rows (target's channels) and some of source's channels of one group.
+cdef struct part_t:
+    index_t group, row, rows, channel, channels
+
+
+# What a thread works with: its scratch, and the layout of what was unrolled last.
+cdef struct desk_t:
+    char *scratch
+    char *panel
+    index_t *offset
+    char *result
+    char *part
+    layout_t layout
+    index_t channels, samples
+    index_t extent[3]
 
 
 cdef void _fill_piece(piece_t *piece, found) except *:
@@ -156,6 +175,15 @@ cdef index_t _decode(const step_t *step, index_t which, index_t batch, block_t *
     block.sample = rest % step.blocks[0] * step.block.samples
     block.samples = min(step.block.samples, batch - block.sample)
     return rest // step.blocks[0]
+
+
+cdef void _part(const step_t *step, index_t task, part_t *part) noexcept nogil:
+    """The task-th part of the weight: rows first, then channels, then groups."""
+    part.row = task % step.row_blocks * step.row_block
+    part.rows = min(step.row_block, step.rows - part.row)
+    part.channel = task // step.row_blocks % step.depth_blocks * step.depth_channels
+    part.channels = min(step.depth_channels, step.channels - part.channel)
+    part.group = task // step.row_blocks // step.depth_blocks
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -231,7 +259,9 @@ cdef class Plan:
             step.pitch = _up(layout.positions, self.kernels.lanes)
             step.result = _up(step.row_block * step.pitch, line)
             step.panel = _up(depth * min(step.row_block, step.rows), line)
-            step.tasks = step.block_count * step.row_blocks * self.groups
+            step.group_block = blocking.groups
+            step.packs = step.taps > 0 and step.block_count > 1
+            step.tasks = step.block_count * step.row_blocks * _parts(self.groups, step.group_block)
         else:
             step.pitch = step.row_block if step.few else _up(step.row_block, self.kernels.lanes)
             step.result = _up(depth * step.pitch, line)
@@ -247,15 +277,19 @@ cdef class Plan:
         cdef index_t pointers = sizeof(index_t) // self.kernels.itemsize
         for i in range(self.count):
             step = &self.steps[i]
-            own = step.scratch + step.result + step.panel + _up(step.depth_channels * step.taps * pointers, line)
+            step.offsets = _up(step.depth_channels * step.taps * pointers, line)
+            own = step.scratch + step.result + step.panel + step.offsets
             self.waves = max(self.waves, step.wave + 1)
             if self.gathers:
                 packed = self.groups * step.rows * step.channels * step.taps
             else:
                 own += step.result if step.splits > 1 else 0
                 packed = step.tasks * step.splits * step.result if step.splits > 1 else 0
-            step.packed = self.shared_scratch
-            self.shared_scratch += _up(packed, line)
+            if self.gathers:
+                step.packed = self.shared_scratch
+                self.shared_scratch += _up(packed, line)
+            else:  # one step after the other
+                self.shared_scratch = max(self.shared_scratch, _up(packed, line))
             self.thread_scratch = max(self.thread_scratch, own)
         self.scratch_minimum = self.thread_scratch + line
 
@@ -339,18 +373,25 @@ cdef class Call:
         return odd == 0
 
     cdef int gather(self) except -1:
+        """All waves, one after the other; the weights are packed before, for all threads, where there is room."""
+        cdef index_t task, tasks
         cdef int wave, i
-        if self.has_shared:
-            for i in range(self.plan.count):
-                self.pack(&self.plan.steps[i])
+        for i in range(self.plan.count if self.has_shared else 0):
+            self.pack(&self.plan.steps[i])
         for wave in range(self.plan.waves):
-            self.gather_wave(wave)
+            tasks = 0
+            for i in range(self.plan.count):
+                if self.plan.steps[i].wave == wave:
+                    tasks += self.plan.steps[i].tasks
+            for task in prange(tasks, nogil=True, num_threads=self.threads, schedule='dynamic'):
+                if not self.watch.look():
+                    self.gather_any(wave, task, threadid())
+            self.watch.settle()
         return 0
 
     cdef int pack(self, step_t *step) except -1:
-        """All weights of a step into panels, once, for all threads and blocks."""
         cdef index_t task, tasks = self.plan.groups * step.depth_blocks * step.row_blocks
-        if step.taps == 0 or step.block_count == 1:
+        if not step.packs:
             return 0
         for task in prange(tasks, nogil=True, num_threads=self.threads, schedule='dynamic'):
             if not self.watch.look():
@@ -358,35 +399,29 @@ cdef class Call:
         return self.watch.settle()
 
     cdef void pack_task(self, step_t *step, index_t task) noexcept nogil:
-        cdef index_t item = self.plan.kernels.itemsize
-        cdef index_t row = task % step.row_blocks * step.row_block
-        cdef index_t channel = task // step.row_blocks % step.depth_blocks * step.depth_channels
-        cdef index_t group = task // step.row_blocks // step.depth_blocks
-        cdef index_t channels = min(step.depth_channels, step.channels - channel)
-        self.plan.kernels.pack_weight(
-            &step.piece, self.weight_at(step, group, channel), row, min(step.row_block, step.rows - row), channels,
-            self.panels_at(step, group, channel, row, channels))
+        cdef part_t part
+        _part(step, task, &part)
+        self.plan.kernels.pack_weight(&step.piece, self.weight_at(step, &part), part.row, part.rows, part.channels,
+                                      self.panels_at(step, &part))
 
-    cdef char *weight_at(self, const step_t *step, index_t group, index_t channel) noexcept nogil:
+    cdef char *weight_at(self, const step_t *step, const part_t *part) noexcept nogil:
+        """Row 0 of the part's first channel."""
         return self.weight + self.plan.kernels.itemsize * (
-            step.piece.weight_base + group * step.weight_group + channel * step.piece.weight_channel)
+            step.piece.weight_base + part.group * step.weight_group + part.channel * step.piece.weight_channel)
 
-    cdef char *panels_at(self, const step_t *step, index_t group, index_t channel, index_t row,
-                         index_t channels) noexcept nogil:
-        """Packed panels lie by group, depth block, row."""
+    cdef char *source_at(self, const step_t *step, const part_t *part) noexcept nogil:
+        return self.source + self.plan.kernels.itemsize * (
+            step.piece.source_base + part.group * step.source_group + part.channel * step.piece.source_channel)
+
+    cdef char *target_at(self, const step_t *step, const part_t *part) noexcept nogil:
+        return self.target + self.plan.kernels.itemsize * (
+            step.piece.target_base + part.group * step.target_group + part.row * step.piece.target_channel)
+
+    cdef char *panels_at(self, const step_t *step, const part_t *part) noexcept nogil:
+        """Packed panels lie by group, channels, rows."""
         return self.shared + self.plan.kernels.itemsize * (
-            step.packed + (group * step.channels + channel) * step.taps * step.rows + row * channels * step.taps)
-
-    cdef int gather_wave(self, int wave) except -1:
-        cdef index_t task, tasks = 0
-        cdef int i
-        for i in range(self.plan.count):
-            if self.plan.steps[i].wave == wave:
-                tasks += self.plan.steps[i].tasks
-        for task in prange(tasks, nogil=True, num_threads=self.threads, schedule='dynamic'):
-            if not self.watch.look():
-                self.gather_any(wave, task, threadid())
-        return self.watch.settle()
+            step.packed + (part.group * step.channels + part.channel) * step.taps * step.rows
+            + part.row * part.channels * step.taps)
 
     cdef void gather_any(self, int wave, index_t task, int thread) noexcept nogil:
         """Task number `task` of a wave: of which step?"""
@@ -399,50 +434,73 @@ cdef class Call:
                 task = task - self.plan.steps[i].tasks
 
     cdef void gather_task(self, step_t *step, index_t task, int thread) noexcept nogil:
-        """One block of positions, one block of rows: the sum over all channels, then the store."""
-        cdef const kernels_t *kernels = self.plan.kernels
-        cdef index_t item = kernels.itemsize
-        cdef char *scratch = self.own + thread * self.plan.thread_scratch * item
-        cdef char *result = scratch + step.scratch * item
-        cdef char *panel = result + step.result * item
-        cdef index_t *offset = <index_t *>(panel + step.panel * item)
+        """One block of positions, one block of rows, of one group or of several small ones."""
+        cdef desk_t desk
+        cdef part_t part
         cdef block_t block
-        cdef layout_t layout
-        cdef index_t row = task % step.row_blocks * step.row_block
-        cdef index_t rows = min(step.row_block, step.rows - row)
-        cdef index_t group = _decode(step, task // step.row_blocks, self.plan.batch, &block)
-        cdef index_t channel = 0, channels, known = 0
-        cdef char *source = self.source + item * (step.piece.source_base + group * step.source_group)
-        cdef char *bias = NULL if self.bias == NULL or step.accumulate else self.bias + item * (
-            group * step.rows + row)
-        cdef char *panels
-        kernels.layout(&step.piece, &block, &layout)
-        while channel < step.channels or channel == 0:
-            channels = min(step.depth_channels, step.channels - channel)
-            if channels > known:
-                kernels.offsets(&step.piece, &block, &layout, channels, offset)
-                known = channels
-            kernels.unroll(&step.piece, &block, &layout, source + channel * step.piece.source_channel * item,
-                           self.source_end, channels, scratch)
-            if self.has_shared and step.block_count > 1:
-                panels = self.panels_at(step, group, channel, row, channels)
+        cdef index_t groups
+        self.sit(step, thread, &desk)
+        part.row = task % step.row_blocks * step.row_block
+        part.rows = min(step.row_block, step.rows - part.row)
+        part.group = _decode(step, task // step.row_blocks, self.plan.batch, &block) * step.group_block
+        groups = min(part.group + step.group_block, self.plan.groups)
+        while part.group < groups:
+            self.gather_block(step, &part, &block, &desk)
+            part.group += 1
+
+    cdef void gather_block(self, step_t *step, part_t *part, const block_t *block, desk_t *desk) noexcept nogil:
+        """The sum over all channels, then the store."""
+        cdef const kernels_t *kernels = self.plan.kernels
+        cdef char *panels = desk.panel
+        cdef char *bias = NULL
+        part.channel = 0
+        while True:
+            part.channels = min(step.depth_channels, step.channels - part.channel)
+            self.unroll(step, part, block, desk)
+            if self.has_shared and step.packs:
+                panels = self.panels_at(step, part)
             else:
-                panels = panel
-                kernels.pack_weight(&step.piece, self.weight_at(step, group, channel), row, rows, channels, panel)
-            kernels.multiply(rows, layout.positions, channels * step.taps, panels, offset, scratch, result,
-                             step.pitch, channel > 0)
-            channel = channel + step.depth_channels
-            if step.channels == 0:
+                kernels.pack_weight(&step.piece, self.weight_at(step, part), part.row, part.rows, part.channels,
+                                    panels)
+            kernels.multiply(part.rows, desk.layout.positions, part.channels * step.taps, panels, desk.offset,
+                             desk.scratch, desk.result, step.pitch, part.channel > 0)
+            part.channel += step.depth_channels
+            if part.channel >= step.channels:
                 break
-        kernels.store(&step.piece, &block, result, step.pitch, rows, bias,
-                      self.target + item * (step.piece.target_base + group * step.target_group
-                                            + row * step.piece.target_channel),
+        if self.bias != NULL and not step.accumulate:
+            bias = self.bias + kernels.itemsize * (part.group * step.rows + part.row)
+        kernels.store(&step.piece, block, desk.result, step.pitch, part.rows, bias, self.target_at(step, part),
                       self.accumulate or step.accumulate)
 
+    cdef void sit(self, const step_t *step, int thread, desk_t *desk) noexcept nogil:
+        cdef index_t item = self.plan.kernels.itemsize
+        desk.scratch = self.own + thread * self.plan.thread_scratch * item
+        desk.panel = desk.scratch + step.scratch * item
+        desk.offset = <index_t *>(desk.panel + step.panel * item)
+        desk.result = <char *>desk.offset + step.offsets * item
+        desk.part = desk.result + step.result * item
+        desk.channels = 0
+
+    cdef void unroll(self, const step_t *step, const part_t *part, const block_t *block,
+                     desk_t *desk) noexcept nogil:
+        """The block's source into scratch; its layout and offsets are made anew only when they change."""
+        cdef const kernels_t *kernels = self.plan.kernels
+        cdef bint same = desk.channels >= part.channels and desk.samples == block.samples
+        cdef int a
+        for a in range(3):
+            same = same and desk.extent[a] == block.extent[a]
+            desk.extent[a] = block.extent[a]
+        if not same:
+            kernels.layout(&step.piece, block, &desk.layout)
+            kernels.offsets(&step.piece, block, &desk.layout, part.channels, desk.offset)
+            desk.channels, desk.samples = part.channels, block.samples
+        kernels.unroll(&step.piece, block, &desk.layout, self.source_at(step, part), self.source, self.source_end,
+                       part.channels, desk.scratch)
+
     cdef int correlate(self) except -1:
-        cdef int i
-        cdef step_t *step
         cdef index_t task
+        cdef step_t *step
+        cdef int i
         for i in range(self.plan.count):
             step = &self.plan.steps[i]
             if step.splits > 1 and self.has_shared:
@@ -454,78 +512,66 @@ cdef class Call:
             self.watch.settle()
         return 0
 
-    cdef char *part_at(self, const step_t *step, index_t task, index_t split) noexcept nogil:
-        return self.shared + self.plan.kernels.itemsize * (step.packed + (task * step.splits + split) * step.result)
+    cdef char *partial_at(self, const step_t *step, index_t task, index_t split) noexcept nogil:
+        return self.shared + self.plan.kernels.itemsize * (task * step.splits + split) * step.result
 
     cdef void correlate_split(self, step_t *step, index_t task, int thread) noexcept nogil:
-        """One partial sum of one block of the weight, kept for correlate_task."""
-        cdef index_t which = task // step.splits, split = task % step.splits
-        self.correlate_blocks(step, which, split, thread, self.part_at(step, which, split))
+        """One partial sum of one part of the weight, kept for correlate_task."""
+        cdef desk_t desk
+        cdef part_t part
+        self.sit(step, thread, &desk)
+        _part(step, task // step.splits, &part)
+        self.correlate_blocks(step, &part, task % step.splits, &desk,
+                              self.partial_at(step, task // step.splits, task % step.splits))
 
     cdef void correlate_task(self, step_t *step, index_t task, int thread) noexcept nogil:
-        """One block of the weight: its partial sums in ascending order, then the store."""
+        """One part of the weight: its partial sums in ascending order, then the store."""
         cdef const kernels_t *kernels = self.plan.kernels
-        cdef index_t item = kernels.itemsize, split
-        cdef char *result = self.own + (thread * self.plan.thread_scratch + step.scratch + step.panel) * item
-        cdef char *part = result + step.result * item
-        cdef index_t row = task % step.row_blocks * step.row_block
-        cdef index_t channel = task // step.row_blocks % step.depth_blocks * step.depth_channels
-        cdef index_t group = task // step.row_blocks // step.depth_blocks
-        cdef index_t channels = min(step.depth_channels, step.channels - channel)
-        cdef index_t size = channels * step.taps * step.pitch
-        if step.splits > 1 and self.has_shared:
-            result = self.part_at(step, task, 0)
+        cdef bint kept = step.splits > 1 and self.has_shared
+        cdef desk_t desk
+        cdef part_t part
+        cdef index_t split
+        self.sit(step, thread, &desk)
+        _part(step, task, &part)
+        if kept:
+            desk.result = self.partial_at(step, task, 0)
         else:
-            self.correlate_blocks(step, task, 0, thread, result)
+            self.correlate_blocks(step, &part, 0, &desk, desk.result)
         for split in range(1, step.splits):
-            if self.has_shared:
-                part = self.part_at(step, task, split)
+            if kept:
+                desk.part = self.partial_at(step, task, split)
             else:
-                self.correlate_blocks(step, task, split, thread, part)
-            kernels.add(size, part, result)
-        kernels.store_weight(&step.piece, result, step.pitch, min(step.row_block, step.rows - row), channels,
-                             self.weight_at(step, group, channel) + row * step.piece.weight_row * item,
-                             self.accumulate)
+                self.correlate_blocks(step, &part, split, &desk, desk.part)
+            kernels.add(part.channels * step.taps * step.pitch, desk.part, desk.result)
+        kernels.store_weight(
+            &step.piece, desk.result, step.pitch, part.rows, part.channels,
+            self.weight_at(step, &part) + part.row * step.piece.weight_row * kernels.itemsize, self.accumulate)
 
-    cdef void correlate_blocks(self, step_t *step, index_t task, index_t split, int thread,
+    cdef void correlate_blocks(self, step_t *step, const part_t *part, index_t split, desk_t *desk,
                                char *result) noexcept nogil:
         """result <- the sum over one split of the blocks of positions."""
         cdef const kernels_t *kernels = self.plan.kernels
-        cdef index_t item = kernels.itemsize
-        cdef char *scratch = self.own + thread * self.plan.thread_scratch * item
-        cdef char *panel = scratch + step.scratch * item
-        cdef index_t *offset = <index_t *>(panel + (step.panel + (2 if step.splits > 1 else 1) * step.result) * item)
+        cdef char *target = self.target_at(step, part)
         cdef block_t block
-        cdef layout_t layout
-        cdef index_t row = task % step.row_blocks * step.row_block
-        cdef index_t columns = min(step.row_block, step.rows - row)
-        cdef index_t channel = task // step.row_blocks % step.depth_blocks * step.depth_channels
-        cdef index_t group = task // step.row_blocks // step.depth_blocks
-        cdef index_t channels = min(step.depth_channels, step.channels - channel)
-        cdef char *source = self.source + item * (
-            step.piece.source_base + group * step.source_group + channel * step.piece.source_channel)
-        cdef char *target = self.target + item * (
-            step.piece.target_base + group * step.target_group + row * step.piece.target_channel)
         cdef index_t which, first = step.block_count * split // step.splits
         cdef index_t last = step.block_count * (split + 1) // step.splits
-        cdef index_t depth = channels * step.taps
+        cdef index_t depth = part.channels * step.taps, positions
         if first == last:
-            kernels.correlate(depth, columns, 0, offset, scratch, panel, result, step.pitch, 0)
+            kernels.clear(depth * step.pitch, result)
         for which in range(first, last):
             if self.watch.look():
                 return
             _decode(step, which, self.plan.batch, &block)
-            kernels.layout(&step.piece, &block, &layout)
-            kernels.offsets(&step.piece, &block, &layout, channels, offset)
-            kernels.unroll(&step.piece, &block, &layout, source, self.source_end, channels, scratch)
+            self.unroll(step, part, &block, desk)
+            positions = desk.layout.positions
             if step.few:
-                kernels.compact(&step.piece, &block, target, columns, panel, layout.positions)
-                kernels.dot(depth, columns, layout.positions, offset, scratch, panel, layout.positions, result,
+                kernels.compact(&step.piece, &block, target, part.rows, desk.panel, positions)
+                kernels.dot(depth, part.rows, positions, desk.offset, desk.scratch, desk.panel, positions, result,
                             step.pitch, which > first)
             else:
-                kernels.turn(&step.piece, &block, target, columns, panel)
-                kernels.correlate(depth, columns, layout.positions, offset, scratch, panel, result, step.pitch,
-                                  which > first)
+                kernels.turn(&step.piece, &block, target, part.rows, desk.panel)
+                kernels.correlate(depth, part.rows, positions, desk.offset, desk.scratch, desk.panel, result,
+                                  step.pitch, which > first)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

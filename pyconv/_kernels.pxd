@@ -28,8 +28,8 @@ cdef extern from "_tiles/kernels.h" nogil:
         int itemsize, lanes, rows, vectors
         void (*layout)(const piece_t *, const block_t *, layout_t *) noexcept nogil
         void (*offsets)(const piece_t *, const block_t *, const layout_t *, index_t, index_t *) noexcept nogil
-        void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *, const void *, index_t,
-                       void *) noexcept nogil
+        void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *, const void *, const void *,
+                       index_t, void *) noexcept nogil
         void (*pack_weight)(const piece_t *, const void *, index_t, index_t, index_t, void *) noexcept nogil
         void (*multiply)(index_t, index_t, index_t, const void *, const index_t *, const void *, void *, index_t,
                          int) noexcept nogil
@@ -42,6 +42,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*dot)(index_t, index_t, index_t, const index_t *, const void *, const void *, index_t, void *, index_t,
                     int) noexcept nogil
         void (*store_weight)(const piece_t *, const void *, index_t, index_t, index_t, void *, int) noexcept nogil
+        void (*clear)(index_t, void *) noexcept nogil
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil
         int (*finite)(index_t, const void *) noexcept nogil

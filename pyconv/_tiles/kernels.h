@@ -47,9 +47,9 @@ typedef struct {
     void (*layout)(const piece_t *, const block_t *, layout_t *);
     /* offset[channel][tap]: where in scratch the positions that it reads begin */
     void (*offsets)(const piece_t *, const block_t *, const layout_t *, index_t channels, index_t *offset);
-    /* scratch <- `channels` channels of source, unrolled; nothing at or beyond `limit` is read */
-    void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *source, const void *limit,
-                   index_t channels, void *scratch);
+    /* scratch <- `channels` channels of source, unrolled; nothing outside [begin, limit) is read */
+    void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *source, const void *begin,
+                   const void *limit, index_t channels, void *scratch);
     /* panels [rows][k][rows of a tile] <- weight, for `channels` channels from weight (base, group and channel applied) */
     void (*pack_weight)(const piece_t *, const void *weight, index_t row, index_t rows, index_t channels, void *panels);
     /* result[rows][pitch] (+)= panels . scratch, over depth = channels * taps whose streams start at offset[] */
@@ -71,6 +71,7 @@ typedef struct {
     /* weight <- transpose of result[channels * taps][pitch] (+ weight) */
     void (*store_weight)(const piece_t *, const void *result, index_t pitch, index_t columns, index_t channels,
                          void *weight, int accumulate);
+    void (*clear)(index_t n, void *to);
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);
     int (*finite)(index_t n, const void *from);

@@ -1,11 +1,17 @@
 /* Moving data: source to scratch, weight to panels, results to target. See body.h for the macros. */
 
+#define AHEAD 2 /* channels between asking for cells and unrolling them */
+typedef MASK NAME(mask) __attribute__((vector_size(BYTES), aligned(sizeof(MASK)), may_alias));
+
 /* The positions [lo, hi) of `count` from `start` whose cell step * (start + q) + shift lies in [0, size). */
 static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo, index_t *hi)
 {
     const index_t first = axis->step * start + shift, last = axis->size - 1 - first;
-    index_t low = first < 0 ? (-first + axis->step - 1) / axis->step : 0;
-    index_t high = last < 0 ? 0 : last / axis->step + 1;
+    index_t low = first < 0 ? -first : 0, high = last < 0 ? 0 : last + 1;
+    if (axis->step > 1) {
+        low = (low + axis->step - 1) / axis->step;
+        high = (high + axis->step - 1) / axis->step;
+    }
     *lo = low < count ? low : count;
     *hi = high < *lo ? *lo : high < count ? high : count;
 }
@@ -96,15 +102,40 @@ static inline void NAME(unroll_row)(REAL *to, const REAL *from, index_t n, index
     NAME(clear)(to + hi, n - hi);
 }
 
+/* The lanes of a vector at positions q, q + 1, ... that have a cell: all bits set, as the others are clear. */
+static inline NAME(mask) NAME(lanes)(index_t q, index_t lo, index_t hi)
+{
+    static const MASK count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const NAME(mask) lane = *(const NAME(mask) *)count;
+    const index_t low = lo - q < 0 ? 0 : lo - q, high = hi - q < LANES ? hi - q : LANES;
+    return (lane >= (MASK)low) & (lane < (MASK)high);
+}
+
+/* Rows of step 1 whose clipped cells all fall in the first and the last vector: whole vectors, masked at the ends. */
+static inline void NAME(unroll_rows)(REAL *to, const REAL *from, index_t rows, index_t pitch, index_t n,
+                                     NAME(mask) first_lanes, NAME(mask) last_lanes)
+{
+    const index_t last = (n - 1) / LANES * LANES;
+    for (index_t r = 0; r < rows; r++, to += n, from += pitch) {
+        STORE(to, (VECTOR)((NAME(mask))LOAD(from) & first_lanes));
+        for (index_t q = LANES; q < last; q += LANES)
+            STORE(to + q, LOAD(from + q));
+        if (last)
+            STORE(to + last, (VECTOR)((NAME(mask))LOAD(from + last) & last_lanes));
+    }
+}
+
 /* One stream of one channel: all rows of the block, each clipped to the cells that exist. */
 static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, const index_t shift[3],
-                                const index_t extent[3], const REAL *source, const REAL *limit, REAL *to)
+                                const index_t extent[3], const REAL *source, const REAL *begin, const REAL *limit,
+                                REAL *to)
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
-    const index_t n = extent[2];
+    const index_t n = extent[2], last = (n - 1) / LANES * LANES;
     index_t lo[3], hi[3];
     for (int a = 0; a < 3; a++)
         NAME(valid)(&piece->axis[a], block->start[a], extent[a], shift[a], &lo[a], &hi[a]);
+    const NAME(mask) first_lanes = NAME(lanes)(0, lo[2], hi[2]), last_lanes = NAME(lanes)(last, lo[2], hi[2]);
     const index_t row = y->step * piece->source_stride[1];
     const index_t corner = (z->step * block->start[0] + shift[0]) * piece->source_stride[0]
         + (y->step * block->start[1] + shift[1]) * piece->source_stride[1] + x->step * block->start[2] + shift[2];
@@ -120,6 +151,10 @@ static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, cons
             NAME(clear)(to, lo[1] * n);
             if (whole)
                 NAME(copy)(to + lo[1] * n, plane + lo[1] * row, (hi[1] - lo[1]) * n, limit);
+            else if (x->step == 1 && lo[2] < LANES && hi[2] > last && plane + lo[1] * row >= begin
+                     && limit - plane >= (hi[1] - 1) * row + last + LANES)
+                NAME(unroll_rows)(to + lo[1] * n, plane + lo[1] * row, hi[1] - lo[1], row, n, first_lanes,
+                                  last_lanes);
             else
                 for (index_t r = lo[1]; r < hi[1]; r++)
                     NAME(unroll_row)(to + r * n, plane + r * row, n, lo[2], hi[2], x->step, limit);
@@ -127,8 +162,22 @@ static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, cons
         }
 }
 
+/* Ask for the block's cells of one channel ahead of their use: the hardware does not follow from channel to channel. */
+static inline void NAME(fetch)(const piece_t *piece, const block_t *block, const REAL *source, const REAL *limit)
+{
+    const axis_t *y = &piece->axis[1], *x = &piece->axis[2];
+    const index_t rows = y->step * (block->extent[1] - 1) + 1, cells = x->step * block->extent[2];
+    const REAL *from = source + block->sample * piece->source_batch
+        + block->start[0] * piece->axis[0].step * piece->source_stride[0]
+        + block->start[1] * y->step * piece->source_stride[1] + block->start[2] * x->step;
+    const index_t n = rows == 1 ? cells : rows * piece->source_stride[1];
+    for (index_t s = 0; s < block->samples; s++, from += piece->source_batch)
+        for (index_t i = 0; i < n && from + i < limit; i += 64 / (index_t)sizeof(REAL))
+            __builtin_prefetch(from + i);
+}
+
 static void NAME(unroll)(const piece_t *piece, const block_t *block, const layout_t *layout, const void *source,
-                         const void *limit, index_t channels, void *scratch)
+                         const void *begin, const void *limit, index_t channels, void *scratch)
 {
     REAL *to = scratch;
     index_t extent[3], shift[3];
@@ -138,6 +187,7 @@ static void NAME(unroll)(const piece_t *piece, const block_t *block, const layou
     }
     for (index_t c = 0; c < channels; c++) {
         const REAL *from = (const REAL *)source + c * piece->source_channel;
+        NAME(fetch)(piece, block, from + AHEAD * piece->source_channel, limit);
         for (index_t jz = 0; jz < layout->streams[0]; jz++)
             for (index_t jy = 0; jy < layout->streams[1]; jy++)
                 for (index_t jx = 0; jx < layout->streams[2]; jx++, to += layout->pitch) {
@@ -146,7 +196,7 @@ static void NAME(unroll)(const piece_t *piece, const block_t *block, const layou
                         shift[a] = a == block->shared
                             ? NAME(shift)(&piece->axis[a], stream[a])
                             : piece->axis[a].offset + piece->axis[a].tap_step * stream[a];
-                    NAME(unroll_stream)(piece, block, shift, extent, from, limit, to);
+                    NAME(unroll_stream)(piece, block, shift, extent, from, begin, limit, to);
                 }
     }
 }
@@ -246,6 +296,12 @@ static void NAME(compact)(const piece_t *piece, const block_t *block, const void
                         to[q] = from[q * step];
                 }
     }
+}
+
+static void NAME(zero)(index_t n, void *to)
+{
+    for (index_t i = 0; i < n; i++)
+        ((REAL *)to)[i] = 0;
 }
 
 static void NAME(add)(index_t n, const void *from, void *to)

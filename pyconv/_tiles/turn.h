@@ -1,7 +1,5 @@
 /* Transposition, for grad_weight: target's channels become the vector axis, and results go back. See body.h. */
 
-typedef MASK NAME(mask) __attribute__((vector_size(BYTES)));
-
 /* LANES x LANES in registers: stage w swaps the off-diagonal blocks of width w, for w = 1, 2, 4, ... */
 static inline __attribute__((always_inline)) void NAME(turn_square)(VECTOR *rows)
 {
