@@ -15,10 +15,10 @@
 
     pyconv.torch                                            differentiable functions of torch tensors
 
-Names and orders of arguments are torch's. One trilinear form gives all: with s the stride, d the dilation, lo the leading
-padding, T(x, w, y) = sum of y[n, o, a] * w[o, i, k] * x[n, i, s*a + d*k - lo], and the convolution, its gradient to the
-input and its gradient to the weight are the derivatives of T with respect to y, x and w. A transposed convolution is
-the gradient to the input under another name, so its own gradients are these same three.
+Names and orders of arguments are torch's. One trilinear form gives all: with s the stride, d the dilation, lo the
+leading padding, T(x, w, y) = sum of y[n, o, a] * w[o, i, k] * x[n, i, s*a + d*k - lo], and the convolution, its
+gradient to the input and its gradient to the weight are the derivatives of T with respect to y, x and w. A transposed
+convolution is the gradient to the input under another name, so its own gradients are these same three.
 
 Arguments that functions share
 ------------------------------
@@ -26,25 +26,26 @@ input, weight, grad_output and other arrays: float32 or float64, all of one dtyp
     they are never changed. A nested list takes the dtype of the other arrays; a subclass counts as a plain array. The
     batch axis of input and grad_output may be missing, and is then missing in the result. A batch may hold 0 samples.
 stride, dilation: an int, or one for each spatial axis. groups: an int. numpy integers too; no bools, no floats.
-padding: an int >= 0, or one for each axis, added on both sides; pairs (lo, hi) for each axis, in which a negative number
-    crops; 'valid' (none); 'same' (output size = size / stride, rounded up; an odd cell goes behind) and 'same_lower' (in
-    front); 'causal' (all in front); 'full' (every position that touches the input). (1, 2) is one int for each of two
-    axes, ((1, 2),) a pair for the only one. Padded cells hold nothing: a NaN in the weight does not meet them.
-out: an array of the result's shape and dtype to write to, returned. It must not overlap an operand; the bounds of memory
-    decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous costs no
-    copy. For a function that returns a tuple: a tuple, None where a result is masked or no array is supplied.
+padding: an int >= 0, or one for each axis, added on both sides; pairs (lo, hi) for each axis, in which a negative
+    number crops; 'valid' (none); 'same' (output size = size / stride, rounded up; an odd cell goes behind) and
+    'same_lower' (in front); 'causal' (all in front); 'full' (every position that touches the input). (1, 2) is one int
+    for each of two axes, ((1, 2),) a pair for the only one. Padded cells hold nothing: a NaN in the weight does not
+    meet them.
+out: an array of the result's shape and dtype to write to, returned. It must not overlap an operand; the bounds of
+    memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous costs
+    no copy. For a function that returns a tuple: a tuple, None where a result is masked or no array is supplied.
 finput, fgrad_input: arrays to use as scratch, finput for what conv and conv_weight unroll of the input, fgrad_input for
-    what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither read nor kept, results do
-    not depend on them, their size limits the scratch; None or an empty array: allocated inside. One buffer may serve all
-    layers and both roles, but not two calls at once. With buffers and out, a call allocates nothing of array size.
+    what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither read nor kept, results
+    do not depend on them, their size limits the scratch; None or an empty array: allocated inside. One buffer may serve
+    all layers and both roles, but not two calls at once. With buffers and out, a call allocates nothing of array size.
 algorithm: 'auto' or 'gemm'.
 
 Results are C-contiguous, in native byte order, with the same bits for any number of threads and any size of scratch.
 
 Errors
 ------
-A wrong kind of argument (dtype, bool for an int, None for an array) is a TypeError, a wrong value or shape a ValueError,
-both raised before anything is allocated, and both read: name, must, rule; got, value.
+A wrong kind of argument (dtype, bool for an int, None for an array) is a TypeError, a wrong value or shape a
+ValueError, both raised before anything is allocated, and both read `{name} must {rule}; got {value}`.
 """
 
 from pyconv._columns import Workspace, fold, unfold, workspace

@@ -60,7 +60,7 @@ def differences(problem: Problem, dtype: Any) -> list[str]:
 
 
 def definition(problem: Problem, x: Array, w: Array, y: Array) -> tuple[Array, Array, Array]:
-    """The derivatives of T(x, w, y) by y, x and w, product by product, vectorised over the channels of a group alone."""
+    """The derivatives of T(x, w, y) by y, x and w: loops over everything but the channels of a group."""
     forward, grad_input, grad_weight = np.zeros_like(y), np.zeros_like(x), np.zeros_like(w)
     inputs, outputs = (np.arange(n).reshape(problem.groups, -1) for n in problem.channels)
     for n, g in itertools.product(range(problem.batch), range(problem.groups)):

@@ -15,11 +15,22 @@ DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 DType = np.dtype[Any]
 
 
-def dtype_of(name: str, dtype: Any) -> DType:
+def native_dtype(name: str, dtype: DType) -> DType:
     """`dtype` in native byte order, if it is one that is computed in."""
-    native = np.dtype(dtype).newbyteorder("=")
+    native = dtype.newbyteorder("=")
     if native not in DTYPES:
         raise TypeError(f"{name} must have dtype float32 or float64; got {dtype}")
+    return DTYPES[DTYPES.index(native)]
+
+
+def dtype_argument(dtype: Any) -> DType:
+    """The dtype that the argument `dtype` names."""
+    try:
+        native = np.dtype("O" if dtype is None else dtype).newbyteorder("=")  # None is float64 to NumPy
+    except TypeError:
+        native = np.dtype("O")
+    if native not in DTYPES:
+        raise TypeError(f"dtype must be float32 or float64; got {shown(dtype)}")
     return DTYPES[DTYPES.index(native)]
 
 
@@ -65,7 +76,7 @@ def _operands(names: Sequence[str], required: tuple[Any, ...], optional: tuple[A
     ]
     present = [place for place, array in enumerate(arrays) if array is not None]
     leader = next((place for place in present if not isinstance(given[place], list | tuple)), present[0])
-    dtype = dtype_of(names[leader], arrays[leader].dtype)  # type: ignore[union-attr]
+    dtype = native_dtype(names[leader], arrays[leader].dtype)  # type: ignore[union-attr]
     for place in present:
         name, array = names[place], arrays[place]
         if array.dtype.newbyteorder("=") == dtype:  # type: ignore[union-attr]
@@ -73,7 +84,7 @@ def _operands(names: Sequence[str], required: tuple[Any, ...], optional: tuple[A
         if isinstance(given[place], list | tuple) and array.dtype.kind in "iuf":  # type: ignore[union-attr]
             arrays[place] = array.astype(dtype)  # type: ignore[union-attr]
             continue
-        dtype_of(name, array.dtype)  # type: ignore[union-attr]
+        native_dtype(name, array.dtype)  # type: ignore[union-attr]
         raise TypeError(
             f"{name} must have the dtype of {names[leader]}, {dtype}; got {array.dtype}"  # type: ignore[union-attr]
         )
@@ -133,9 +144,7 @@ def check_out(
 def flat_buffer(
     name: str, buffer: Any, dtype: DType, minimum: int, others: Iterable[tuple[str, Array | None]]
 ) -> Array | None:
-    """The caller's scratch as flat memory; None for None and for an empty array."""
-    if buffer is None:
-        return None
+    """The caller's scratch as flat memory; None for an empty array."""
     if not isinstance(buffer, ndarray):
         raise TypeError(f"{name} must be a NumPy array; got {type(buffer).__name__}")
     if not buffer.size:
@@ -150,5 +159,7 @@ def flat_buffer(
         raise ValueError(f"{name} must {need}; got {buffer.size}")
     for other_name, other in others:
         if other is not None and np.may_share_memory(buffer, other):
-            raise ValueError(f"{name} must not overlap {other_name}, and {need}; got arrays with common memory")
+            raise ValueError(
+                f"{name} must not overlap {other_name}, and {need}; got arrays with common bounds of memory"
+            )
     return np.asarray(buffer).reshape(-1, order="A")

@@ -1,11 +1,17 @@
 """How a piece is cut for the caches: the positions, rows and depth that one thread works on at a time.
 
 The sizes depend on one sample's geometry and the kernels' tile alone where they decide the order of a sum (`depth` and,
-for grad_weight, everything): so the bits are the same for any number of threads and any scratch. Standard library only.
+for grad_weight, everything): so
+the bits are the same for any number of threads and any scratch.
 """
 
+from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
+
+from pyconv._pieces import Piece, Triple
+
+Block = tuple[int, Triple, int]  # samples, extent, shared
 
 DEPTH = 288  # channels * taps summed in registers: 8 rows of packed weights of this depth take a third of L1
 RESULT_ROWS = 128  # rows whose results wait in L2 while the depth runs
@@ -29,7 +35,7 @@ class Tile(NamedTuple):
 
 class Blocking(NamedTuple):
     samples: int
-    extent: tuple
+    extent: Triple
     shared: int  # the axis whose taps share streams, 3 for none
     channels: int
     rows: int
@@ -37,16 +43,16 @@ class Blocking(NamedTuple):
     groups: int = 1  # forward, grad_input: small groups that one task does
 
 
-def _even(total, most):
+def _even(total: int, most: int) -> int:
     """The size of equal parts of `total`, none above `most`."""
     return -(-total // -(-total // max(1, most))) if total else 1
 
 
-def _up(n, multiple):
+def _up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def _scratch(piece, samples, extent, shared, lanes):
+def _scratch(piece: Piece, samples: int, extent: Triple, shared: int, lanes: int) -> tuple[int, int]:
     """Elements that one channel of a block takes unrolled; as `layout` in the kernels."""
     stream, streams = samples, 1
     for a, axis in enumerate(piece.axes):
@@ -57,7 +63,7 @@ def _scratch(piece, samples, extent, shared, lanes):
     return streams * (_up(stream + lanes, lanes) + lanes), streams
 
 
-def _candidates(count, positions):
+def _candidates(count: Triple, positions: int) -> Iterator[tuple[Triple, int]]:
     """Blocks of about `positions` positions: whole samples, planes, rows, or part of one row."""
     for first in range(3):  # axes before `first` have extent 1, those after are whole
         inner = prod(count[first + 1:])
@@ -70,9 +76,9 @@ def _candidates(count, positions):
                 yield tuple(extent), first
 
 
-def _block(piece, batch, positions, rows, tile):
+def _block(piece: Piece, batch: int, positions: int, rows: float, tile: Tile) -> Block:
     """The cheapest block by a count of vector operations: products, unrolling, and a fixed cost a block."""
-    count = tuple(axis.count for axis in piece.axes)
+    count = tuple(axis.positions for axis in piece.axes)
     if not all(count):
         return 1, (1, 1, 1), 3
     taps = prod(axis.taps for axis in piece.axes)
@@ -85,7 +91,7 @@ def _block(piece, batch, positions, rows, tile):
             options += [(1, extent, first)] + [
                 (min(n, batch), extent, 3) for n in {wanted, wanted + 1, _even(batch, wanted)}]
 
-    def cost(option):
+    def cost(option: Block) -> float:
         samples, extent, shared = option
         size, streams = _scratch(piece, samples, extent, shared, tile.lanes)
         blocks = prod(-(-count[a] // extent[a]) for a in range(3)) * -(-batch // samples)
@@ -98,19 +104,19 @@ def _block(piece, batch, positions, rows, tile):
     return min(options, key=cost)
 
 
-def gather_blocking(piece, batch, groups, rows, tile):
+def gather_blocking(piece: Piece, batch: int, groups: int, rows: int, tile: Tile) -> Blocking:
     """For forward and grad_input."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
     channels = _even(piece.channels, DEPTH // taps)
     width = tile.lanes * tile.vectors
-    total = prod(axis.count for axis in piece.axes) * batch
+    total = prod(axis.positions for axis in piece.axes) * batch
     row_block = _up(_even(rows, RESULT_ROWS), tile.rows)
     wanted = 8 * width * min(8, max(1, 32 // rows))
     if groups * -(-rows // row_block) * (total / wanted) < TASKS:
         row_block = min(row_block, LEAST_ROWS)
         wanted = min(wanted, _up(total // (TASKS // (groups * -(-rows // row_block)) or 1), width))
     samples, extent, shared = _fitting(piece, batch, max(width, wanted), rows, channels, tile)
-    blocks = prod(-(-axis.count // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
+    blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     if blocks * groups * -(-rows // row_block) < TASKS:
         row_block = min(row_block, max(4 * tile.rows, _up(rows * blocks * groups // TASKS, tile.rows)))
     work = prod(extent) * samples * taps * channels * rows
@@ -119,7 +125,7 @@ def gather_blocking(piece, batch, groups, rows, tile):
     return Blocking(samples, extent, shared, channels, row_block, groups=together)
 
 
-def _fitting(piece, batch, positions, rows, channels, tile):
+def _fitting(piece: Piece, batch: int, positions: int, rows: float, channels: int, tile: Tile) -> Block:
     """The block of at most about `positions` positions that fits scratch."""
     while True:
         block = _block(piece, batch, positions, rows, tile)
@@ -129,7 +135,7 @@ def _fitting(piece, batch, positions, rows, channels, tile):
         positions //= 2
 
 
-def correlate_blocking(piece, batch, groups, columns, tile):
+def correlate_blocking(piece: Piece, batch: int, groups: int, columns: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
     few = columns < tile.lanes // 2
@@ -137,7 +143,7 @@ def correlate_blocking(piece, batch, groups, columns, tile):
     column_block = columns if few else _up(_even(columns, CORRELATE_VECTORS * tile.lanes), tile.lanes)
     positions = (128 if few else 16) * tile.lanes
     samples, extent, shared = _fitting(piece, batch, positions, column_block / tile.lanes, channels, tile)
-    blocks = prod(-(-axis.count // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
+    blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     units = groups * -(-columns // column_block) * -(-piece.channels // channels)
     splits = max(1, min(blocks, -(-UNITS // units)))
     return Blocking(samples, extent, shared, channels, column_block, splits)

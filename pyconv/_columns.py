@@ -1,4 +1,4 @@
-"""unfold and fold, which write the columns of an input and sum them up again, and the question how much scratch helps."""
+"""unfold and fold, which write the columns of an input and sum them up again; workspace: how much scratch helps."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex
@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometry as geometries
 from pyconv import _threads
-from pyconv._arguments import DType, check_algorithm, check_out, dtype_of, operands, ready, writing_place
+from pyconv._arguments import DType, check_algorithm, check_out, dtype_argument, operands, ready, writing_place
 from pyconv._backend import Array, cpu
-from pyconv._evaluate import delivered
+from pyconv._evaluate import MAPS_OF_BUFFER, delivered, scratch_minimum
 from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import Shape, exact_shape
 from pyconv._signatures import Padding, Sizes
@@ -46,8 +46,8 @@ def fold(
 
         <unfold(x, kernel_size), columns> = <x, fold(columns, output_size, kernel_size)>  for every x
 
-    input: (batch, channels * taps, positions). Returns (batch, channels, *output_size); output_size and the rest are the
-    size and the settings that unfold was given.
+    input: (batch, channels * taps, positions). Returns (batch, channels, *output_size); output_size and the rest are
+    the size and the settings that unfold was given.
 
     TypeError or ValueError: see the package.
 
@@ -97,18 +97,17 @@ def workspace(
     """
     check_algorithm(algorithm)
     shape, weight = exact_shape("input_shape", input_shape), exact_shape("weight_shape", weight_shape)
-    native = dtype_of("dtype", dtype)
+    native = dtype_argument(dtype)
     geometry, output_shape = geometries.problem(
         transposed, rank_of("weight_shape", weight), shape, weight, None, None, stride, padding, dilation, groups,
         output_padding, None, ("input_shape", "weight_shape", "bias"),
     )
     if 0 in (*shape, *weight, *output_shape):
         return Workspace(0, 0, 0, 0, native)
-    forward, grad_weight, grad_input = (
-        cpu.plan(map, geometry, native, algorithm) for map in ("forward", "grad_weight", "grad_input")
-    )
     threads = _threads.get_num_threads()
-    return Workspace(
-        max(forward.scratch_size(threads), grad_weight.scratch_size(threads)), grad_input.scratch_size(threads),
-        max(forward.scratch_minimum, grad_weight.scratch_minimum), grad_input.scratch_minimum, native,
-    )
+    full = [
+        max(cpu.plan(map, geometry, native, algorithm).scratch_size(threads) for map in maps)
+        for maps in MAPS_OF_BUFFER.values()
+    ]
+    least = [scratch_minimum(name, geometry, native, algorithm) for name in MAPS_OF_BUFFER]
+    return Workspace(*full, *least, native)

@@ -28,12 +28,14 @@ class Buffers(NamedTuple):
     finput: Any = None
     fgrad_input: Any = None
 
-    def for_map(self, map: str) -> tuple[str, Any]:
-        """(name, buffer): fgrad_input for what grad_input unrolls, finput for what the other maps do."""
-        return ("fgrad_input", self.fgrad_input) if map == "grad_input" else ("finput", self.finput)
-
 
 NO_BUFFERS = Buffers()
+MAPS_OF_BUFFER = {"finput": ("forward", "grad_weight"), "fgrad_input": ("grad_input",)}
+
+
+def scratch_minimum(name: str, geometry: Geometry, dtype: DType, algorithm: str) -> int:
+    """The elements that a buffer of this name needs: one number for all of its maps."""
+    return max(cpu.plan(map, geometry, dtype, algorithm).scratch_minimum for map in MAPS_OF_BUFFER[name])
 
 
 def check_outs(out: Any, shapes: Sequence[Shape | None], dtype: DType, named: Named) -> Sequence[Any]:
@@ -79,8 +81,11 @@ def _calls(
             plan = cpu.plan(map, geometry, dtype, algorithm)
             scratch = None
             if buffers is not NO_BUFFERS:
-                name, buffer = buffers.for_map(map)
-                scratch = flat_buffer(name, buffer, dtype, plan.scratch_minimum, named)
+                name = "fgrad_input" if map == "grad_input" else "finput"
+                buffer = getattr(buffers, name)
+                if buffer is not None:
+                    least = scratch_minimum(name, geometry, dtype, algorithm)
+                    scratch = flat_buffer(name, buffer, dtype, least, named)
             calls.append((plan, first, second, scratch))
     return calls
 

@@ -26,6 +26,7 @@ _Exact = tuple[Ints, Padding, Ints, int]
 Cached = TypeVar("Cached", bound=Callable[..., object])
 
 PADDINGS = ("valid", "same", "same_lower", "causal", "full")
+_PADDINGS = ", ".join(map(repr, PADDINGS))
 SAME = ("same", "same_lower")
 LARGEST = 2**63 - 1
 NAMES = ("input", "weight", "bias")
@@ -66,8 +67,7 @@ class _Settings(NamedTuple):
 
 
 def _padding_rule(rank: int) -> str:
-    names = ", ".join(map(repr, PADDINGS))
-    return f"be an int >= 0, a sequence of {rank} such or of {rank} pairs (lo, hi) of ints, or one of {names}"
+    return f"be an int >= 0, a sequence of {rank} such or of {rank} pairs (lo, hi) of ints, or one of {_PADDINGS}"
 
 
 def _exact_settings(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> _Exact:
@@ -79,7 +79,7 @@ def _exact_settings(rank: int, stride: Any, padding: Any, dilation: Any, groups:
         padding = exact("padding", _padding_rule(rank), padding, rank, 2)
     return (
         exact_ints("stride", stride, rank, 1), padding, exact_ints("dilation", dilation, rank, 1),
-        exact_count("groups", groups),
+        groups if type(groups) is int else exact_count("groups", groups),
     )
 
 
@@ -117,13 +117,12 @@ def _numeric_pads(padding: Padding, spans: Shape) -> tuple[tuple[int, int], ...]
         return tuple((span - 1, 0) for span in spans)
     if padding == "full":
         return tuple((span - 1, span - 1) for span in spans)
-    if isinstance(padding, int):
-        padding = (padding,) * rank
     if not isinstance(padding, str):
-        if all(isinstance(pad, tuple) for pad in padding):
-            return padding  # type: ignore[return-value]
-        if all(isinstance(pad, int) and pad >= 0 for pad in padding):
-            return tuple((pad, pad) for pad in padding)  # type: ignore[misc]
+        pads = (padding,) * rank if isinstance(padding, int) else padding
+        if all(isinstance(pad, tuple) for pad in pads):
+            return pads  # type: ignore[return-value]
+        if all(isinstance(pad, int) and pad >= 0 for pad in pads):
+            return tuple((pad, pad) for pad in pads)  # type: ignore[misc]
     raise ValueError(f"padding must {_padding_rule(rank)}; got {shown(padding)}")
 
 
@@ -171,7 +170,7 @@ def _geometry(
     stride = tuple(s if y > 1 else 1 for s, y in zip(settings.stride, output_size))
     dilation = tuple(d if k > 1 else 1 for d, k in zip(settings.dilation, kernel))
     for n, k, y, s, d, lo in zip(input_size, kernel, output_size, stride, dilation, low):
-        if n + abs(lo) + max(y - 1, 0) * s + (k - 1) * d > LARGEST:
+        if max(n + abs(lo), max(y - 1, 0) * s + (k - 1) * d) > LARGEST:
             raise ValueError(f"padding must keep every axis within 2**63 - 1 cells; got {settings.padding!r}")
     return Geometry(
         len(kernel), batch, settings.groups, in_channels, out_channels, _lifted(input_size, 1), _lifted(kernel, 1),

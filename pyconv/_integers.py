@@ -42,6 +42,16 @@ def _exact(value: Any, *counts: int) -> Any:
     return tuple(_exact(entry, *counts[1:]) for entry in value)
 
 
+def _is_exact_tuple(value: Any) -> bool:
+    """Whether the value is what _exact would make of it: this saves most calls the way through it."""
+    if type(value) is not tuple:
+        return False
+    for entry in value:
+        if type(entry) is not int:
+            return False
+    return True
+
+
 def exact(name: str, rule: str, value: Any, *counts: int) -> Any:
     """`value` through _exact; its errors name the argument and the rule."""
     try:
@@ -53,7 +63,9 @@ def exact(name: str, rule: str, value: Any, *counts: int) -> Any:
 
 def exact_ints(name: str, value: Any, count: int, least: int) -> Ints:
     """An int, or a tuple of `count` ints; their range is checked behind the cache."""
-    return value if type(value) is int else exact(name, ints_rule(count, least), value, count)
+    if type(value) is int or (_is_exact_tuple(value) and len(value) == count):
+        return value  # type: ignore[no-any-return]
+    return exact(name, ints_rule(count, least), value, count)  # type: ignore[no-any-return]
 
 
 def exact_count(name: str, value: Any) -> int:
@@ -66,6 +78,8 @@ def exact_count(name: str, value: Any) -> int:
 
 def exact_shape(name: str, value: Any) -> Shape:
     """A whole shape, as `input_size` or `weight_size`: a sequence of ints >= 0."""
+    if _is_exact_tuple(value) and 0 < len(value) <= 5 and min(value) >= 0:
+        return value  # type: ignore[no-any-return]
     rule = "be a sequence of at most 5 ints >= 0"
     length = length_of(value)
     if length is None:

@@ -46,7 +46,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil
         int (*finite)(index_t, const void *) noexcept nogil
-        void (*unfold_plane)(const piece_t *, const void *, void *) noexcept nogil
+        void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
         void (*fold_row)(const piece_t *, index_t, index_t, const void *, void *) noexcept nogil
     const kernels_t *pyconv_kernels(int, int)
 

@@ -7,7 +7,7 @@ instances, one for each rank, of one body; so are the other functions with a ran
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeVar
 
-import numpy as np
+import numpy as np  # noqa: F401, the doctests' np
 from numpy.typing import ArrayLike
 
 from pyconv import _geometry as geometries
@@ -74,7 +74,8 @@ def _conv(rank: int) -> Conv:
         with a zero wherever the input has no such cell; with groups, i runs over the channels of o's own group.
 
         input: (batch, channels, *size); weight: (out channels, channels // groups, *kernel); bias: (out channels,).
-        Returns (batch, out channels, *output size), output size = (size + lo + hi - dilation*(kernel-1) - 1)//stride + 1.
+        Returns (batch, out channels, *output size),
+        output size = (size + lo + hi - dilation*(kernel-1) - 1) // stride + 1.
         What the size leaves over behind the last stride is not read.
 
         TypeError or ValueError: see the package.
@@ -136,12 +137,12 @@ def _conv_weight(rank: int) -> ConvWeight:
 
             <conv{rank}d(input, w), grad_output> = <w, conv{rank}d_weight(input, w.shape, grad_output)>  for every w
 
-        weight_size: the whole shape of the weight. input and grad_output: as conv{rank}d takes and returns them. Returns
-        an array of shape weight_size; of a batch of 0 samples, zeros.
+        weight_size: the whole shape of the weight. input and grad_output: as conv{rank}d takes and returns them.
+        Returns an array of shape weight_size; of a batch of 0 samples, zeros.
 
         With input None, finput is no scratch but the columns that `unfold` gave of the input with these settings:
-        (batch, channels * taps, positions). Where a stride leaves the input's size open, a column cell counts as padding
-        only if it is that for every size: beside a NaN or Inf in grad_output the others count as 0 * NaN.
+        (batch, channels * taps, positions). Where a stride leaves the input's size open, a column cell counts as
+        padding only if it is that for every size; the others meet a NaN or Inf in grad_output as what they hold, 0.
 
         TypeError or ValueError: see the package.
 
@@ -183,16 +184,15 @@ def _conv_transpose(rank: int) -> ConvTranspose:
     ) -> Array:
         """Transposed convolution over {rank} spatial axes: the gradient of conv{rank}d to its input, as a layer.
 
-            <conv{rank}d(x, weight), input> = <x, conv_transpose{rank}d(input, weight)>  for every x of the output's shape
+            <conv{rank}d(x, weight), input> = <x, conv_transpose{rank}d(input, weight)>  for every x of the output shape
 
         input: (batch, channels, *size); weight: (channels, out channels // groups, *kernel); bias: (out channels,).
         Returns (batch, out channels, *output size),
         output size = (size - 1)*stride - lo - hi + dilation*(kernel-1) + 1 + output_padding.
 
         output_padding, smaller than stride or dilation, grows the far end. output_size names the spatial size instead:
-        with numbers as padding it implies output_padding; with 'same' or 'same_lower' it chooses the pads, as ONNX does,
-        and is size * stride where it is not given. Where the order of the arguments follows torch, groups comes
-        before dilation.
+        with numbers as padding it implies output_padding; with 'same' or 'same_lower' it chooses the pads, as ONNX
+        does, and is size * stride where it is not given. Mind that groups comes before dilation, as in torch.
 
         TypeError or ValueError: see the package.
 

@@ -1,8 +1,9 @@
-"""For torch tensors: torch.nn.functional's six convolutions on the CPU, differentiable as often as you like.
+"""Door: torch tensors. torch.nn.functional's six convolutions on the CPU, differentiable as often as you like.
 
-    import pyconv.torch as F        in place of torch.nn.functional, for
-    conv1d, conv2d, conv3d          (input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)
-    conv_transpose1d, 2d, 3d        (input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)
+    conv1d, conv2d, conv3d                                  (input, weight, bias=None, stride=1, padding=0, dilation=1,
+                                                             groups=1)
+    conv_transpose1d, conv_transpose2d, conv_transpose3d    (input, weight, bias=None, stride=1, padding=0,
+                                                             output_padding=0, groups=1, dilation=1)
 
 torch's signatures and values; every form of padding that the plain functions take works here too.
 
@@ -18,26 +19,26 @@ input, weight and output. The derivatives of each are the other two, so that eve
 saves only what a gradient that will be wanted reads (a frozen weight: not the input), and the gradients of frozen
 arguments are not computed.
 
-Tensors are float32 or float64, all three of one dtype, in main memory; nothing is copied on the way in or out, save that
-tensors which are not contiguous (channels_last too) are made so inside. Threads are pyconv's: torch.set_num_threads does
-not reach them, pyconv.set_num_threads does. Anything else is a TypeError or ValueError.
+Tensors are float32 or float64, all of one dtype, in main memory. Nothing is copied on the way in or out, save that a
+tensor that is not contiguous (channels_last too) is made so inside; results are contiguous. The number of threads is
+pyconv's, not torch's. Forward mode and torch.func are not served. Another kind of tensor is a TypeError; wrong shapes
+and settings are refused in the plain functions' words.
 
-The plain functions also serve an autograd Function of your own. This one sends the gradient back through a weight that
-is not the forward's (feedback alignment), which no framework's convolution does for you:
+The plain functions also serve an autograd Function of your own. This one sends the gradient back through other weights
+than the forward's (feedback alignment):
 
->>> from torch.autograd import Function
->>> import pyconv
+>>> from torch.autograd.function import Function, once_differentiable
 >>> class FeedbackConv(Function):
 ...     @staticmethod
 ...     def forward(ctx, input, weight, feedback):
 ...         ctx.save_for_backward(input, weight, feedback)
 ...         return torch.from_numpy(pyconv.conv2d(input.detach().numpy(), weight.detach().numpy(), padding=1))
 ...     @staticmethod
+...     @once_differentiable
 ...     def backward(ctx, grad_output):
 ...         input, weight, feedback = (tensor.detach().numpy() for tensor in ctx.saved_tensors)
-...         grad = grad_output.numpy()
-...         grad_input = pyconv.conv2d_input(input.shape, feedback, grad, padding=1)
-...         grad_weight = pyconv.conv2d_weight(input, weight.shape, grad, padding=1)
+...         grad_input = pyconv.conv2d_input(input.shape, feedback, grad_output.numpy(), padding=1)
+...         grad_weight = pyconv.conv2d_weight(input, weight.shape, grad_output.numpy(), padding=1)
 ...         return torch.from_numpy(grad_input), torch.from_numpy(grad_weight), None
 >>> image, feedback = torch.ones(1, 2, 5, 5, requires_grad=True), torch.full((3, 2, 3, 3), 0.5)
 >>> FeedbackConv.apply(image, weight, feedback).sum().backward()
@@ -52,15 +53,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import operands
 from pyconv._evaluate import NO_BUFFERS, Result, evaluate
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
 from pyconv._signatures import Padding, Sizes
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
-
-NAMES = ("input", "weight", "bias")
 
 
 class _Form(NamedTuple):
@@ -73,9 +71,10 @@ class _Form(NamedTuple):
 
     def derivative(self, map: str, shape: Shape, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
-        dtype, (*factors, addend) = operands(NAMES, (_array(first), _array(second)), (_array(bias),))
-        result = Result(shape, ((map, *factors),), addend)
-        return torch.from_numpy(evaluate(self.geometry, dtype, (result,), (None,), (), NO_BUFFERS, "auto")[0])
+        factors = _array(first), _array(second)
+        result = Result(shape, ((map, *factors),), None if bias is None else _array(bias))
+        [array] = evaluate(self.geometry, factors[0].dtype, (result,), (None,), (), NO_BUFFERS, "auto")
+        return torch.from_numpy(array)
 
     def channel_sum(self, tensor: Tensor) -> Tensor:
         """The sum over all axes but the channels'."""
@@ -83,9 +82,9 @@ class _Form(NamedTuple):
         return tensor.sum([axis for axis in range(tensor.ndim) if axis != channels])
 
 
-def _array(tensor: Tensor | None) -> Any:
+def _array(tensor: Tensor) -> Any:
     """The tensor's own memory as an array."""
-    return None if tensor is None else tensor.detach().resolve_neg().numpy()
+    return tensor.detach().resolve_neg().numpy()
 
 
 def _save(ctx: Any, first: Tensor, second: Tensor, form: _Form) -> None:
@@ -99,21 +98,17 @@ class Forward(Function):
     """y = dT/dy(x, w) + bias: the convolution."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, bias: Tensor | None, form: _Form) -> Tensor:
-        return form.derivative("forward", form.y_shape, x, w, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, w, _, form = inputs
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, form: _Form) -> Tensor:
         _save(ctx, x, w, form)
+        return form.derivative("forward", form.y_shape, x, w, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, w), form = ctx.saved_tensors, ctx.form
         needs_x, needs_w, needs_bias, _ = ctx.needs_input_grad
         return (
-            GradInput.apply(grad, w, None, form) if needs_x else None,
-            GradWeight.apply(x, grad, form) if needs_w else None,
+            GradInput.apply(grad, w, None, form) if needs_x else None,  # type: ignore[no-untyped-call]
+            GradWeight.apply(x, grad, form) if needs_w else None,  # type: ignore[no-untyped-call]
             form.channel_sum(grad) if needs_bias else None,
             None,
         )
@@ -123,21 +118,17 @@ class GradInput(Function):
     """x = dT/dx(y, w) + bias: the gradient to a convolution's input, and the transposed convolution."""
 
     @staticmethod
-    def forward(y: Tensor, w: Tensor, bias: Tensor | None, form: _Form) -> Tensor:
-        return form.derivative("grad_input", form.x_shape, y, w, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        y, w, _, form = inputs
+    def forward(ctx: Any, y: Tensor, w: Tensor, bias: Tensor | None, form: _Form) -> Tensor:
         _save(ctx, y, w, form)
+        return form.derivative("grad_input", form.x_shape, y, w, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (y, w), form = ctx.saved_tensors, ctx.form
         needs_y, needs_w, needs_bias, _ = ctx.needs_input_grad
         return (
-            Forward.apply(grad, w, None, form) if needs_y else None,
-            GradWeight.apply(grad, y, form) if needs_w else None,
+            Forward.apply(grad, w, None, form) if needs_y else None,  # type: ignore[no-untyped-call]
+            GradWeight.apply(grad, y, form) if needs_w else None,  # type: ignore[no-untyped-call]
             form.channel_sum(grad) if needs_bias else None,
             None,
         )
@@ -147,20 +138,17 @@ class GradWeight(Function):
     """w = dT/dw(x, y): the gradient to the weight of either."""
 
     @staticmethod
-    def forward(x: Tensor, y: Tensor, form: _Form) -> Tensor:
+    def forward(ctx: Any, x: Tensor, y: Tensor, form: _Form) -> Tensor:
+        _save(ctx, x, y, form)
         return form.derivative("grad_weight", form.w_shape, x, y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _save(ctx, *inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, y), form = ctx.saved_tensors, ctx.form
         needs_x, needs_y, _ = ctx.needs_input_grad
         return (
-            GradInput.apply(y, grad, None, form) if needs_x else None,
-            Forward.apply(x, grad, None, form) if needs_y else None,
+            GradInput.apply(y, grad, None, form) if needs_x else None,  # type: ignore[no-untyped-call]
+            Forward.apply(x, grad, None, form) if needs_y else None,  # type: ignore[no-untyped-call]
             None,
         )
 

@@ -15,7 +15,7 @@ def forward(problem, x, w, b=None, **more):
 
 def grad_input(problem, w, y, **more):
     """Of a batch as long as that of y, or of no batch axis where y has none."""
-    batch = y.shape[:-1 - problem.rank]
+    batch = np.shape(y)[:-1 - problem.rank]
     size = (*batch, problem.channels[0], *problem.size)
     return INPUT[problem.rank](size, w, y, **problem.keywords, **more)
 

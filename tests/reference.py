@@ -55,10 +55,11 @@ def taps(input_size, kernel_size, positions, stride, lo, dilation):
     for k in itertools.product(*map(range, kernel_size)):
         meets, cells = [], []
         for axis in range(len(k)):
-            pairs = [(a, stride[axis] * a + dilation[axis] * k[axis] - lo[axis]) for a in range(positions[axis])]
-            pairs = [(a, cell) for a, cell in pairs if 0 <= cell < input_size[axis]]
-            meets.append(np.array([a for a, _ in pairs], dtype=np.intp))
-            cells.append(np.array([cell for _, cell in pairs], dtype=np.intp))
+            a = np.arange(positions[axis])
+            cell = stride[axis] * a + dilation[axis] * k[axis] - lo[axis]
+            inside = (0 <= cell) & (cell < input_size[axis])
+            meets.append(a[inside])
+            cells.append(cell[inside])
         yield k, np.ix_(*meets), np.ix_(*cells)
 
 

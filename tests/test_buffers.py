@@ -1,5 +1,6 @@
 """finput and fgrad_input: their six rules, the workspace query, and what a call allocates."""
 import itertools
+import os
 import tracemalloc
 
 import numpy as np
@@ -61,24 +62,25 @@ def test_workspace_defaults_to_float32():
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('shape, weight, keywords', [
-    ((8, 512, 7, 7), (512, 512, 3, 3), {'padding': 1}),
-    ((1, 512, 7, 7), (4096, 512, 7, 7), {'padding': 6}),
-    ((1, 2048, 9, 9), (2048, 2048, 3, 3), {}),
-    ((64, 64, 224, 224), (64, 64, 3, 3), {'padding': 1}),
-    ((2, 512, 3000), (512, 512, 301), {'padding': 150}),
-    ((1, 3, 4096, 4096), (64, 3, 31, 31), {'stride': 4}),
-    ((1, 8192, 8, 8), (8192, 8192, 1, 1), {'stride': 2}),
-    ((1, 4096, 8, 8), (4096, 4096, 1, 1), {}),
-    ((1, 1, 2, 1000000), (1, 1, 1, 5), {'padding': 2}),
-    ((1, 1024, 64, 64), (1024, 1, 31, 31), {'groups': 1024, 'padding': 15}),
-    ((1, 1, 100000), (1, 1, 50000), {}),
-    ((1, 64, 64, 64, 64), (64, 64, 5, 5, 5), {'stride': 2}),
-    ((1, 256, 32, 32), (256, 8, 3, 3), {'groups': 32, 'dilation': 3, 'padding': 3}),
+@pytest.mark.parametrize('batch, spatial, weight, keywords', [
+    (8, (7, 7), (512, 512, 3, 3), {'padding': 1}),
+    (1, (7, 7), (4096, 512, 7, 7), {}),
+    (1, (9, 9), (2048, 2048, 3, 3), {}),
+    (64, (224, 224), (64, 64, 3, 3), {'padding': 1}),
+    (2, (3000,), (512, 512, 301), {'padding': 150}),
+    (1, (4096, 4096), (64, 3, 31, 31), {'stride': 4}),
+    (1, (8, 8), (8192, 8192, 1, 1), {'stride': 2}),
+    (1, (8, 8), (4096, 4096, 1, 1), {}),
+    (1, (2, 1000000), (1, 1, 1, 5), {'padding': (0, 2)}),
+    (1, (64, 64), (1024, 1, 31, 31), {'groups': 1024, 'padding': 15}),
+    (1, (100000,), (1, 1, 50000), {}),
+    (1, (64, 64, 64), (64, 64, 5, 5, 5), {'stride': 2}),
+    (1, (32, 32), (256, 8, 3, 3), {'groups': 32, 'dilation': 3, 'padding': 3}),
 ])
-def test_the_minimum_is_at_most_two_megabytes(shape, weight, keywords, transposed, dtype):
+def test_the_minimum_is_at_most_two_megabytes(batch, spatial, weight, keywords, transposed, dtype):
     """Weights of hundreds of megabytes are transformed panel by panel; a long row is cut."""
-    wants = pyconv.workspace(shape, weight, **keywords, transposed=transposed, dtype=dtype)
+    channels = weight[0] if transposed else weight[1] * keywords.get('groups', 1)
+    wants = pyconv.workspace((batch, channels, *spatial), weight, **keywords, transposed=transposed, dtype=dtype)
     assert max(wants.finput_minimum, wants.fgrad_input_minimum) * dtype.itemsize <= TWO_MEGABYTES
 
 
@@ -86,13 +88,17 @@ def test_the_minimum_is_at_most_two_megabytes(shape, weight, keywords, transpose
 @pytest.mark.parametrize('kernel, stride, groups', [(3, 1, 1), (3, 2, 1), (1, 1, 1), (1, 2, 1), (7, 2, 1), (3, 1, 32),
                                                     (3, 2, 32), (5, 1, 8), (4, 4, 1)])
 def test_scratch_does_not_grow_with_the_batch_or_the_image(kernel, stride, groups, transposed, dtype):
+    """Two megabytes a thread, some copies of the weights; blocks may fit the row, up to a length."""
+    weight = (32, 32 // groups, kernel, kernel)
+    bound = pyconv.get_num_threads() * TWO_MEGABYTES + 64 * dtype.itemsize * np.prod(weight)
+
     def wants(batch, length):
-        return pyconv.workspace((batch, 32, length, length), (32, 32 // groups, kernel, kernel), stride, kernel // 2, 1,
-                                groups, transposed=transposed, dtype=dtype)
-    before, image, batch = wants(64, 128), wants(64, 1024), wants(4096, 128)
-    for after in (image, batch):  # 64 times the data; half as much again is blocks that fit the row
-        for now, then in zip(after[:4], before[:4]):
-            assert now <= 1.5 * then
+        return np.array(pyconv.workspace((batch, 32, length, length), weight, stride, kernel // 2, 1, groups,
+                                         transposed=transposed, dtype=dtype)[:4])
+    assert (wants(4096, 128) <= wants(64, 128)).all()
+    assert (wants(64, 65536) <= 1.25 * wants(64, 8192)).all()
+    for batch, length in ((1, 8), (64, 128), (64, 1024), (64, 65536)):
+        assert wants(batch, length).max() * dtype.itemsize <= bound
 
 
 @every_map
@@ -302,24 +308,35 @@ def test_an_allocation_would_show():
     assert peak_of(lambda: calls.forward(problem, data.x, data.w)) > data.y.nbytes
 
 
-@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('problem', BIG, ids=str)
-def test_backwards_allocate_nothing_of_array_size(problem, transposed):
+def backward_arguments(problem, transposed):
+    """(grad_output, weight, input, bias, from stride to mask, the buffers of full speed)."""
     data = problem.floats(np.float32)
     wants = workspace(problem, np.float32, transposed)
     buffers = {'finput': np.empty(max(wants.finput, 1), np.float32),
                'fgrad_input': np.empty(max(wants.fgrad_input, 1), np.float32)}
-    grad_output, input_, bias = (data.x, data.y, data.c) if transposed else (data.y, data.x, data.b)
     padding, output_padding = problem.transposed_padding if transposed else (problem.padding, 0)
     rest = (problem.stride, padding, problem.dilation, transposed, output_padding, problem.groups, (True,) * 3)
-    out = np.empty_like(input_), np.empty_like(data.w), np.empty_like(bias)
-    peak = peak_of(lambda: pyconv.convolution_backward(grad_output, input_, data.w, *rest, out=out, **buffers))
-    assert peak < 16 * 1024, f'{peak} bytes in convolution_backward'
-    out = np.empty_like(grad_output), np.empty_like(input_), np.empty_like(data.w)
-    second = input_.copy(), data.w.copy(), bias
-    peak = peak_of(lambda: pyconv.convolution_double_backward(*second, grad_output, data.w, input_, *rest, out=out,
-                                                              **buffers))
-    assert peak < 16 * 1024, f'{peak} bytes in convolution_double_backward'
+    roles = (data.x, data.w, data.y, data.c) if transposed else (data.y, data.w, data.x, data.b)
+    return *roles, rest, buffers
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', BIG, ids=str)
+def test_backward_allocates_nothing_of_array_size(problem, transposed):
+    grad_output, weight, input_, bias, rest, buffers = backward_arguments(problem, transposed)
+    out = np.empty_like(input_), np.empty_like(weight), np.empty_like(bias)
+    peak = peak_of(lambda: pyconv.convolution_backward(grad_output, input_, weight, *rest, out=out, **buffers))
+    assert peak < 16 * 1024, f'{peak} bytes'
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', BIG, ids=str)
+def test_double_backward_allocates_nothing_of_array_size(problem, transposed):
+    grad_output, weight, input_, bias, rest, buffers = backward_arguments(problem, transposed)
+    out = np.empty_like(grad_output), np.empty_like(input_), np.empty_like(weight)
+    arguments = input_.copy(), weight.copy(), bias, grad_output, weight, input_, *rest
+    peak = peak_of(lambda: pyconv.convolution_double_backward(*arguments, out=out, **buffers))
+    assert peak < 16 * 1024, f'{peak} bytes'
 
 
 RESIDENT = '''
@@ -345,7 +362,7 @@ for n in (1, 4):  # the first round brings in the code and the threads
 '''
 
 
-@pytest.mark.skipif(not hasattr(__import__('os'), 'fork'), reason='asks the operating system for the resident set')
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='asks the operating system for the resident set')
 @pytest.mark.parametrize('kernel, stride, groups', [(3, 1, 1), (3, 2, 1), (1, 2, 1), (3, 1, 24), (5, 2, 4)])
 def test_scratch_stays_small_in_the_operating_system_s_eyes(kernel, stride, groups, run_python):
     """Memory that C allocates counts too: one sample's columns are 8 MB at the least here, x is 32 MB."""

@@ -12,5 +12,5 @@ const kernels_t NAME(kernels) = {
     LEVEL, sizeof(REAL), LANES, ROWS, WIDEST,
     NAME(layout), NAME(offsets), NAME(unroll), NAME(pack_weight), NAME(multiply), NAME(store),
     NAME(turn), NAME(compact), NAME(correlate), NAME(dot), NAME(store_weight),
-    NAME(zero), NAME(add), NAME(sum), NAME(finite), NAME(unfold_plane), NAME(fold_row),
+    NAME(zero), NAME(add), NAME(sum), NAME(finite), NAME(unfold_tap), NAME(fold_row),
 };

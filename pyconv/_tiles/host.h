@@ -16,7 +16,11 @@ static inline int pyconv_openmp(void)
 static inline double pyconv_seconds(void)
 {
     struct timespec now;
+#ifdef CLOCK_MONOTONIC
+    clock_gettime(CLOCK_MONOTONIC, &now);
+#else
     timespec_get(&now, TIME_UTC);
+#endif
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 

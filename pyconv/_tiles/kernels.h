@@ -35,7 +35,7 @@ typedef struct {
     int shared;
 } block_t;
 
-/* Where the unrolled source of a block lies in scratch: stream after stream, each `pitch` long, channel after channel. */
+/* Where the unrolled source of a block lies in scratch: stream after stream, each `pitch` long, channel by channel. */
 typedef struct {
     index_t positions, pitch, streams[3], channel;
 } layout_t;
@@ -50,7 +50,7 @@ typedef struct {
     /* scratch <- `channels` channels of source, unrolled; nothing outside [begin, limit) is read */
     void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *source, const void *begin,
                    const void *limit, index_t channels, void *scratch);
-    /* panels [rows][k][rows of a tile] <- weight, for `channels` channels from weight (base, group and channel applied) */
+    /* panels [rows][k][rows of a tile] <- weight, for `channels` channels from `weight` */
     void (*pack_weight)(const piece_t *, const void *weight, index_t row, index_t rows, index_t channels, void *panels);
     /* result[rows][pitch] (+)= panels . scratch, over depth = channels * taps whose streams start at offset[] */
     void (*multiply)(index_t rows, index_t positions, index_t depth, const void *panels, const index_t *offset,
@@ -61,7 +61,8 @@ typedef struct {
     /* turned[panels of columns][positions][columns of a panel] <- target, its channels as columns */
     void (*turn)(const piece_t *, const block_t *, const void *target, index_t columns, void *turned);
     /* compact[columns][pitch] <- target */
-    void (*compact)(const piece_t *, const block_t *, const void *target, index_t columns, void *compact, index_t pitch);
+    void (*compact)(const piece_t *, const block_t *, const void *target, index_t columns, void *compact,
+                    index_t pitch);
     /* result[rows][pitch] (+)= sum over positions of scratch[offset[row] + position] * turned[position][column] */
     void (*correlate)(index_t rows, index_t columns, index_t positions, const index_t *offset, const void *scratch,
                       const void *turned, void *result, index_t pitch, int accumulate);
@@ -75,8 +76,8 @@ typedef struct {
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);
     int (*finite)(index_t n, const void *from);
-    /* columns <- input (fold = 0) or input <- sum of columns, one row of one channel of one sample of the input */
-    void (*unfold_plane)(const piece_t *, const void *plane, void *columns);
+    /* columns <- one plane (channel of a sample) under one tap; one row of a plane <- the sum of its columns */
+    void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);
     void (*fold_row)(const piece_t *, index_t z, index_t y, const void *columns, void *row);
 } kernels_t;
 

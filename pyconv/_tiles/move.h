@@ -4,7 +4,8 @@
 typedef MASK NAME(mask) __attribute__((vector_size(BYTES), aligned(sizeof(MASK)), may_alias));
 
 /* The positions [lo, hi) of `count` from `start` whose cell step * (start + q) + shift lies in [0, size). */
-static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo, index_t *hi)
+static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo,
+                               index_t *hi)
 {
     const index_t first = axis->step * start + shift, last = axis->size - 1 - first;
     index_t low = first < 0 ? -first : 0, high = last < 0 ? 0 : last + 1;
@@ -16,10 +17,15 @@ static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count,
     *hi = high < *lo ? *lo : high < count ? high : count;
 }
 
-/* How many positions the taps of a stream reach beyond the block's own. */
+/* How often `unit` the last tap of a stream is from its first, and so how many positions beyond the block's own. */
 static inline index_t NAME(reach)(const axis_t *axis)
 {
     return (axis->taps + axis->streams - 1) / axis->streams - 1;
+}
+
+static inline index_t NAME(beyond)(const axis_t *axis)
+{
+    return (axis->unit < 0 ? -axis->unit : axis->unit) * NAME(reach)(axis);
 }
 
 /* The shift of stream `stream`: of its first tap, or of its last where later taps look further back. */
@@ -34,10 +40,9 @@ static void NAME(layout)(const piece_t *piece, const block_t *block, layout_t *l
     layout->channel = 1;
     for (int a = 0; a < 3; a++) {
         const axis_t *axis = &piece->axis[a];
-        const index_t unit = axis->unit < 0 ? -axis->unit : axis->unit;
         const int shared = a == block->shared;
         positions *= block->extent[a];
-        stream *= block->extent[a] + (shared ? unit * NAME(reach)(axis) : 0);
+        stream *= block->extent[a] + (shared ? NAME(beyond)(axis) : 0);
         layout->streams[a] = shared ? axis->streams : axis->taps;
         layout->channel *= layout->streams[a];
     }
@@ -182,8 +187,7 @@ static void NAME(unroll)(const piece_t *piece, const block_t *block, const layou
     REAL *to = scratch;
     index_t extent[3], shift[3];
     for (int a = 0; a < 3; a++) {
-        const index_t unit = piece->axis[a].unit;
-        extent[a] = block->extent[a] + (a == block->shared ? (unit < 0 ? -unit : unit) * NAME(reach)(&piece->axis[a]) : 0);
+        extent[a] = block->extent[a] + (a == block->shared ? NAME(beyond)(&piece->axis[a]) : 0);
     }
     for (index_t c = 0; c < channels; c++) {
         const REAL *from = (const REAL *)source + c * piece->source_channel;
@@ -353,28 +357,25 @@ static int NAME(finite)(index_t n, const void *from)
     return rest == 0;
 }
 
-/* One plane (channel of a sample): columns[tap][position] <- the cell, or zero. */
-static void NAME(unfold_plane)(const piece_t *piece, const void *plane, void *columns)
+/* One plane (channel of a sample) under one tap: columns[position] <- the cell, or zero. */
+static void NAME(unfold_tap)(const piece_t *piece, index_t tap, const void *plane, void *columns)
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
+    const index_t z_shift = z->offset + z->tap_step * (tap / (x->taps * y->taps));
+    const index_t y_shift = y->offset + y->tap_step * (tap / x->taps % y->taps);
+    const index_t x_shift = x->offset + x->tap_step * (tap % x->taps);
     REAL *to = columns;
-    for (index_t tz = 0; tz < z->taps; tz++)
-        for (index_t ty = 0; ty < y->taps; ty++)
-            for (index_t tx = 0; tx < x->taps; tx++) {
-                const index_t shift = x->offset + x->tap_step * tx;
-                index_t lo, hi;
-                NAME(valid)(x, 0, piece->count[2], shift, &lo, &hi);
-                for (index_t qz = 0; qz < piece->count[0]; qz++)
-                    for (index_t qy = 0; qy < piece->count[1]; qy++, to += piece->count[2]) {
-                        const index_t iz = z->step * qz + z->offset + z->tap_step * tz;
-                        const index_t iy = y->step * qy + y->offset + y->tap_step * ty;
-                        const int inside = iz >= 0 && iz < z->size && iy >= 0 && iy < y->size;
-                        const REAL *from = (const REAL *)plane + iz * piece->source_stride[0]
-                            + iy * piece->source_stride[1] + shift;
-                        for (index_t q = 0; q < piece->count[2]; q++)
-                            to[q] = inside && q >= lo && q < hi ? from[x->step * q] : 0;
-                    }
-            }
+    index_t lo, hi;
+    NAME(valid)(x, 0, piece->count[2], x_shift, &lo, &hi);
+    for (index_t qz = 0; qz < piece->count[0]; qz++)
+        for (index_t qy = 0; qy < piece->count[1]; qy++, to += piece->count[2]) {
+            const index_t iz = z->step * qz + z_shift, iy = y->step * qy + y_shift;
+            const int inside = iz >= 0 && iz < z->size && iy >= 0 && iy < y->size;
+            const REAL *from = (const REAL *)plane + iz * piece->source_stride[0] + iy * piece->source_stride[1]
+                + x_shift;
+            for (index_t q = 0; q < piece->count[2]; q++)
+                to[q] = inside && q >= lo && q < hi ? from[x->step * q] : 0;
+        }
 }
 
 /* Row (cz, cy) of one plane <- the sum of all columns that were read from it, taps in ascending order. */

@@ -1,5 +1,5 @@
-/* The kernels for the baseline of the target: SSE2's 16 registers of 4 floats on x86-64, NEON's 32 on 64-bit Arm; 4 x 2 tiles leave room for
-   the products where multiply and add are two instructions. */
+/* The kernels for the baseline of the target: SSE2's 16 registers of 4 floats on x86-64, NEON's 32 on 64-bit Arm.
+   4 x 2 tiles leave room for the products where multiply and add are two instructions. */
 #include "kernels.h"
 
 #define LEVEL "portable"

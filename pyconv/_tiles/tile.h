@@ -6,9 +6,9 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 #define LOAD(p) (*(const VECTOR *)(p))
 #define STORE(p, v) (*(VECTOR *)(p) = (v))
 
-/* R rows by V vectors of results stay in registers while the depth runs: R * V accumulators, V vectors of `many` and one
-   broadcast of `few`; with 8 x 3 that is 28 of AVX-512's 32 registers, and 24 independent chains hide the latency of
-   the multiply-add many times over.
+/* R rows by V vectors of results stay in registers while the depth runs: R * V accumulators, V vectors of `many` and
+   one broadcast of `few`; with 8 x 3 that is 28 of AVX-512's 32 registers, and 24 independent chains hide the
+   latency of the multiply-add many times over.
    PANEL: few is a packed panel [depth][R], many's row k begins at offset[k] (forward, grad_input).
    otherwise: few's row i begins at offset[i] and runs along the depth, many is a panel [depth][pitch] (grad_weight). */
 static inline __attribute__((always_inline)) void NAME(tile)(
@@ -61,7 +61,8 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     {                                                                                                                 \
         NAME(tile)(R, V, 0, depth, few, offset, many, many_pitch, result, pitch, accumulate);                         \
     }
-typedef void (*NAME(tile_function))(index_t, const REAL *, const index_t *, const REAL *, index_t, REAL *, index_t, int);
+typedef void (*NAME(tile_function))(index_t, const REAL *, const index_t *, const REAL *, index_t, REAL *, index_t,
+                                    int);
 
 TILE(1, 1) TILE(1, 2) TILE(1, 3) TILE(1, 4) TILE(1, 5) TILE(1, 6) TILE(1, 7) TILE(1, 8)
 TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(2, 4)

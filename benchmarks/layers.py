@@ -1,0 +1,212 @@
+"""The convolution layers that benchmarks/cpu.py times, by network.
+
+Each network is built block by block as its paper or torchvision does, equal layers are then counted: `count` says how
+often a layer occurs. Sizes are those of one training step on the usual images.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+
+class Layer(NamedTuple):
+    """One convolution, or transposed convolution, without bias. Sizes and kernels have one int per spatial axis."""
+
+    in_channels: int
+    out_channels: int
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    groups: int = 1
+    transposed: bool = False
+    output_padding: int = 0
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.size)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the weight: (out, in / groups, *kernel), transposed (in, out / groups, *kernel)."""
+        first, second = self.out_channels, self.in_channels
+        if self.transposed:
+            first, second = second, first
+        return (first, second // self.groups, *self.kernel)
+
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        """Size of the output along each spatial axis."""
+        extents = [self.dilation * (k - 1) + 1 for k in self.kernel]
+        if self.transposed:
+            return tuple(
+                (n - 1) * self.stride - 2 * self.padding + e + self.output_padding for n, e in zip(self.size, extents)
+            )
+        return tuple((n + 2 * self.padding - e) // self.stride + 1 for n, e in zip(self.size, extents))
+
+    def flop(self, batch: int) -> int:
+        """Multiplications and additions of each of the three maps, products with padding included."""
+        positions = self.size if self.transposed else self.output_size
+        total = 2 * batch
+        for factor in (*self.weight_shape, *positions):
+            total *= factor
+        return total
+
+    def __str__(self) -> str:
+        """A short label, with what is not plain at its end, as in '3×3 on 56×56, 64→128 /2'."""
+        marks = [f"/{self.stride}"] if self.stride > 1 else []
+        marks += [f"d{self.dilation}"] if self.dilation > 1 else []
+        marks += [f"g{self.groups}"] if self.groups > 1 else []
+        marks += ["T"] if self.transposed else []
+        kernel, size = ("×".join(map(str, axis)) for axis in (self.kernel, self.size))
+        return " ".join([f"{kernel} on {size}, {self.in_channels}→{self.out_channels}", *marks])
+
+
+class Network(NamedTuple):
+    """Distinct layers with their counts, and the batch they are timed at."""
+
+    name: str
+    batch: int
+    layers: dict[Layer, int]
+
+
+def _square(in_channels, out_channels, size, kernel, stride=1, padding=None, **options) -> Layer:
+    """A 2-D layer; the padding, where not given, keeps the size at stride 1."""
+    if padding is None:
+        padding = options.get("dilation", 1) * (kernel - 1) // 2
+    return Layer(in_channels, out_channels, (size, size), (kernel, kernel), stride, padding, **options)
+
+
+def _residual(groups=1, group_width=64, grouped_only=False) -> list[Layer]:
+    """ResNet-50 (stride in the 3×3 layer, as in torchvision), or ResNeXt with more groups, for 224² images."""
+    layers = [_square(3, 64, 224, 7, 2)]
+    channels, size = 64, 56
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        planes = 64 << stage
+        width = planes * group_width // 64 * groups
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            layers += [_square(channels, width, size, 1), _square(width, width, size, 3, stride, groups=groups)]
+            if not block:
+                layers.append(_square(channels, 4 * planes, size, 1, stride))
+            size //= stride
+            layers.append(_square(width, 4 * planes, size, 1))
+            channels = 4 * planes
+    return [layer for layer in layers if layer.groups > 1] if grouped_only else layers
+
+
+def _vgg16() -> list[Layer]:
+    layers, channels, size = [], 3, 224
+    for width, repeats in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(repeats):
+            layers.append(_square(channels, width, size, 3))
+            channels = width
+        size //= 2
+    return layers
+
+
+def _mobilenet_v2() -> list[Layer]:
+    layers, channels, size = [_square(3, 32, 224, 3, 2)], 32, 112
+    blocks = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    for expansion, width, repeats, first_stride in blocks:
+        for block in range(repeats):
+            stride = 1 if block else first_stride
+            hidden = channels * expansion
+            if expansion > 1:
+                layers.append(_square(channels, hidden, size, 1))
+            layers.append(_square(hidden, hidden, size, 3, stride, groups=hidden))
+            size //= stride
+            layers.append(_square(hidden, width, size, 1))
+            channels = width
+    return [*layers, _square(320, 1280, 7, 1)]
+
+
+def _dcgan() -> list[Layer]:
+    """The generator for 64² images."""
+    widths, size = (100, 512, 256, 128, 64, 3), 1
+    layers = []
+    for before, after in zip(widths, widths[1:]):
+        stride, padding = (1, 0) if size == 1 else (2, 1)
+        layers.append(_square(before, after, size, 4, stride, padding, transposed=True))
+        size = 4 if size == 1 else 2 * size
+    return layers
+
+
+# DeepLab's backbone and pyramid.
+_DILATED = [_square(256, 256, 28, 3, dilation=2), _square(512, 512, 28, 3, dilation=4)] + [
+    _square(2048, 256, 28, 3, dilation=dilation) for dilation in (6, 12, 18)
+]
+
+# wav2vec's first layers, a temporal convolutional network, WaveNet's dilated pair, HiFi-GAN's upsampling.
+_ONE_AXIS = [
+    Layer(1, 512, (16000,), (10,), 5),
+    Layer(512, 512, (3199,), (3,), 2),
+    Layer(128, 128, (4096,), (3,), 1, 16, 16),
+    Layer(64, 128, (16000,), (2,), 1, 0, 512),
+    Layer(256, 256, (1024,), (31,), 1, 15, groups=256),
+    Layer(512, 256, (32,), (16,), 8, 4, transposed=True),
+]
+
+# C3D, and the way down and up of a 3-D U-Net.
+_THREE_AXES = [
+    Layer(3, 64, (16, 112, 112), (3, 3, 3), 1, 1),
+    Layer(64, 128, (16, 56, 56), (3, 3, 3), 1, 1),
+    Layer(256, 256, (8, 28, 28), (3, 3, 3), 1, 1),
+    Layer(512, 512, (2, 7, 7), (3, 3, 3), 1, 1),
+    Layer(32, 64, (32, 32, 32), (3, 3, 3), 2, 1),
+    Layer(64, 32, (16, 16, 16), (2, 2, 2), 2, transposed=True),
+    Layer(32, 32, (16, 28, 28), (3, 3, 3), 1, 1, groups=32),
+]
+
+# The network of examples/lenet_mnist.py, its fully connected layers as convolutions, and LeNet-5.
+_LENET = [
+    _square(1, 32, 28, 3, padding=0),
+    _square(32, 64, 26, 3, padding=0),
+    _square(64, 256, 12, 12, padding=0),
+    _square(256, 10, 1, 1),
+    _square(1, 6, 28, 5),
+    _square(6, 16, 14, 5, padding=0),
+]
+
+# AlexNet, ResNet, VGG, MobileNet, ViT-B/16, ConvNeXt.
+_FIRST = [
+    _square(3, 64, 224, 11, 4, 2),
+    _square(3, 64, 224, 7, 2),
+    _square(3, 64, 224, 3),
+    _square(3, 32, 224, 3, 2),
+    _square(3, 768, 224, 16, 16, 0),
+    _square(3, 96, 224, 4, 4, 0),
+]
+
+_TINY = [
+    _square(1, 1, 5, 3),
+    _square(8, 8, 8, 3),
+    _square(3, 16, 32, 3),
+    _square(16, 16, 4, 1),
+    _square(16, 16, 8, 3, groups=16),
+    Layer(4, 4, (16,), (3,), 1, 1),
+    Layer(4, 4, (4, 4, 4), (3, 3, 3), 1, 1),
+]
+
+
+def _network(name, batch, layers) -> Network:
+    return Network(f"{name}, batch {batch}", batch, dict(Counter(layers)))
+
+
+NETWORKS = {
+    "resnet50": _network("ResNet-50", 8, _residual()),
+    "vgg16": _network("VGG-16", 8, _vgg16()),
+    "mobilenet_v2": _network("MobileNet-v2", 8, _mobilenet_v2()),
+    "resnext50": _network("ResNeXt-50 grouped", 8, _residual(32, 4, grouped_only=True)),
+    "convnext": _network("ConvNeXt depthwise", 8,
+                         [_square(96 << i, 96 << i, 56 >> i, 7, groups=96 << i) for i in range(4)]),
+    "dcgan": _network("DCGAN", 64, _dcgan()),
+    "dilated": _network("Dilated", 2, _DILATED),
+    "one_axis": _network("1-D", 8, _ONE_AXIS),
+    "three_axes": _network("3-D", 2, _THREE_AXES),
+    "lenet": _network("LeNet", 64, _LENET),
+    "first": _network("First layers", 8, _FIRST),
+    "batch1": _network("ResNet-50", 1, _residual()),
+    "tiny": _network("Tiny", 1, _TINY),
+}

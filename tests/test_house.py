@@ -1,0 +1,145 @@
+"""The rules of the house: who imports whom, what importing pyconv loads, what a public name owes its reader."""
+import ast
+import doctest
+import inspect
+import pickle
+import subprocess
+import sys
+import tomllib
+import typing
+from pathlib import Path
+
+import pytest
+
+import pyconv
+
+PACKAGE = Path(pyconv.__file__).parent
+FILES = sorted(PACKAGE.glob('*.py')) + sorted(PACKAGE.glob('*.pyx'))
+FRAMEWORKS = {'torch', 'jax', 'numba', 'cython', 'Cython', 'cupy', 'scipy'}
+DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
+PURE = {'_geometry', '_integers'}
+FUNCTIONS = [name for name in pyconv.__all__ if inspect.isfunction(getattr(pyconv, name))]
+
+
+def imports(path):
+    """(module, name) of every import; of Cython, the lines that begin with import or from."""
+    source = path.read_text()
+    if path.suffix == '.pyx':
+        lines = [line.strip() for line in source.splitlines()]
+        source = '\n'.join(line for line in lines if line.startswith(('import ', 'from ')) and 'cimport' not in line)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f'{path.name} has a relative import'
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def rooms(path):
+    """The files of the package that it imports."""
+    for module, name in imports(path):
+        if module == 'pyconv' and name is not None and (PACKAGE / f'{name}.py').exists():
+            yield name
+        elif module.split('.')[0] == 'pyconv':
+            yield (module.split('.') + ['__init__'])[1]
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.name)
+def test_beyond_the_standard_library_only_numpy(path):
+    allowed = {*sys.stdlib_module_names, 'pyconv'} | (set() if path.stem in PURE else {'numpy'})
+    if path.stem in DOORS & FRAMEWORKS:
+        allowed.add(path.stem)
+    assert {module.split('.')[0] for module, _ in imports(path)} <= allowed
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.name)
+def test_imports_go_downward(path):
+    found = set(rooms(path))
+    assert not found & (DOORS - {'__init__'}), 'a door is imported by nobody'
+    if path.stem not in DOORS:
+        assert '__init__' not in found, 'a room does not import the package'
+    if path.stem in PURE:
+        assert found <= PURE
+    if path.suffix == '.pyx' or path.stem in ('_pieces', '_blocking'):
+        assert not found & {'_ops', '_columns', '_evaluate', '_arguments', '_threads', '_backend'}
+
+
+def test_nothing_imports_in_a_circle():
+    below = {path.stem: set(rooms(path)) - {'__init__'} for path in FILES}
+    done = set()
+    while below:
+        free = {name for name, needs in below.items() if needs <= done}
+        assert free, f'a circle among {sorted(below)}'
+        done |= free
+        below = {name: needs for name, needs in below.items() if name not in free}
+
+
+def test_import_loads_no_framework():
+    code = 'import sys, pyconv; print(*sorted({name.partition(".")[0] for name in sys.modules}))'
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=PACKAGE.parent, check=True)
+    assert not set(run.stdout.split()) & FRAMEWORKS
+
+
+def test_all_is_what_the_package_offers():
+    assert sorted(pyconv.__all__) == pyconv.__all__
+    rest = {name for name, value in vars(pyconv).items() if not name.startswith('_') and not inspect.ismodule(value)}
+    assert rest | {'__version__'} == set(pyconv.__all__)
+    listed = pyconv.__doc__
+    assert all(name in listed for name in FUNCTIONS)
+
+
+def test_version_is_said_once_more():
+    project = PACKAGE.parent / 'pyproject.toml'
+    if not project.exists():
+        pytest.skip('installed without its source')
+    assert tomllib.loads(project.read_text())['project']['version'] == pyconv.__version__
+
+
+@pytest.mark.parametrize('name', FUNCTIONS)
+def test_public_function(name):
+    function = getattr(pyconv, name)
+    assert function.__name__ == function.__qualname__ == name
+    assert pickle.loads(pickle.dumps(function)) is function
+    signature, hints = inspect.signature(function), typing.get_type_hints(function)
+    assert set(signature.parameters) | {'return'} == set(hints)
+    assert '{' not in function.__doc__
+    assert doctest.DocTestParser().get_examples(function.__doc__)
+
+
+COMMON = 'stride padding dilation groups'
+ORDERS = {
+    'conv{}d': f'input weight bias {COMMON} | out finput algorithm',
+    'conv{}d_input': f'input_size weight grad_output {COMMON} | out fgrad_input algorithm',
+    'conv{}d_weight': f'input weight_size grad_output {COMMON} | out finput algorithm',
+    'conv_transpose{}d': 'input weight bias stride padding output_padding groups dilation | output_size out '
+                         'fgrad_input algorithm',
+    'convolution': 'input weight bias stride padding dilation transposed output_padding groups | out finput '
+                   'fgrad_input algorithm',
+    'convolution_backward': 'grad_output input weight stride padding dilation transposed output_padding groups '
+                            'output_mask | bias_sizes out finput fgrad_input algorithm',
+    'convolution_double_backward': 'grad_grad_input grad_grad_weight grad_grad_bias grad_output weight input stride '
+                                   'padding dilation transposed output_padding groups output_mask | out finput '
+                                   'fgrad_input algorithm',
+    'conv_jvp': f'input weight input_tangent weight_tangent bias_tangent {COMMON} | out finput algorithm',
+    'conv_bias': 'grad_output | batched out',
+    'unfold': 'input kernel_size dilation padding stride | out',
+    'fold': 'input output_size kernel_size dilation padding stride | out',
+    'workspace': f'input_shape weight_shape {COMMON} | transposed output_padding dtype algorithm',
+}
+
+
+@pytest.mark.parametrize(('name', 'order'), [
+    (name.format(rank), order) for name, order in ORDERS.items() for rank in ((1, 2, 3) if '{}' in name else ('',))
+])
+def test_orders_of_arguments(name, order):
+    parameters = inspect.signature(getattr(pyconv, name)).parameters.values()
+    words = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    named = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    assert f'{" ".join(words)} | {" ".join(named)}' == order
+
+
+def test_lines_and_files_stay_short():
+    for path in FILES:
+        lines = path.read_text().splitlines()
+        assert max(map(len, lines), default=0) <= 120, path.name
+        assert len(lines) <= 600, path.name

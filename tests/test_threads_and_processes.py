@@ -1,0 +1,379 @@
+"""Python threads, OpenMP threads, forked children, Ctrl-C, and every instruction set in a process of its own."""
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from calls import assert_equal, per_channel, poisoned
+from problems import BY_NAME, LAYERS, PROBLEMS, VARIED, expected
+
+needs_fork = pytest.mark.skipif(not hasattr(os, 'fork'), reason='this system does not fork')
+needs_signals = pytest.mark.skipif(sys.platform == 'win32', reason='this system sends no SIGINT to another process')
+needs_tasks = pytest.mark.skipif(not Path('/proc/self/task').is_dir(), reason='this system does not list its threads')
+
+
+def in_another_thread(action):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(action).result(timeout=60)
+
+
+# The number of threads
+
+def test_set_num_threads_is_process_wide():
+    for count in (5, 1, 3):
+        pyconv.set_num_threads(count)
+        assert pyconv.get_num_threads() == count
+        assert in_another_thread(pyconv.get_num_threads) == count
+    in_another_thread(lambda: pyconv.set_num_threads(4))
+    assert pyconv.get_num_threads() == 4
+
+
+def test_num_threads_is_for_its_own_python_thread():
+    pyconv.set_num_threads(3)
+    with pyconv.num_threads(7):
+        assert pyconv.get_num_threads() == 7
+        assert in_another_thread(pyconv.get_num_threads) == 3
+        with pyconv.num_threads(2):
+            assert pyconv.get_num_threads() == 2
+            pyconv.set_num_threads(6)
+            assert pyconv.get_num_threads() == 2
+        assert pyconv.get_num_threads() == 7
+        assert in_another_thread(pyconv.get_num_threads) == 6
+    assert pyconv.get_num_threads() == 6
+    with contextlib.suppress(ZeroDivisionError), pyconv.num_threads(5):
+        raise ZeroDivisionError
+    assert pyconv.get_num_threads() == 6
+
+
+def test_num_threads_of_eight_python_threads_at_once():
+    barrier = threading.Barrier(8, timeout=30)
+
+    def work(count):
+        seen = []
+        with pyconv.num_threads(count):
+            for _ in range(50):
+                barrier.wait()
+                seen.append(pyconv.get_num_threads())
+        return set(seen)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(1, 9), timeout=60)) == [{count} for count in range(1, 9)]
+
+
+@pytest.mark.parametrize('wrong', [0, -1, 1.5, None, '2', True, 2**70])
+def test_a_number_of_threads_is_a_positive_integer(wrong):
+    before = pyconv.get_num_threads()
+    with pytest.raises((ValueError, TypeError)):
+        pyconv.set_num_threads(wrong)
+    with pytest.raises((ValueError, TypeError)):
+        with pyconv.num_threads(wrong):
+            pass
+    assert pyconv.get_num_threads() == before
+
+
+COUNT = '''
+import os, sys
+import numpy as np
+import pyconv
+x, w = np.ones((4, 32, 60, 60), np.float32), np.ones((32, 32, 3, 3), np.float32)
+def tasks():
+    return len(os.listdir('/proc/self/task'))
+before = tasks()
+if len(sys.argv) > 1:
+    pyconv.set_num_threads(int(sys.argv[1]))
+with pyconv.num_threads(1):
+    pyconv.conv2d(x, w)
+alone = tasks()
+pyconv.conv2d(x, w)
+pyconv.conv2d_input(x.shape, w, pyconv.conv2d(x, w))
+pyconv.conv2d_weight(x, w.shape, pyconv.conv2d(x, w))
+print(pyconv.get_num_threads(), alone - before, tasks() - alone)
+'''
+
+
+@needs_tasks
+@pytest.mark.parametrize('setting', ['1', '2', '3', '5'])
+def test_omp_num_threads_is_honoured(setting, run_python):
+    """As a number, and by the threads that a call really starts."""
+    assert run_python(COUNT, OMP_NUM_THREADS=setting).split() == [setting, '0', str(int(setting) - 1)]
+
+
+@needs_tasks
+def test_set_num_threads_goes_before_the_environment(run_python):
+    assert run_python(COUNT, '4', OMP_NUM_THREADS='2').split() == ['4', '0', '3']
+
+
+def test_without_a_setting_there_is_at_least_one_thread(run_python):
+    assert int(run_python('import pyconv; print(pyconv.get_num_threads())')) >= 1
+
+
+# Python threads
+
+def test_eight_python_threads_at_once():
+    """Different problems, shared operands, their own numbers of threads."""
+    data = [(problem, problem.integers(np.float32), expected(problem.name)) for problem in VARIED]
+    barrier = threading.Barrier(8, timeout=60)
+
+    def work(index):
+        barrier.wait()
+        with pyconv.num_threads(1 + index % 3):
+            for step in range(2 * len(data)):
+                problem, (x, w, y, b, _), wanted = data[(step * (index + 1) + index) % len(data)]
+                out = poisoned(wanted.forward.shape, np.float32)
+                calls.forward(problem, x, w, b, out=out)
+                assert_equal(out, wanted.forward + per_channel(b, problem.rank), np.float32)
+                assert_equal(calls.grad_input(problem, w, y), wanted.grad_input, np.float32)
+                assert_equal(calls.grad_weight(problem, x, y), wanted.grad_weight, np.float32)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8), timeout=120))
+
+
+def test_eight_python_threads_on_one_problem_with_their_own_buffers():
+    problem = LAYERS[0]
+    data = problem.floats(np.float32)
+    wanted = calls.three_maps(problem, data.x, data.w, data.y)
+    wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords)
+
+    def work(_):
+        finput, fgrad_input = poisoned(wants.finput_minimum, np.float32), poisoned(wants.fgrad_input, np.float32)
+        for _ in range(5):
+            calls.assert_same_bits(calls.forward(problem, data.x, data.w, finput=finput), wanted[0])
+            calls.assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input), wanted[1])
+            calls.assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput), wanted[2])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8), timeout=120))
+
+
+def test_the_gil_is_released():
+    """Another Python thread goes on while a long call runs."""
+    x, w = np.ones((2, 96, 128, 128), np.float32), np.ones((96, 96, 5, 5), np.float32)
+    gaps, running = [], threading.Event()
+    running.set()
+
+    def watch():
+        last = time.perf_counter()
+        while running.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    with ThreadPoolExecutor(1) as pool, pyconv.num_threads(1):
+        watcher = pool.submit(watch)
+        time.sleep(0.05)
+        start = time.perf_counter()
+        pyconv.conv2d(x, w)
+        took = time.perf_counter() - start
+        running.clear()
+        watcher.result(timeout=30)
+    assert max(gaps) < max(0.5 * took, 0.05), f'the other thread stood still for {max(gaps):.3f} of {took:.3f} s'
+
+
+# Forked children
+
+FORK = '''
+import os, signal, sys, threading
+import numpy as np
+import pyconv
+
+x = np.random.default_rng(0).standard_normal((4, 32, 40, 40)).astype(np.float32)
+w = np.random.default_rng(1).standard_normal((32, 32, 3, 3)).astype(np.float32)
+
+def maps():
+    y = pyconv.conv2d(x, w, padding=1)
+    return [y, pyconv.conv2d_input(x.shape, w, y, padding=1), pyconv.conv2d_weight(x, w.shape, y, padding=1)]
+
+pyconv.set_num_threads(4)
+if sys.argv[1] == 'thread':  # the parallel region belongs to another Python thread
+    thread = threading.Thread(target=maps)
+    thread.start()
+    thread.join()
+wanted = maps()
+for generation in range(2):
+    child = os.fork()
+    if child:
+        pid, status = os.waitpid(child, 0)
+        assert [a.tobytes() for a in maps()] == [a.tobytes() for a in wanted], 'the parent goes on'
+        sys.exit(os.waitstatus_to_exitcode(status))
+    assert [a.tobytes() for a in maps()] == [a.tobytes() for a in wanted], 'the child computes'
+    with pyconv.num_threads(3):
+        maps()
+    pyconv.set_num_threads(2)
+    assert [a.tobytes() for a in maps()] == [a.tobytes() for a in wanted], 'the child computes with threads asked for'
+print('done')
+'''
+
+POOL = '''
+import multiprocessing
+import numpy as np
+import pyconv
+
+def work(seed):
+    x = np.random.default_rng(seed).standard_normal((2, 16, 30, 30))
+    w = np.random.default_rng(0).standard_normal((16, 16, 3, 3))
+    return pyconv.conv2d(x, w, padding=1).tobytes()
+
+if __name__ == '__main__':
+    pyconv.set_num_threads(2)
+    wanted = [work(seed) for seed in range(6)]
+    with multiprocessing.get_context('fork').Pool(3) as pool:
+        assert pool.map(work, range(6)) == wanted
+    print('done')
+'''
+
+
+@needs_fork
+@pytest.mark.parametrize('first', ['main', 'thread'])
+def test_a_forked_child_after_a_parallel_region(first, run_python):
+    """And a child of the child; a hang is a failure."""
+    assert run_python(FORK, first, timeout=30) == 'done\n'
+
+
+@needs_fork
+def test_a_pool_of_forked_children(run_python):
+    assert run_python(POOL, timeout=30) == 'done\n'
+
+
+# Ctrl-C
+
+LONG = '''
+import sys, threading, time
+import numpy as np
+import pyconv
+
+what, threads = sys.argv[1], int(sys.argv[2])
+pyconv.set_num_threads(threads)
+ones = lambda *shape: np.ones(shape, np.float32)
+if what == 'depthwise':
+    x, w = ones(16, 64, 32, 32, 32), ones(64, 1, 15, 15, 15)
+    call = lambda: pyconv.conv3d(x, w, padding=7, groups=64)
+elif what == 'depthwise_weight':
+    x = ones(16, 64, 32, 32, 32)
+    call = lambda: pyconv.conv3d_weight(x, (64, 1, 15, 15, 15), x, padding=7, groups=64)
+else:
+    x, w = ones(16, 1024, 28, 28), ones(1024, 1024, 5, 5)
+    call = {'forward': lambda: pyconv.conv2d(x, w, padding=2),
+            'grad_input': lambda: pyconv.conv2d_input(x.shape, w, x, padding=2),
+            'grad_weight': lambda: pyconv.conv2d_weight(x, w.shape, x, padding=2),
+            'transposed': lambda: pyconv.conv_transpose2d(x[:2], w, stride=3),
+            'double_backward': lambda: pyconv.convolution_double_backward(
+                x, w, None, x, w, x, 1, 2, 1, False, 0, 1, (True, True, True))}[what]
+pyconv.conv2d(ones(1, 1, 8, 8), ones(1, 1, 3, 3))  # whatever happens once has happened
+print('ready', flush=True)
+try:
+    call()
+    print('finished', time.monotonic(), flush=True)
+except KeyboardInterrupt:
+    print('interrupted', time.monotonic(), flush=True)
+answer = pyconv.conv2d(ones(1, 1, 3, 3), ones(1, 1, 3, 3))
+assert answer.item() == 9, 'pyconv works after an interrupt'
+'''
+
+
+@needs_signals
+@pytest.mark.parametrize('threads', [1, 2])
+@pytest.mark.parametrize('what', ['forward', 'grad_input', 'grad_weight', 'depthwise', 'depthwise_weight',
+                                  'transposed', 'double_backward'])
+def test_ctrl_c_is_answered_within_half_a_second(what, threads, spawn):
+    """The call takes seconds when left alone."""
+    child = spawn(LONG, what, threads)
+    assert child.stdout.readline() == 'ready\n', child.stderr.read()
+    time.sleep(0.3)
+    sent = time.monotonic()
+    os.kill(child.pid, signal.SIGINT)
+    output, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+    word, when = output.split()
+    assert word == 'interrupted', f'{word} {float(when) - sent:.2f} s after the signal'
+    assert float(when) - sent < 0.5
+
+
+# Instruction sets
+
+LEVELS = {
+    'portable': set(),
+    'avx2': {'avx2', 'fma'},
+    'avx512': {'avx2', 'fma', 'avx512f', 'avx512bw', 'avx512dq', 'avx512vl'},
+}
+
+EVERY_PROBLEM = '''
+import sys
+import numpy as np
+import calls, pyconv
+from problems import PROBLEMS, expected
+
+first, step = map(int, sys.argv[1:])
+for problem in PROBLEMS[first::step]:
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        data, wanted = problem.integers(dtype), expected(problem.name)
+        try:
+            for answer, exact in zip(calls.three_maps(problem, data.x, data.w, data.y), wanted):
+                calls.assert_equal(answer, exact, dtype)
+        except AssertionError as error:
+            raise AssertionError(f'{problem.name}, {dtype}') from error
+print(pyconv.show_config() or '')
+'''
+
+
+def lacks(level):
+    """What this processor does not have of a level, as far as the system tells."""
+    try:
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+    except OSError:
+        return set() if level == 'portable' else {'a list of what the processor has'}
+    flags = {word for line in lines if line.startswith(('flags', 'Features')) for word in line.split()}
+    return LEVELS[level] - flags
+
+
+@pytest.mark.parametrize('level', LEVELS)
+def test_every_problem_on_every_instruction_set(level, run_python):
+    if missing := lacks(level):
+        pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
+    assert level in run_python(EVERY_PROBLEM, 0, 1, PYCONV_CPU_LEVEL=level, OMP_NUM_THREADS='2', timeout=120)
+
+
+@pytest.mark.parametrize('level', LEVELS)
+def test_bits_on_every_instruction_set(level, run_python):
+    """Invariance of bits is a promise of each level, not only of the one in use."""
+    if missing := lacks(level):
+        pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
+    run_python(BITS, PYCONV_CPU_LEVEL=level, OMP_NUM_THREADS='1', timeout=120)
+
+
+BITS = '''
+import numpy as np
+import calls, pyconv
+from problems import LAYERS, VARIED
+
+for problem in VARIED + LAYERS:
+    for dtype in (np.float32, np.float64):
+        data = problem.floats(dtype)
+        one = calls.three_maps(problem, data.x, data.w, data.y)
+        with pyconv.num_threads(3):
+            for many, alone in zip(calls.three_maps(problem, data.x, data.w, data.y), one):
+                calls.assert_same_bits(many, alone)
+        calls.assert_same_bits(calls.forward(problem, data.x[-1], data.w), one[0][-1])
+        calls.assert_same_bits(calls.grad_input(problem, data.w, data.y[-1]), one[1][-1])
+'''
+
+
+def test_an_unknown_instruction_set_is_refused(spawn):
+    child = spawn('import pyconv', PYCONV_CPU_LEVEL='abacus')
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode != 0
+    assert 'PYCONV_CPU_LEVEL must ' in errors and 'abacus' in errors
+
+
+def test_the_list_of_problems_is_the_list():
+    assert len(PROBLEMS) == len(BY_NAME) > 250

@@ -1,0 +1,422 @@
+"""pyconv.torch: values, three orders of derivatives, what is saved, computed and copied, and errors."""
+import numpy as np
+import pytest
+import torch
+from torch.autograd import Function, grad, gradcheck, gradgradcheck
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import saved_tensors_hooks
+
+import pyconv
+import pyconv.torch as door
+from calls import assert_equal, per_channel
+from problems import PADDINGS, TRANSPOSED, VARIED, expected
+from reference import channel_sum, named_or_numeric_padding
+
+CONV = {1: door.conv1d, 2: door.conv2d, 3: door.conv3d}
+TRANSPOSE = {1: door.conv_transpose1d, 2: door.conv_transpose2d, 3: door.conv_transpose3d}
+SHAPES = list({problem.name: problem for problem in (*VARIED, *PADDINGS, *TRANSPOSED)}.values())
+TORCH_CONV = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
+TORCH_TRANSPOSE = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
+
+
+def tensors(*arrays):
+    """Leaves that share the arrays' memory and want gradients."""
+    return [torch.from_numpy(array).requires_grad_() for array in arrays]
+
+
+def transposed_settings(problem):
+    """Of conv_transpose without output_size, which torch's signature has not."""
+    padding, output_padding = problem.transposed_padding
+    return {'stride': problem.stride, 'padding': padding, 'output_padding': output_padding, 'groups': problem.groups,
+            'dilation': problem.dilation}
+
+
+# values
+
+
+@pytest.mark.parametrize('problem', SHAPES, ids=str)
+def test_convolution_and_its_gradients(problem, dtype):
+    data, wanted = problem.integers(dtype), expected(problem.name)
+    x, w, b = tensors(data.x, data.w, data.b)
+    y = CONV[problem.rank](x, w, b, **problem.keywords)
+    assert_equal(y.detach().numpy(), wanted.forward + per_channel(data.b, problem.rank), dtype)
+    y.backward(torch.from_numpy(data.y))
+    answers = wanted.grad_input, wanted.grad_weight, channel_sum(data.y)
+    for tensor, answer in zip((x, w, b), answers):
+        assert_equal(tensor.grad.numpy(), answer, dtype)
+
+
+@pytest.mark.parametrize('problem', SHAPES, ids=str)
+def test_transposed_convolution_and_its_gradients(problem, dtype):
+    data, wanted = problem.integers(dtype), expected(problem.name)
+    y, w, c = tensors(data.y, data.w, data.c)
+    x = TRANSPOSE[problem.rank](y, w, c, **transposed_settings(problem))
+    assert_equal(x.detach().numpy(), wanted.grad_input + per_channel(data.c, problem.rank), dtype)
+    x.backward(torch.from_numpy(data.x))
+    answers = wanted.forward, wanted.grad_weight, channel_sum(data.x)
+    for tensor, answer in zip((y, w, c), answers):
+        assert_equal(tensor.grad.numpy(), answer, dtype)
+
+
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_without_batch_axis(problem):
+    data, wanted = problem.integers(), expected(problem.name)
+    x, w, b, y, c = tensors(data.x[-1], data.w, data.b, data.y[-1], data.c)
+    answer = CONV[problem.rank](x, w, b, **problem.keywords)
+    assert_equal(answer.detach().numpy(), wanted.forward[-1] + per_channel(data.b, problem.rank), data.x.dtype)
+    answer.backward(y.detach())
+    assert_equal(x.grad.numpy(), wanted.grad_input[-1], data.x.dtype)
+    assert_equal(b.grad.numpy(), channel_sum(data.y[-1:]), data.x.dtype)
+    answer = TRANSPOSE[problem.rank](y, w, c, **transposed_settings(problem))
+    answer.backward(x.detach())
+    assert_equal(y.grad.numpy(), wanted.forward[-1], data.x.dtype)
+    assert_equal(c.grad.numpy(), channel_sum(data.x[-1:]), data.x.dtype)
+
+
+def torch_takes(padding):
+    """Whether torch knows this form of padding and gives it the same meaning whatever the stride."""
+    return padding == 'valid' or isinstance(padding, int) or all(isinstance(pad, int) for pad in padding)
+
+
+@pytest.mark.parametrize('problem', [problem for problem in SHAPES if torch_takes(problem.padding)], ids=str)
+def test_positional_arguments_mean_what_they_mean_to_torch(problem):
+    data = problem.integers()
+    x, w, y, b, c = (torch.from_numpy(array) for array in data)
+    settings = problem.stride, problem.padding, problem.dilation, problem.groups
+    assert torch.equal(CONV[problem.rank](x, w, b, *settings), TORCH_CONV[problem.rank](x, w, b, *settings))
+    settings = tuple(transposed_settings(problem).values())
+    if torch_takes(settings[1]):
+        answer = TRANSPOSE[problem.rank](y, w, c, *settings)
+        assert torch.equal(answer, TORCH_TRANSPOSE[problem.rank](y, w, c, *settings))
+
+
+@pytest.mark.parametrize('kernel', [(3, 5), (1, 3)], ids=str)
+def test_same_is_torch_s_at_stride_one(kernel):
+    x, w = torch.arange(60.0).reshape(1, 2, 5, 6), torch.ones(2, 2, *kernel)
+    assert torch.equal(door.conv2d(x, w, padding='same'), torch.conv2d(x, w, padding='same'))
+
+
+# derivatives
+
+# rank, transposed, input, weight, settings: small, since a numerical derivative calls for each element
+DERIVATIVES = {
+    '1d': (1, False, (2, 2, 5), (3, 2, 3), {}),
+    'strided': (1, False, (1, 2, 8), (2, 2, 3), {'stride': 3, 'padding': 1}),
+    'padded': (2, False, (1, 1, 3, 4), (2, 1, 2, 3), {'padding': (1, 2)}),
+    'pairs': (2, False, (1, 1, 4, 5), (2, 1, 2, 3), {'padding': ((-1, 2), (2, 0)), 'stride': (2, 1)}),
+    'same': (2, False, (1, 1, 3, 5), (2, 1, 2, 2), {'padding': 'same', 'stride': 2}),
+    'causal': (1, False, (1, 2, 6), (2, 2, 3), {'padding': 'causal', 'dilation': 2}),
+    'dilated': (2, False, (1, 1, 5, 4), (2, 1, 2, 2), {'dilation': (3, 2), 'padding': 1}),
+    'grouped': (1, False, (1, 4, 5), (6, 2, 2), {'groups': 2, 'stride': 2}),
+    'depthwise': (2, False, (1, 2, 3, 3), (4, 1, 2, 2), {'groups': 2, 'padding': 1}),
+    '3d': (3, False, (1, 1, 3, 2, 3), (2, 1, 2, 2, 2), {'stride': (2, 1, 1), 'padding': (1, 0, 1)}),
+    'no batch': (1, False, (2, 5), (2, 2, 3), {'padding': 'full', 'stride': 2}),
+    'transposed': (1, True, (2, 3, 3), (3, 2, 3), {}),
+    'transposed strided': (2, True, (1, 2, 2, 3), (2, 1, 2, 3), {'stride': (2, 3), 'padding': (0, 1)}),
+    'transposed output padding': (1, True, (1, 2, 3), (2, 2, 3), {'stride': 3, 'padding': 1, 'output_padding': 2}),
+    'transposed output padding above stride':
+        (1, True, (1, 2, 3), (2, 1, 2), {'stride': 2, 'padding': 1, 'output_padding': 3, 'dilation': 4}),
+    'transposed dilated grouped': (1, True, (1, 4, 3), (4, 2, 2), {'stride': 2, 'dilation': 3, 'groups': 2}),
+    'transposed depthwise': (2, True, (1, 2, 2, 2), (2, 1, 3, 2), {'stride': 2, 'padding': 1, 'groups': 2}),
+    'transposed same': (1, True, (1, 2, 4), (2, 1, 3), {'stride': 2, 'padding': 'same'}),
+    'transposed 3d': (3, True, (1, 2, 1, 2, 2), (2, 1, 2, 1, 2), {'stride': (2, 1, 2), 'output_padding': (1, 0, 0)}),
+}
+FROZEN = {'none frozen': (), 'input frozen': (0,), 'weight frozen': (1,), 'no bias': (2,)}
+
+
+def operands_of(name):
+    """Input, weight and bias in float64, leaves that want no gradient."""
+    rank, transposed, input_shape, weight_shape, settings = DERIVATIVES[name]
+    channels = weight_shape[1] * settings.get('groups', 1) if transposed else weight_shape[0]
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64)
+            for shape in (input_shape, weight_shape, (channels,))]
+
+
+def case_of(name, frozen=()):
+    """(function of the tensors that are not frozen, those tensors); a frozen bias is none at all."""
+    rank, transposed, *_, settings = DERIVATIVES[name]
+    conv, operands = (TRANSPOSE if transposed else CONV)[rank], operands_of(name)
+
+    def function(*free):
+        free = iter(free)
+        given = [tensor if place in frozen else next(free) for place, tensor in enumerate(operands)]
+        return conv(*given[:2], None if 2 in frozen else given[2], **settings)
+
+    return function, [tensor.requires_grad_() for place, tensor in enumerate(operands) if place not in frozen]
+
+
+def first_gradients(function):
+    """The function of (free tensors, grad_output) that gives the gradients to the free tensors."""
+    def gradients(*free_and_grad_output):
+        *free, grad_output = free_and_grad_output
+        return grad(function(*free), free, grad_output, create_graph=True)
+    return gradients
+
+
+@pytest.mark.parametrize('frozen', FROZEN.values(), ids=FROZEN)
+@pytest.mark.parametrize('name', DERIVATIVES)
+def test_first_and_second_derivatives(name, frozen):
+    function, free = case_of(name, frozen)
+    assert gradcheck(function, free)
+    assert gradgradcheck(function, free)
+
+
+@pytest.mark.parametrize('frozen', FROZEN.values(), ids=FROZEN)
+@pytest.mark.parametrize('name', DERIVATIVES)
+def test_third_derivatives(name, frozen):
+    function, free = case_of(name, frozen)
+    # of the cube, so that no derivative up to the third is zero for want of a mixed term
+    gradients = first_gradients(lambda *free: function(*free) ** 3)
+    shape = function(*free).shape
+    grad_output = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert gradgradcheck(gradients, [*free, grad_output.requires_grad_()])
+
+
+def torch_formulation(name):
+    """The function of input, weight and bias in torch's operations, padded and cropped apart from the convolution.
+
+    (torch 2.13 raises at the third derivative of a transposed convolution with output_padding.)
+    """
+    rank, transposed, input_shape, (_, _, *kernel), settings = DERIVATIVES[name]
+    stride, dilation = (np.broadcast_to(settings.get(word, 1), rank).tolist() for word in ('stride', 'dilation'))
+    padding, groups = settings.get('padding', 0), settings.get('groups', 1)
+    size = input_shape[-rank:]
+    if transposed and padding == 'same':
+        pads = transposed_same(size, kernel, stride, dilation)
+    else:
+        pads = named_or_numeric_padding(padding, size, kernel, stride, dilation)
+
+    def pad(tensor, sign, extra):
+        around = zip(pads, np.broadcast_to(extra, rank).tolist())
+        flat = [[sign * lo, sign * hi + more] for (lo, hi), more in around]
+        return torch.nn.functional.pad(tensor, sum(reversed(flat), []))
+
+    def convolution(x, w, b):
+        return TORCH_CONV[rank](pad(x, 1, 0), w, b, stride, 0, dilation, groups)
+
+    def transposed_convolution(x, w, b):
+        whole = TORCH_TRANSPOSE[rank](x, w, None, stride, 0, 0, groups, dilation)
+        return pad(whole, -1, settings.get('output_padding', 0)) + b.reshape(-1, *(1,) * rank)
+
+    return transposed_convolution if transposed else convolution
+
+
+def transposed_same(size, kernel, stride, dilation):
+    """(lo, hi) of every axis with which the output of a transposed convolution is as long as input times stride."""
+    totals = [d * (k - 1) + 1 - s for k, s, d in zip(kernel, stride, dilation)]
+    return [(total // 2, total - total // 2) for total in totals]
+
+
+def nested_gradients(function, operands):
+    """The gradients of three orders, each those of a weighted sum of the ones before, starting from a cube."""
+    generator = torch.Generator().manual_seed(2)
+    leaves = [tensor.clone().requires_grad_() for tensor in operands]
+    orders, results = [], [function(*leaves) ** 3]
+    for _ in range(3):
+        weighted = sum((r * torch.randn(r.shape, generator=generator, dtype=r.dtype)).sum() for r in results)
+        results = grad(weighted, leaves, create_graph=True)
+        orders.append(results)
+    return orders
+
+
+@pytest.mark.parametrize('name', DERIVATIVES)
+def test_three_orders_are_those_of_torch_s_operations(name):
+    operands = operands_of(name)
+    answers = nested_gradients(case_of(name)[0], operands)
+    for ours, theirs in zip(answers, nested_gradients(torch_formulation(name), operands)):
+        for answer, wanted in zip(ours, theirs):
+            # sums of some hundred products: far above their rounding, far below an error
+            torch.testing.assert_close(answer, wanted, rtol=1e-10, atol=1e-10)
+
+
+class Seed(Function):
+    """A user's own convolution over the plain functions."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return torch.from_numpy(pyconv.conv2d(x.detach().numpy(), w.detach().numpy(), stride=2, padding=1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        x, w, y = (tensor.detach().numpy() for tensor in (*ctx.saved_tensors, grad_output))
+        return (torch.from_numpy(pyconv.conv2d_input(x.shape, w, y, stride=2, padding=1)),
+                torch.from_numpy(pyconv.conv2d_weight(x, w.shape, y, stride=2, padding=1)))
+
+
+def test_an_own_function_over_arrays():
+    x, w = torch.randn(2, 1, 2, 5, 4, dtype=torch.float64)[:, 0], torch.randn(3, 2, 3, 3, dtype=torch.float64)
+    assert gradcheck(Seed.apply, (x.requires_grad_(), w.requires_grad_()))
+
+
+# what is saved and computed
+
+
+class Calls(list):
+    """The maps that were computed."""
+
+    def take(self):
+        taken = sorted(self)
+        self.clear()
+        return taken
+
+
+@pytest.fixture
+def maps_computed(monkeypatch):
+    """The names of the maps, as they are computed."""
+    calls, evaluate = Calls(), door.evaluate
+
+    def counting(geometry, dtype, results, *rest):
+        calls.extend(map for result in results for map, *_ in result.terms)
+        return evaluate(geometry, dtype, results, *rest)
+
+    monkeypatch.setattr(door, 'evaluate', counting)
+    return calls
+
+
+WANTED = [(x, w, b) for x in (False, True) for w in (False, True) for b in (False, True)]
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('wanted', WANTED, ids=str)
+def test_only_what_a_wanted_gradient_reads_is_saved_and_computed(wanted, transposed, maps_computed):
+    x, w, b = (torch.randn(shape).requires_grad_(wants) for shape, wants in zip(((2, 3, 6), (3, 3, 2), (3,)), wanted))
+    saved = []
+    with saved_tensors_hooks(lambda tensor: saved.append(tensor.data_ptr()) or tensor, lambda tensor: tensor):
+        y = (door.conv_transpose1d if transposed else door.conv1d)(x, w, b)
+    assert saved == [tensor.data_ptr() for tensor, asked in ((x, wanted[1]), (w, wanted[0])) if asked]
+    forward, to_input = ('grad_input', 'forward') if transposed else ('forward', 'grad_input')
+    assert maps_computed.take() == [forward]
+    if any(wanted):
+        y.sum().backward()
+    assert maps_computed.take() == sorted([to_input] * wanted[0] + ['grad_weight'] * wanted[1])
+    assert [tensor.grad is not None for tensor in (x, w, b)] == list(wanted)
+
+
+def test_second_order_saves_and_computes_for_what_is_free_alone(maps_computed):
+    x, w = torch.randn(2, 3, 6, requires_grad=True), torch.randn(3, 3, 2)
+    grad_output = torch.ones(2, 3, 5, requires_grad=True)
+    y = door.conv1d(x, w)
+    saved = []
+    with saved_tensors_hooks(lambda tensor: saved.append(tensor.data_ptr()) or tensor, lambda tensor: tensor):
+        [grad_x] = grad(y, x, grad_output, create_graph=True)
+    assert saved == [w.data_ptr()]
+    maps_computed.clear()
+    grad(grad_x.sum(), grad_output)
+    assert maps_computed == ['forward']
+
+
+def test_nothing_is_saved_without_gradients():
+    x, w = torch.randn(2, 3, 6, requires_grad=True), torch.randn(3, 3, 2, requires_grad=True)
+    saved = []
+    with saved_tensors_hooks(saved.append, lambda tensor: tensor), torch.no_grad():
+        assert not door.conv1d(x, w).requires_grad
+    assert saved == []
+
+
+def test_a_weight_changed_in_place_before_backward_is_noticed():
+    x, w = torch.randn(2, 3, 6, requires_grad=True), torch.randn(3, 3, 2, requires_grad=True)
+    y = door.conv1d(x, w)
+    with torch.no_grad():
+        w.mul_(2)
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        y.sum().backward()
+
+
+# memory
+
+
+@pytest.fixture
+def arrays_met(monkeypatch):
+    """(addresses of the operands, address of the result) of each map, as they are computed."""
+    met, evaluate = [], door.evaluate
+
+    def recording(geometry, dtype, results, *rest):
+        answers = evaluate(geometry, dtype, results, *rest)
+        [(_, first, second)] = results[0].terms
+        met.append(({first.ctypes.data, second.ctypes.data}, answers[0].ctypes.data))
+        return answers
+
+    monkeypatch.setattr(door, 'evaluate', recording)
+    return met
+
+
+@pytest.mark.parametrize('function', [door.conv2d, door.conv_transpose2d], ids=['plain', 'transposed'])
+def test_arrays_are_the_tensors_own_memory(function, arrays_met):
+    x, w = torch.randn(2, 3, 6, 6, requires_grad=True), torch.randn(3, 3, 2, 2, requires_grad=True)
+    y = function(x, w, stride=2)
+    grad_output = torch.randn(y.shape)
+    grad_x, grad_w = grad(y, (x, w), grad_output)
+    a, b, c = x.data_ptr(), w.data_ptr(), grad_output.data_ptr()
+    assert arrays_met == [({a, b}, y.data_ptr()), ({b, c}, grad_x.data_ptr()), ({a, c}, grad_w.data_ptr())]
+
+
+LAYOUTS = {
+    'channels last': lambda: torch.randn(2, 3, 5, 6).to(memory_format=torch.channels_last),
+    'transposed axes': lambda: torch.randn(2, 3, 6, 5).transpose(2, 3),
+    'every other cell': lambda: torch.randn(2, 3, 10, 12)[:, :, ::2, 1::2],
+    'stride zero': lambda: torch.randn(2, 3, 1, 6).expand(2, 3, 5, 6),
+    'negated view': lambda: torch.randn(2, 3, 5, 6, dtype=torch.complex64).conj().imag,
+    'parameter': lambda: torch.nn.Parameter(torch.randn(2, 3, 5, 6)),
+    'batch 0': lambda: torch.randn(0, 3, 5, 6),
+}
+
+
+@pytest.mark.parametrize('make', LAYOUTS.values(), ids=LAYOUTS)
+def test_layouts(make):
+    x, w, b = make(), torch.randn(4, 3, 3, 2, requires_grad=True), torch.randn(4, requires_grad=True)
+    plain = x.detach().resolve_neg().contiguous()
+    answer, wanted = door.conv2d(x, w, b), door.conv2d(plain, w, b)
+    assert answer.is_contiguous() and torch.equal(answer, wanted)
+    for ours, theirs in zip(grad(answer.sum(), (w, b)), grad(wanted, (w, b), torch.ones(wanted.shape))):
+        assert torch.equal(ours, theirs)
+
+
+def test_no_argument_is_changed():
+    x, w, b = torch.randn(2, 3, 6, requires_grad=True), torch.randn(3, 3, 2, requires_grad=True), torch.randn(3)
+    before = [tensor.detach().clone() for tensor in (x, w, b)]
+    for function in (door.conv1d, door.conv_transpose1d):
+        function(x, w, b).sum().backward()
+    assert all(map(torch.equal, before, (x.detach(), w.detach(), b)))
+
+
+# errors
+
+X, W, B = torch.ones(1, 2, 5), torch.ones(3, 2, 2), torch.ones(3)
+KIND_ERRORS = {
+    'array': ((X.numpy(), W, B), 'input must be a torch.Tensor; got ndarray'),
+    'none': ((X, None, B), 'weight must be a torch.Tensor; got NoneType'),
+    'list': ((X, W, [1.0, 2.0, 3.0]), 'bias must be a torch.Tensor; got list'),
+    'elsewhere': ((X.to('meta'), W, B), 'input must be a dense tensor on the CPU; got torch.strided on meta'),
+    'sparse': ((X, W.to_sparse(), B), 'weight must be a dense tensor on the CPU; got torch.sparse_coo on cpu'),
+    'half': ((X.half(), W, B), 'input must have dtype torch.float32 or torch.float64; got torch.float16'),
+    'bfloat16': ((X, W, B.bfloat16()), 'bias must have dtype torch.float32 or torch.float64; got torch.bfloat16'),
+    'integers': ((X.long(), W, B), 'input must have dtype torch.float32 or torch.float64; got torch.int64'),
+    'complex': ((X, W.cfloat(), B), 'weight must have dtype torch.float32 or torch.float64; got torch.complex64'),
+    'mixed': ((X, W.double(), B), 'weight must have the dtype of input, torch.float32; got torch.float64'),
+    'mixed bias': ((X, W, B.double()), 'bias must have the dtype of input, torch.float32; got torch.float64'),
+}
+
+
+@pytest.mark.parametrize('function', [door.conv1d, door.conv_transpose1d], ids=['plain', 'transposed'])
+@pytest.mark.parametrize(('arguments', 'text'), KIND_ERRORS.values(), ids=KIND_ERRORS)
+def test_a_wrong_kind_of_tensor_is_a_type_error(function, arguments, text):
+    with pytest.raises(TypeError) as error:
+        function(*arguments)
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize('wrong', [
+    {'weight': torch.ones(3, 2, 2, 2)}, {'weight': torch.ones(3, 1, 2)}, {'bias': torch.ones(2)}, {'stride': 0},
+    {'padding': -1}, {'padding': 'reflect'}, {'dilation': 9}, {'groups': 2}, {'stride': 1.5},
+], ids=str)
+def test_shapes_and_settings_are_refused_in_the_words_of_the_plain_function(wrong):
+    tensors = {'input': X, 'weight': W, **wrong}
+    arrays = {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in tensors.items()}
+    with pytest.raises((TypeError, ValueError)) as ours:
+        door.conv1d(**tensors)
+    with pytest.raises(ours.type) as plain:
+        pyconv.conv1d(**arrays)
+    assert str(ours.value) == str(plain.value)

@@ -1,0 +1,69 @@
+"""What looks wrong but is right: batches, channels and inputs of nothing, long strides, lists alone, outs in tuples."""
+import numpy as np
+import pytest
+
+import pyconv
+
+F32 = np.float32
+X, W, Y, B = np.ones((1, 2, 5, 5)), np.ones((3, 2, 3, 3)), np.ones((1, 3, 3, 3)), np.ones(3)
+RNG = np.random.default_rng(0)
+DATA = [RNG.integers(-3, 4, array.shape) for array in (X, W, Y, B)]
+
+
+@pytest.mark.parametrize('layout', [
+    np.asfortranarray, lambda array: np.repeat(array, 2, -1)[..., ::2],
+    lambda array: array.astype(array.dtype.newbyteorder('>')),
+], ids=['Fortran', 'gaps', 'big-endian'])
+def test_outs_of_the_functions_with_many_results(layout, dtype):
+    x, w, y, b = (array.astype(dtype) for array in DATA)
+    outs = [layout(np.full(array.shape, np.nan, dtype)) for array in (y, x, w, b)]
+    arguments = (y, x, w, 1, 0, 1, False, 0, 1, (True, True, True))
+    found = pyconv.convolution_backward(*arguments, out=tuple(outs[1:]))
+    for out, result, wanted in zip(outs[1:], found, pyconv.convolution_backward(*arguments)):
+        assert result is out and np.array_equal(out, wanted)
+    tangents = (x, w, b, y, w, x, 1, 0, 1, False, 0, 1, (True, True, True))
+    found = pyconv.convolution_double_backward(*tangents, out=[outs[0], outs[1], None])
+    for result, wanted in zip(found, pyconv.convolution_double_backward(*tangents)):
+        assert np.array_equal(result, wanted)
+
+
+def test_lists_alone_and_beside_an_array():
+    assert pyconv.conv1d([[1, 2, 3]], np.ones((1, 1, 2), F32)).dtype == F32
+    assert pyconv.conv1d([[1, 2, 3]], np.ones((1, 1, 2)), [1]).tolist() == [[4, 6]]
+    assert pyconv.conv1d([[1.0, 2.0, 3.0]], [[[1, 1]]]).tolist() == [[3, 5]]
+
+
+@pytest.mark.parametrize('transposed', [False, True])
+def test_batch_of_nothing(transposed, dtype):
+    x, w, y, b = (np.ones(array.shape, dtype) for array in (X, W, Y, B))
+    u, v, c = (y[:0], x[:0], b[:2]) if transposed else (x[:0], y[:0], b)
+    settings = (1, 0, 1, transposed, 0, 1)
+    assert pyconv.convolution(u, w, c, *settings).shape == v.shape
+    mask = (True, True, True)
+    grads = pyconv.convolution_backward(v, u, w, *settings, mask)
+    for found, wanted in zip(grads, (u, np.zeros_like(w), np.zeros_like(c))):
+        assert found.dtype == dtype and np.array_equal(found, wanted)
+    second = pyconv.convolution_double_backward(u, w, c, v, w, u, *settings, mask)
+    for found, wanted in zip(second, (v, u, np.zeros_like(w))):
+        assert found.dtype == dtype and np.array_equal(found, wanted)
+    assert pyconv.unfold(x[:0], 3).shape == (0, 18, 9) and pyconv.fold(np.ones((0, 18, 9)), 5, 3).shape == (0, 2, 5, 5)
+    assert pyconv.conv2d_weight(None, w.shape, y[:0], finput=np.ones((0, 18, 9), dtype)).tolist() == (0 * w).tolist()
+    assert set(pyconv.workspace((0, 2, 5, 5), W.shape)[:4]) == {0}
+    assert pyconv.conv2d(x[:0], w, finput=np.ones(1, F32)).shape == y[:0].shape
+
+
+def test_no_channels():
+    assert np.array_equal(pyconv.conv2d(X[:, :0], W[:, :0], B), np.broadcast_to(B[:, None, None], Y.shape))
+    assert pyconv.conv2d(X, W[:0]).shape == (1, 0, 3, 3)
+    assert not pyconv.conv2d_input(X.shape, W[:0], Y[:, :0]).any()
+    assert pyconv.conv_bias(Y[:, :0]).shape == (0,)
+
+
+def test_no_cells_but_padding():
+    assert np.array_equal(pyconv.conv1d(np.ones((1, 2, 0)), np.ones((3, 2, 2)), B, padding=1), B.reshape(1, 3, 1))
+    far = pyconv.conv1d(np.ones((1, 2, 1)), np.ones((1, 2, 1)), padding=((2**40, 2**40),), stride=2**40)
+    assert far.tolist() == [[[0, 2, 0]]]
+
+
+def test_stride_beyond_the_input():
+    assert pyconv.conv2d(X, W, stride=2**62).tolist() == np.full((1, 3, 1, 1), 18.0).tolist()
