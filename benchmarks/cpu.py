@@ -6,10 +6,11 @@
 
 Each row is one layer, one dtype and one of the three maps: forward, grad_input, grad_weight. First both libraries'
 results are compared with torch's in float64 (relative Frobenius error; a row where pyconv's is over the limit is marked
-with ! and the run ends with status 1). Then the two take turns in this one process, with the same number of threads,
-on the same NCHW arrays, until the row's time is spent; which of them begins alternates. The times are medians; short
-calls are timed in blocks that begin with an untimed call, so that neither library meets the other's threads still
-spinning or cold caches.
+with ! and the run ends with status 1); in float64 rows that is a comparison with torch itself. Then the two take turns
+in this one process, with the same number of threads, on the same NCHW arrays, until the row's time is spent; which of
+them begins alternates. The times are medians. Before each turn the process sleeps for some milliseconds, the time for
+which OpenMP's threads spin after their work: else each library would pay for the other's. Short calls are timed in
+blocks that begin with an untimed call.
 
 Both sides are called as a user calls them, and allocate their results: torch through torch.nn.functional and
 torch.ops.aten.convolution_backward with a mask for one gradient, pyconv through its plain functions. No workspace, no
@@ -28,6 +29,7 @@ picture.py, which can also draw it again).
 import argparse
 import contextlib
 import datetime
+import io
 import json
 import math
 import multiprocessing
@@ -57,6 +59,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 ERROR_LIMIT = {"float32": 1e-6, "float64": 1e-13}
 ERROR_LIMIT_ON_REQUEST = {"float32": 5e-6, "float64": 1e-12}
 BLOCK_SECONDS = 2e-3
+PAUSE_SECONDS = 5e-3
 LEAST_SAMPLES = 5
 RESULTS = Path(__file__).parent / "results"
 
@@ -68,7 +71,8 @@ def parse_arguments():
                         help=f"all, or some of {', '.join(NETWORKS)} (default: resnet50)")
     parser.add_argument("--dtype", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--maps", nargs="+", default=list(MAPS), choices=MAPS)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="(default: all cores)")
+    parser.add_argument("--threads", type=int, default=pyconv.get_num_threads(),
+                        help="(default: what pyconv starts with, all cores or OMP_NUM_THREADS)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each row (default: 3)")
     parser.add_argument("--algorithm", default="auto", help="pyconv's algorithm= (default: auto)")
     parser.add_argument("--output", type=Path, help="the JSON file, the picture goes beside it")
@@ -165,7 +169,8 @@ def interleaved_medians(calls, seconds: float):
 
 
 def timed_block(call, repeats: int) -> float:
-    """Seconds per call over a block of calls."""
+    """Seconds per call over a block of calls, once the other library's threads have gone to sleep."""
+    time.sleep(PAUSE_SECONDS)
     if repeats > 1:
         call()
     start = time.perf_counter()
@@ -312,6 +317,9 @@ def processor_name() -> str:
 
 def describe(arguments, peak: dict[str, float]) -> dict:
     """What the numbers depend on."""
+    configuration = io.StringIO()
+    with contextlib.redirect_stdout(configuration):
+        pyconv.show_config()
     return {
         "command": " ".join(["python benchmarks/cpu.py", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -326,6 +334,7 @@ def describe(arguments, peak: dict[str, float]) -> dict:
             "python": platform.python_version(),
             **{module.__name__: module.__version__ for module in (pyconv, numpy, torch)},
         },
+        "configuration": configuration.getvalue().splitlines(),
         "peak_flop_per_second": peak,
     }
 
@@ -334,9 +343,9 @@ def main() -> None:
     """Measure, print, write."""
     arguments = parse_arguments()
     peak = measured_peak(arguments.threads)
-    record = describe(arguments, peak)
     torch.set_num_threads(arguments.threads)
     pyconv.set_num_threads(arguments.threads)
+    record = describe(arguments, peak)
     rates = ", ".join(f"{rate / 1e9:.0f} GFLOP/s {name}" for name, rate in peak.items())
     print(f"{record['machine']['processor']}, {arguments.threads} threads; peak {rates}")
     with torch.no_grad():
@@ -346,7 +355,7 @@ def main() -> None:
     print(f"\n{summary_text(record['summary'])}")
     if arguments.output is not None:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+        arguments.output.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         draw(record, arguments.output.with_suffix(".png"))
         print(f"\nwritten: {arguments.output} and {arguments.output.with_suffix('.png').name}")
     wrong = sum(not row["right"] for row in record["rows"])

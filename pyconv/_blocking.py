@@ -1,8 +1,8 @@
 """How a piece is cut for the caches: the positions, rows and depth that one thread works on at a time.
 
-The sizes depend on one sample's geometry and the kernels' tile alone where they decide the order of a sum (`depth` and,
-for grad_weight, everything): so
-the bits are the same for any number of threads and any scratch.
+Whatever decides the order of a sum follows from the geometry and the kernels' tile alone (in forward and grad_input,
+of one sample: the depth; in grad_weight, of all: everything), so the bits are the same for any number of threads, any
+scratch and, for forward and grad_input, any batch.
 """
 
 from collections.abc import Iterator
