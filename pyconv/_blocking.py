@@ -76,9 +76,10 @@ def _candidates(count: Triple, positions: int) -> Iterator[tuple[Triple, int]]:
                 yield tuple(extent), first
 
 
-def _block(piece: Piece, batch: int, positions: int, rows: float, tile: Tile) -> Block:
+def _block(piece: Piece, positions: int, rows: float, tile: Tile) -> Block:
     """The cheapest block by a count of vector operations: products, unrolling, and a fixed cost a block."""
     count = tuple(axis.positions for axis in piece.axes)
+    batch = piece.batch
     if not all(count):
         return 1, (1, 1, 1), 3
     taps = prod(axis.taps for axis in piece.axes)
@@ -104,8 +105,9 @@ def _block(piece: Piece, batch: int, positions: int, rows: float, tile: Tile) ->
     return min(options, key=cost)
 
 
-def gather_blocking(piece: Piece, batch: int, groups: int, rows: int, tile: Tile) -> Blocking:
+def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For forward and grad_input."""
+    batch, rows = piece.batch, piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
     channels = _even(piece.channels, DEPTH // taps)
     width = tile.lanes * tile.vectors
@@ -115,7 +117,7 @@ def gather_blocking(piece: Piece, batch: int, groups: int, rows: int, tile: Tile
     if groups * -(-rows // row_block) * (total / wanted) < TASKS:
         row_block = min(row_block, LEAST_ROWS)
         wanted = min(wanted, _up(total // (TASKS // (groups * -(-rows // row_block)) or 1), width))
-    samples, extent, shared = _fitting(piece, batch, max(width, wanted), rows, channels, tile)
+    samples, extent, shared = _fitting(piece, max(width, wanted), rows, channels, tile)
     blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     if blocks * groups * -(-rows // row_block) < TASKS:
         row_block = min(row_block, max(4 * tile.rows, _up(rows * blocks * groups // TASKS, tile.rows)))
@@ -125,24 +127,25 @@ def gather_blocking(piece: Piece, batch: int, groups: int, rows: int, tile: Tile
     return Blocking(samples, extent, shared, channels, row_block, groups=together)
 
 
-def _fitting(piece: Piece, batch: int, positions: int, rows: float, channels: int, tile: Tile) -> Block:
+def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Tile) -> Block:
     """The block of at most about `positions` positions that fits scratch."""
     while True:
-        block = _block(piece, batch, positions, rows, tile)
+        block = _block(piece, positions, rows, tile)
         size, _ = _scratch(piece, *block, tile.lanes)
         if size * channels * tile.itemsize <= SCRATCH or positions <= tile.lanes:
             return block
         positions //= 2
 
 
-def correlate_blocking(piece: Piece, batch: int, groups: int, columns: int, tile: Tile) -> Blocking:
+def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
+    batch, columns = piece.batch, piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
     few = columns < tile.lanes // 2
     channels = _even(piece.channels, CORRELATE_ROWS // taps)
     column_block = columns if few else _up(_even(columns, CORRELATE_VECTORS * tile.lanes), tile.lanes)
     positions = (128 if few else 16) * tile.lanes
-    samples, extent, shared = _fitting(piece, batch, positions, column_block / tile.lanes, channels, tile)
+    samples, extent, shared = _fitting(piece, positions, column_block / tile.lanes, channels, tile)
     blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     units = groups * -(-columns // column_block) * -(-piece.channels // channels)
     splits = max(1, min(blocks, -(-UNITS // units)))

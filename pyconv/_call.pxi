@@ -39,8 +39,8 @@ cdef class Call:
         """All waves, one after the other; the weights are packed before, for all threads, where there is room."""
         cdef index_t task, tasks
         cdef int wave, i
-        for i in range(self.plan.count if self.has_shared else 0):
-            self.pack(&self.plan.steps[i])
+        if self.has_shared:
+            self.pack()
         for wave in range(self.plan.waves):
             tasks = 0
             for i in range(self.plan.count):
@@ -52,17 +52,23 @@ cdef class Call:
             self.watch.settle()
         return 0
 
-    cdef int pack(self, step_t *step) except -1:
-        cdef index_t task, tasks = self.plan.groups * step.depth_blocks * step.row_blocks
-        if not step.packs:
-            return 0
+    cdef int pack(self) except -1:
+        cdef index_t task, tasks = 0
+        cdef int i
+        for i in range(self.plan.count):
+            tasks += self.plan.steps[i].packs
         for task in prange(tasks, nogil=True, num_threads=self.threads, schedule="dynamic"):
             if not self.watch.look():
-                self.pack_task(step, task)
+                self.pack_any(task)
         return self.watch.settle()
 
-    cdef void pack_task(self, step_t *step, index_t task) noexcept nogil:
+    cdef void pack_any(self, index_t task) noexcept nogil:
+        """One part of the weights of all steps: of which?"""
+        cdef step_t *step = self.plan.steps
         cdef part_t part
+        while task >= step.packs:
+            task = task - step.packs
+            step += 1
         _part(step, task, &part)
         self.plan.kernels.pack_weight(&step.piece, self.weight_at(step, &part), part.row, part.rows, part.channels,
                                       self.panels_at(step, &part))
@@ -76,9 +82,8 @@ cdef class Call:
         return self.source + self.plan.kernels.itemsize * (
             step.piece.source_base + part.group * step.source_group + part.channel * step.piece.source_channel)
 
-    cdef char *target_at(self, const step_t *step, const part_t *part) noexcept nogil:
-        return self.target + self.plan.kernels.itemsize * (
-            step.piece.target_base + part.group * step.target_group + part.row * step.piece.target_channel)
+    cdef char *target_at(self, const step_t *step, index_t group) noexcept nogil:
+        return self.target + self.plan.kernels.itemsize * (step.piece.target_base + group * step.target_group)
 
     cdef char *panels_at(self, const step_t *step, const part_t *part) noexcept nogil:
         """Packed panels lie by group, channels, rows."""
@@ -105,7 +110,7 @@ cdef class Call:
         self.sit(step, thread, &desk)
         part.row = task % step.row_blocks * step.row_block
         part.rows = min(step.row_block, step.rows - part.row)
-        part.group = _decode(step, task // step.row_blocks, self.plan.batch, &block) * step.group_block
+        part.group = _decode(step, task // step.row_blocks, &block) * step.group_block
         groups = min(part.group + step.group_block, self.plan.groups)
         while part.group < groups:
             self.gather_block(step, &part, &block, &desk)
@@ -120,7 +125,7 @@ cdef class Call:
         while True:
             part.channels = min(step.depth_channels, step.channels - part.channel)
             self.unroll(step, part, block, desk)
-            if self.has_shared and step.packs:
+            if self.has_shared and step.packs > 0:
                 panels = self.panels_at(step, part)
             else:
                 kernels.pack_weight(&step.piece, self.weight_at(step, part), part.row, part.rows, part.channels,
@@ -131,9 +136,9 @@ cdef class Call:
             if part.channel >= step.channels:
                 break
         if self.bias != NULL and not step.accumulate:
-            bias = self.bias + kernels.itemsize * (part.group * step.rows + part.row)
-        kernels.store(&step.piece, block, desk.result, step.pitch, part.rows, bias, self.target_at(step, part),
-                      self.accumulate or step.accumulate)
+            bias = self.bias + kernels.itemsize * part.group * step.biases
+        kernels.store(&step.piece, block, desk.result, step.pitch, part.row, part.rows, bias,
+                      self.target_at(step, part.group), self.accumulate or step.accumulate)
 
     cdef void sit(self, const step_t *step, int thread, desk_t *desk) noexcept nogil:
         cdef index_t item = self.plan.kernels.itemsize
@@ -214,7 +219,7 @@ cdef class Call:
                                char *result) noexcept nogil:
         """result <- the sum over one split of the blocks of positions."""
         cdef const kernels_t *kernels = self.plan.kernels
-        cdef char *target = self.target_at(step, part)
+        cdef char *target = self.target_at(step, part.group) + part.row * step.piece.target_channel * kernels.itemsize
         cdef block_t block
         cdef index_t which, first = step.block_count * split // step.splits
         cdef index_t last = step.block_count * (split + 1) // step.splits
@@ -224,7 +229,7 @@ cdef class Call:
         for which in range(first, last):
             if self.watch.look():
                 return
-            _decode(step, which, self.plan.batch, &block)
+            _decode(step, which, &block)
             self.unroll(step, part, &block, desk)
             positions = desk.layout.positions
             if step.few:

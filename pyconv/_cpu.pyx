@@ -130,7 +130,6 @@ def unfold(geometry, input, columns, fold, threads=None):
     cdef const kernels_t *kernels = _kernels(input.dtype)
     cdef Watch watch = Watch()
     cdef piece_t piece
-    found = _pieces.pieces("forward", geometry._replace(groups=geometry.in_channels, out_channels=geometry.in_channels))
     cdef index_t item = kernels.itemsize, planes = geometry.batch * geometry.in_channels, task
     cdef index_t plane = prod(geometry.input_size) * item, taps = prod(geometry.kernel_size)
     cdef index_t column = prod(geometry.output_size) * item
@@ -138,10 +137,7 @@ def unfold(geometry, input, columns, fold, threads=None):
     cdef char *cells = _data(input)
     cdef char *to = _data(columns)
     cdef int number = _process_threads if threads is None else threads
-    cdef int a
-    _fill_piece(&piece, found[0])
-    for a in range(3):
-        piece.axis[a].taps = geometry.kernel_size[a]  # all of them, where a plan would cut them into boxes
+    _fill_piece(&piece, _pieces.whole_piece(geometry))
     if fold:
         for task in prange(planes * depth * height, nogil=True, num_threads=number, schedule="static"):
             if not watch.look():

@@ -14,6 +14,9 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t target_stride[3]
         index_t weight_base, weight_row, weight_channel
         index_t weight_stride[3]
+        index_t row_taps[3]
+        index_t row_stride[3]
+        int turned
     ctypedef struct block_t:
         index_t sample, samples
         index_t start[3]
@@ -33,7 +36,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*pack_weight)(const piece_t *, const void *, index_t, index_t, index_t, void *) noexcept nogil
         void (*multiply)(index_t, index_t, index_t, const void *, const index_t *, const void *, void *, index_t,
                          int) noexcept nogil
-        void (*store)(const piece_t *, const block_t *, const void *, index_t, index_t, const void *, void *,
+        void (*store)(const piece_t *, const block_t *, void *, index_t, index_t, index_t, const void *, void *,
                       int) noexcept nogil
         void (*turn)(const piece_t *, const block_t *, const void *, index_t, void *) noexcept nogil
         void (*compact)(const piece_t *, const block_t *, const void *, index_t, void *, index_t) noexcept nogil

@@ -67,23 +67,48 @@ class Strides(NamedTuple):
     batch: int
     channel: int
     axes: Triple
+    group: int = 0
 
 
 class Piece(NamedTuple):
     """Three axes, the operands' strides, and what becomes of the target: pieces of one wave write different cells."""
 
     axes: Axes
-    channels: int
+    batch: int
+    rows: int  # of a group: target's channels, or their taps
+    channels: int  # of source in a group
     source: Strides
     target: Strides
     weight: Strides  # batch: the stride of target's channel
     wave: int
     accumulate: bool
+    row_taps: tuple[tuple[int, int], ...] = ((1, 0), (1, 0), (1, 0))  # along each axis: how many, stride in target
+    turned: bool = False  # the channels of a cell lie side by side, in source and target
 
 
-def _dense(channels: int, size: Triple) -> Strides:
+class Operands(NamedTuple):
+    """A map's operands as the geometry has them, all axes and all taps."""
+
+    batch: int
+    rows: int
+    channels: int
+    source: Strides
+    target: Strides
+    weight: Strides
+
+
+def _dense(groups: int, channels: int, size: Triple) -> Strides:
     inner = (size[1] * size[2], size[2], 1)
-    return Strides(0, channels * prod(size), prod(size), inner)
+    return Strides(0, groups * channels * prod(size), prod(size), inner, channels * prod(size))
+
+
+def _operands(map: str, g: Geometry) -> Operands:
+    ins, outs, kernel = g.in_channels // g.groups, g.out_channels // g.groups, prod(g.kernel_size)
+    inner = (g.kernel_size[1] * g.kernel_size[2], g.kernel_size[2], 1)
+    x, y = _dense(g.groups, ins, g.input_size), _dense(g.groups, outs, g.output_size)
+    if map == "grad_input":
+        return Operands(g.batch, ins, outs, y, x, Strides(0, kernel, ins * kernel, inner))
+    return Operands(g.batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner))
 
 
 def _forward_axes(g: Geometry, a: int) -> list[Axis]:
@@ -106,14 +131,13 @@ def _grad_input_axes(g: Geometry, a: int) -> list[Axis]:
     return [_phase(g, a, phase) for phase in range(min(g.stride[a], g.input_size[a]))]
 
 
-def _place(
-    axes: Axes, channels: int, source: Strides, target: Strides, weight: Strides, wave: int, accumulate: bool
-) -> Piece:
+def _place(axes: Axes, operands: Operands, wave: int, accumulate: bool) -> Piece:
+    batch, rows, channels, source, target, weight = operands
     return Piece(
-        axes, channels, source,
+        axes, batch, rows, channels, source,
         target._replace(base=sum(x.start * s for x, s in zip(axes, target.axes)),
                         axes=tuple(x.lattice * s for x, s in zip(axes, target.axes))),
-        weight._replace(base=weight.base + sum(x.first * s for x, s in zip(axes, weight.axes)),
+        weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
         wave, accumulate)
 
@@ -128,43 +152,78 @@ def _boxes(axes: Axes) -> Iterator[Axes]:
     yield from product(*reversed(cut))
 
 
-def _operands(map: str, g: Geometry) -> tuple[int, Strides, Strides, Strides]:
-    channels, kernel = g.in_channels // g.groups, prod(g.kernel_size)
-    inner = (g.kernel_size[1] * g.kernel_size[2], g.kernel_size[2], 1)
-    x, y = _dense(g.in_channels, g.input_size), _dense(g.out_channels, g.output_size)
-    if map == "grad_input":
-        return g.out_channels // g.groups, y, x, Strides(0, kernel, channels * kernel, inner)
-    return channels, x, y, Strides(0, channels * kernel, kernel, inner)
-
-
 def pieces(map: str, g: Geometry) -> list[Piece]:
     """The pieces of a map, in waves: those of one wave can run at the same time, wave after wave.
 
-    A piece without taps clears its positions: it leads where a phase of grad_input meets no tap.
+    A piece without taps clears its positions: it leads where some cells of grad_input meet no tap.
     """
-    channels, source, target, weight = _operands(map, g)
-    options = _grad_input_axes if map == "grad_input" else _forward_axes
+    if _is_dense_layer(g):
+        return [_dense_layer(map, g)]
+    if map == "grad_input" and _is_disjoint(g):
+        return _disjoint(g)
     found, fill = [], False
-    for axes in product(*(options(g, a) for a in range(3))):
+    for axes in product(*(_options(map, g, a) for a in range(3))):
         if not all(axis.taps for axis in axes):
             fill = True
             continue
         for wave, box in enumerate(_boxes(axes)):
-            accumulate = wave > 0 and map != "grad_weight"
-            found.append(_place(box, channels, source, target, weight, wave + 1, accumulate))
-    return ([_fill(g, map)] if fill else []) + found
+            found.append(_place(box, _operands(map, g), wave + 1, wave > 0 and map != "grad_weight"))
+    return ([_fill(map, g)] if fill else []) + found
 
 
-def _fill(g: Geometry, map: str) -> Piece:
-    _, source, target, weight = _operands(map, g)
+def _options(map: str, g: Geometry, a: int) -> list[Axis]:
+    return (_grad_input_axes if map == "grad_input" else _forward_axes)(g, a)
+
+
+def _fill(map: str, g: Geometry) -> Piece:
     size = g.input_size if map == "grad_input" else g.output_size
-    axes = tuple(Axis(n, 0, 1, 0, 0, 0) for n in size)
-    return _place(axes, 0, source, target, weight, 0, False)
+    return _place(tuple(Axis(n, 0, 1, 0, 0, 0) for n in size), _operands(map, g)._replace(channels=0), 0, False)
 
 
-def _taps(map: str, g: Geometry) -> list[list[Axis]]:
-    options = _grad_input_axes if map == "grad_input" else _forward_axes
-    return [[axis.clipped(tap) for axis in options(g, a) for tap in range(axis.taps)] for a in range(3)]
+def _is_dense_layer(g: Geometry) -> bool:
+    """Whether the kernel covers the input: one position, each cell under its own tap, as in a fully connected layer."""
+    return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and all(
+        d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size))
+
+
+def _dense_layer(map: str, g: Geometry) -> Piece:
+    """Cells become channels and samples become positions: matrix products, whose operands are turned block by block."""
+    taps, rows, channels = prod(g.kernel_size), g.out_channels // g.groups, g.in_channels // g.groups
+    x = Strides(0, 0, 1, (0, 0, g.in_channels * taps), channels * taps)
+    y = Strides(0, 0, 1, (0, 0, g.out_channels), rows)
+    one = Axis(1, 1, 1, 0, 0, 1)
+    axes = (one, one, Axis(g.batch, g.batch, 1, 0, 0, 1))
+    weight = Strides(0, channels * taps, 1, (0, 0, 0))
+    if map != "grad_input":
+        return Piece(axes, 1, rows, channels * taps, x, y, weight, 1, False, turned=True)
+    weight = weight._replace(batch=1, channel=channels * taps)
+    x = x._replace(channel=taps)
+    return Piece(axes, 1, channels * taps, rows, y, x, weight, 1, False, ((1, 0), (1, 0), (taps, 1)), True)
+
+
+def _is_disjoint(g: Geometry) -> bool:
+    """Whether no two taps of any positions meet in a cell, and none falls outside the input."""
+    return g.kernel_size != (1, 1, 1) and not touches_padding("forward", g) and all(
+        y == 1 or s > d * (k - 1) for y, s, d, k in zip(g.output_size, g.stride, g.dilation, g.kernel_size))
+
+
+def _disjoint(g: Geometry) -> list[Piece]:
+    """grad_input as one matrix product whose rows are the taps of a channel, stored cell by cell."""
+    whole = _operands("grad_input", g)
+    kernel = prod(g.kernel_size)
+    axes = tuple(Axis(n, n, 1, 0, 0, 1, -p, s) for n, p, s in zip(g.output_size, g.padding, g.stride))
+    piece = _place(axes, whole, 1, False)
+    piece = piece._replace(
+        rows=whole.rows * kernel, weight=Strides(0, 1, whole.rows * kernel, (0, 0, 0)),
+        row_taps=tuple((k, d * s) for k, d, s in zip(g.kernel_size, g.dilation, whole.target.axes)))
+    covered = g.stride == g.kernel_size and all(
+        n == s * y for n, s, y in zip(g.input_size, g.stride, g.output_size)) and not any(g.padding)
+    return [piece] if covered else [_fill("grad_input", g), piece]
+
+
+def _taps(map: str, g: Geometry) -> Iterator[Axes]:
+    return product(*([axis.clipped(tap) for axis in _options(map, g, a) for tap in range(axis.taps)]
+                     for a in range(3)))
 
 
 def exact_pieces(map: str, g: Geometry) -> list[Piece]:
@@ -172,38 +231,42 @@ def exact_pieces(map: str, g: Geometry) -> list[Piece]:
 
     For operands with NaN or infinities, where a padded zero would multiply them.
     """
-    channels, source, target, weight = _operands(map, g)
     summed = map != "grad_weight"
-    return ([_fill(g, map)] if summed else []) + [
-        _place(axes, channels, source, target, weight, wave + 1, summed)
-        for wave, axes in enumerate(product(*_taps(map, g)))
+    return ([_fill(map, g)] if summed else []) + [
+        _place(axes, _operands(map, g), wave + 1, summed) for wave, axes in enumerate(_taps(map, g))
         if not summed or all(axis.positions for axis in axes)]
 
 
 def touches_padding(map: str, g: Geometry) -> bool:
-    """Whether any position of any tap lacks its cell."""
-    options = _grad_input_axes if map == "grad_input" else _forward_axes
-    return any(axis.clipped(tap).positions < axis.positions for a in range(3) for axis in options(g, a)
+    """Whether the pieces multiply padding: some position of some tap lacks its cell."""
+    if map == "grad_input" and (_is_dense_layer(g) or _is_disjoint(g)):
+        return False
+    return any(axis.clipped(tap).positions < axis.positions for a in range(3) for axis in _options(map, g, a)
                for tap in {0, axis.taps - 1} if axis.taps)
+
+
+def whole_piece(g: Geometry) -> Piece:
+    """forward with all taps in one piece: what unfold and fold read."""
+    return _place(tuple(_forward_axes(g, a)[0] for a in range(3)), _operands("forward", g), 0, False)
 
 
 def column_pieces(g: Geometry) -> list[Piece]:
     """grad_weight from columns (batch, in_channels * taps, positions): a 1 x 1 convolution of them."""
-    channels, _, target, _ = _operands("grad_weight", g)
-    taps, positions = prod(g.kernel_size), prod(g.output_size)
-    rows = g.in_channels * taps
-    source = Strides(0, rows * positions, positions, target.axes)
+    whole = _operands("grad_weight", g)
+    rows, positions = whole.channels * prod(g.kernel_size), prod(g.output_size)
+    source = Strides(0, g.groups * rows * positions, positions, whole.target.axes, rows * positions)
     axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in g.output_size)
-    return [_place(axes, channels * taps, source, target, Strides(0, channels * taps, 1, (0, 0, 0)), 1, False)]
+    return [_place(axes, whole._replace(channels=rows, source=source, weight=Strides(0, rows, 1, (0, 0, 0))), 1, False)]
 
 
 def exact_column_pieces(g: Geometry) -> list[Piece]:
     """As `exact_pieces`, from columns: a tap's padded positions are left out."""
-    channels, _, target, weight = _operands("grad_weight", g)
+    whole = _operands("grad_weight", g)
     taps, positions = prod(g.kernel_size), prod(g.output_size)
+    columns = Strides(0, g.in_channels * taps * positions, taps * positions, whole.target.axes,
+                      whole.channels * taps * positions)
     found = []
-    for wave, axes in enumerate(product(*_taps("grad_weight", g))):
-        source = Strides(wave * positions, g.in_channels * taps * positions, taps * positions, target.axes)
+    for tap, axes in enumerate(_taps("grad_weight", g)):
         read = tuple(a._replace(size=n, step=1, offset=a.start, tap_step=0) for a, n in zip(axes, g.output_size))
-        found.append(_place(read, channels, source, target, weight, wave + 1, False))
+        found.append(_place(read, whole._replace(source=columns._replace(base=tap * positions)), tap + 1, False))
     return found

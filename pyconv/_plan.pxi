@@ -8,6 +8,7 @@ cdef struct step_t:
     index_t channels, depth_channels, depth_blocks  # of source in a group; summed at a time; and how often
     index_t taps
     index_t rows, row_block, row_blocks  # of target in a group
+    index_t batch, biases  # samples, and biases of a group
     index_t source_group, target_group, weight_group
     index_t splits
     index_t scratch, result, panel, pitch  # elements: unrolled block; its results; packed weights or turned target
@@ -15,7 +16,8 @@ cdef struct step_t:
     index_t offsets  # elements that the offsets of its taps take
     index_t group_block  # small groups that one task does
     index_t tasks
-    int wave, accumulate, few, packs
+    index_t packs  # tasks of packing its weights, none where that would not save work
+    int wave, accumulate, few
 
 
 # A part of the weight: some rows (target's channels) and some of source's channels of one group.
@@ -44,8 +46,10 @@ cdef void _fill_piece(piece_t *piece, found) except *:
         piece.source_stride[a] = found.source.axes[a]
         piece.target_stride[a] = found.target.axes[a]
         piece.weight_stride[a] = found.weight.axes[a]
+        piece.row_taps[a], piece.row_stride[a] = found.row_taps[a]
     piece.source_base, piece.source_batch, piece.source_channel = found.source[:3]
     piece.target_base, piece.target_batch, piece.target_channel = found.target[:3]
+    piece.turned = found.turned
     piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
 
 
@@ -57,7 +61,7 @@ cdef inline index_t _up(index_t n, index_t multiple) noexcept nogil:
     return _parts(n, multiple) * multiple
 
 
-cdef index_t _decode(const step_t *step, index_t which, index_t batch, block_t *block) noexcept nogil:
+cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept nogil:
     """The which-th block of a step, the last one of an axis cut to what is left; gives back what is above blocks."""
     cdef int a
     cdef index_t rest = which
@@ -67,7 +71,7 @@ cdef index_t _decode(const step_t *step, index_t which, index_t batch, block_t *
         block.extent[a] = min(step.block.extent[a], step.piece.count[a] - block.start[a])
         rest //= step.blocks[a + 1]
     block.sample = rest % step.blocks[0] * step.block.samples
-    block.samples = min(step.block.samples, batch - block.sample)
+    block.samples = min(step.block.samples, step.batch - block.sample)
     return rest // step.blocks[0]
 
 
@@ -87,7 +91,7 @@ cdef class Plan:
     cdef step_t *steps
     cdef int count, waves
     cdef int gathers
-    cdef index_t batch, groups, thread_scratch, shared_scratch, least_scratch
+    cdef index_t groups, thread_scratch, shared_scratch, least_scratch
     cdef double products
     cdef object map, geometry, dtype, exact, columns
     cdef readonly index_t scratch_minimum
@@ -96,8 +100,8 @@ cdef class Plan:
         self.kernels = _kernels(dtype)
         self.map, self.geometry, self.dtype, self.columns = map, geometry, dtype, columns
         self.gathers = map != "grad_weight"
-        self.batch, self.groups = geometry.batch, geometry.groups
-        self.exact = None if exact or not _pieces.touches_padding(map, geometry) else ()
+        self.groups = geometry.groups
+        self.exact = () if _pieces.touches_padding(map, geometry) and not exact else None
         if columns:
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
@@ -117,13 +121,12 @@ cdef class Plan:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
         geometry = self.geometry
         tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
-        target_channels = geometry.in_channels if self.map == "grad_input" else geometry.out_channels
         cdef index_t line = LINE // self.kernels.itemsize
         cdef layout_t layout
         cdef int a
         choose = _blocking.gather_blocking if self.gathers else _blocking.correlate_blocking
-        step.rows = target_channels // self.groups
-        blocking = choose(piece, self.batch, self.groups, step.rows, tile)
+        step.rows, step.batch = piece.rows, piece.batch
+        blocking = choose(piece, self.groups, tile)
         _fill_piece(&step.piece, piece)
         step.wave, step.accumulate = piece.wave, piece.accumulate
         step.few = not self.gathers and step.rows < self.kernels.lanes // 2
@@ -131,12 +134,12 @@ cdef class Plan:
         step.depth_channels = blocking.channels
         step.depth_blocks = max(1, _parts(step.channels, blocking.channels))
         step.row_block, step.row_blocks = blocking.rows, _parts(step.rows, blocking.rows)
-        step.source_group = step.channels * step.piece.source_channel
-        step.target_group = step.rows * step.piece.target_channel
+        step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
+        step.source_group, step.target_group = piece.source.group, piece.target.group
         step.weight_group = geometry.out_channels // self.groups * (geometry.in_channels // self.groups) * prod(
             geometry.kernel_size)
         step.block.samples, step.block.shared = blocking.samples, blocking.shared
-        step.blocks[0] = _parts(self.batch, step.block.samples)
+        step.blocks[0] = _parts(step.batch, step.block.samples)
         step.block_count = step.blocks[0]
         for a in range(3):
             step.block.extent[a] = blocking.extent[a]
@@ -151,14 +154,16 @@ cdef class Plan:
             step.result = _up(step.row_block * step.pitch, line)
             step.panel = _up(depth * min(step.row_block, step.rows), line)
             step.group_block = blocking.groups
-            step.packs = step.taps > 0 and step.block_count > 1
+            step.packs = 0
+            if step.taps > 0 and step.block_count > 1:
+                step.packs = self.groups * step.depth_blocks * step.row_blocks
             step.tasks = step.block_count * step.row_blocks * _parts(self.groups, step.group_block)
         else:
             step.pitch = step.row_block if step.few else _up(step.row_block, self.kernels.lanes)
             step.result = _up(depth * step.pitch, line)
             step.panel = _up((layout.positions + self.kernels.lanes) * step.pitch, line)
             step.tasks = step.depth_blocks * step.row_blocks * self.groups
-        self.products += <double>self.batch * prod(axis.positions for axis in piece.axes) * step.taps * step.channels * (
+        self.products += <double>step.batch * prod(axis.positions for axis in piece.axes) * step.taps * step.channels * (
             step.rows * self.groups)
 
     cdef void _measure(self) except *:

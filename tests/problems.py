@@ -6,7 +6,7 @@ Data are small integers, so that float32 is exact and answers are compared with 
 """
 import math
 import zlib
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -139,7 +139,7 @@ def maps(problem, x, w, y):
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def expected(problem_name):
     """The three maps of a problem's integers, worked out once for all tests; read-only."""
     problem = BY_NAME[problem_name]
@@ -173,6 +173,10 @@ BASIC = [
     P('3d kernel is input', (3, 4, 2), (3, 4, 2), (2, 3), batch=3),
     P('2d fully connected', (12, 12), (12, 12), (9, 17), batch=5),
     P('2d fully connected kernel 1', (1, 1), (1, 1), (65, 33), batch=9),
+    P('1d kernel above input', (4,), (9,), (3, 5), padding=5),
+    P('2d kernel above input', (4, 5), (9, 7), (3, 5), padding=(4, 3)),
+    P('2d kernel above input strided', (4, 3), (8, 7), (3, 5), padding=6, stride=(2, 3)),
+    P('3d kernel above input', (2, 3, 1), (3, 5, 4), (2, 3), padding=(1, 2, 3)),
     P('2d row kernel', (6, 9), (1, 4), (3, 5), padding=(0, 2)),
     P('2d column kernel', (9, 6), (5, 1), (3, 5), padding=(2, 0)),
     P('2d even kernel', (7, 8), (4, 2), (3, 5), padding=(2, 1)),
@@ -195,6 +199,8 @@ STRIDES = [
     P('2d stride above input', (3, 5), (3, 3), (3, 5), stride=(7, 8), padding=1),
     P('2d stride 4 kernel 3', (13, 14), (3, 3), (2, 3), stride=4, padding=2),
     P('2d stride 4 kernel 7', (19, 18), (7, 7), (3, 4), stride=4, padding=3),
+    P('2d stride 5 kernel 11 dilated', (29, 31), (11, 9), (2, 3), stride=(5, 3), dilation=(2, 3), padding=(9, 12)),
+    P('2d stride 20', (70, 45), (23, 20), (1, 2), stride=20, padding=(3, 0)),
     P('3d stride 2', (5, 6, 7), (3, 3, 3), (2, 3), stride=2, padding=1),
     P('3d stride per axis', (5, 6, 7), (2, 3, 2), (2, 3), stride=(1, 2, 3), padding=(0, 1, 1)),
     P('3d stride above kernel', (7, 6, 8), (2, 1, 2), (2, 3), stride=(3, 4, 5)),
@@ -300,6 +306,9 @@ GROUPS = [
     P('2d depthwise multiplier 2', (6, 7), (3, 3), (5, 10), groups=5, padding=1),
     P('2d depthwise multiplier 3 strided', (8, 7), (3, 2), (3, 9), groups=3, stride=2, padding='same'),
     P('2d depthwise uneven pads', (6, 7), (4, 3), (3, 3), groups=3, padding=((3, 0), (-1, 4))),
+    P('2d depthwise kernel above input', (4, 5), (9, 7), (3, 3), groups=3, padding=(4, 3)),
+    P('2d depthwise kernel above input strided', (3, 4), (7, 6), (3, 3), groups=3, padding=5, stride=(2, 3)),
+    P('2d depthwise stride above kernel', (13, 14), (2, 3), (3, 3), groups=3, stride=(5, 4)),
     P('2d depthwise one channel', (19, 20), (3, 3), (1, 1), padding=1),
     P('2d depthwise many channels', (5, 5), (3, 3), (130, 130), groups=130, padding=1, batch=1),
     P('2d depthwise wide', (3, 411), (3, 3), (2, 2), groups=2, padding=1),

@@ -4,9 +4,10 @@ One trilinear form says it all (n batch, g group, o and i channels inside the gr
 
     T(x, w, y) = sum over n, g, o, i, a, k of  y[n, (g,o), a] * w[(g,o), i, k] * x[n, (g,i), stride*a + dilation*k - lo]
 
-A cell outside x is nothing: it is skipped, not multiplied by zero, so that Inf and NaN show up only where they take part.
-The three maps are the three partial derivatives of T.  Arrays have a batch axis and any number of spatial axes; stride,
-lo and dilation are tuples with one int per axis.  Any dtype that numpy can multiply and add will do (float, int, complex).
+A cell outside x is nothing: it is skipped, not multiplied by zero, so that Inf and NaN show up only where they take
+part.  The three maps are the three partial derivatives of T.  Arrays have a batch axis and any number of spatial axes;
+stride, lo and dilation are tuples with one int per axis.  Any dtype that numpy can multiply and add will do (float, int,
+complex).
 This file imports no pyconv.
 """
 import itertools

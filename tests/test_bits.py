@@ -1,4 +1,7 @@
-"""The same bits: for any number of threads, in any batch, again and again; random floats, so that any reordering shows."""
+"""The same bits: for any number of threads, in any batch, again and again.
+
+The data are random floats, so that another order of summation shows.
+"""
 import numpy as np
 import pytest
 

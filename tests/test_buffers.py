@@ -2,6 +2,7 @@
 import itertools
 import os
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -295,8 +296,8 @@ def test_nothing_of_array_size_is_allocated(problem, name):
     out = np.empty_like(call(problem, name, data))
     keyword, full, least = role(problem, name, np.float32)
     for size in (full, least):
-        buffer = np.empty(max(size, 1), np.float32)
-        peak = peak_of(lambda: call(problem, name, data, out=out, **{keyword: buffer}))
+        given = {'out': out, keyword: np.empty(max(size, 1), np.float32)}
+        peak = peak_of(partial(call, problem, name, data, **given))
         assert peak < 16 * 1024, f'{peak} bytes with a buffer of {size} elements'
 
 

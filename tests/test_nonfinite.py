@@ -91,7 +91,8 @@ def test_everywhere(problem, value):
         check(problem, parts, part)
 
 
-@pytest.mark.parametrize('problem', some('2d', '2d depthwise', '2d padding int', '2d groups of 4', '2d kernel 1'), ids=str)
+@pytest.mark.parametrize('problem', some('2d', '2d depthwise', '2d padding int', '2d groups of 4', '2d kernel 1'),
+                         ids=str)
 def test_every_place(problem):
     """One NaN in turn in elements all over the first sample and the weight."""
     data, alone = problem.integers(), problem._replace(batch=1)

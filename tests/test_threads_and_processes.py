@@ -116,6 +116,27 @@ def test_without_a_setting_there_is_at_least_one_thread(run_python):
     assert int(run_python('import pyconv; print(pyconv.get_num_threads())')) >= 1
 
 
+def test_more_threads_than_anybody_has(run_python):
+    """A huge number is no reason to start that many, nor to allocate for that many."""
+    assert run_python(MANY_THREADS) == 'done\n'
+
+
+MANY_THREADS = '''
+import numpy as np
+import pyconv
+
+x, w = np.ones((2, 24, 40, 40), np.float32), np.ones((24, 24, 3, 3), np.float32)
+y = pyconv.conv2d(x, w)
+back, gw = pyconv.conv2d_input(x.shape, w, y), pyconv.conv2d_weight(x, w.shape, y)
+for count in (300, 10**6, 2**31 - 1):
+    with pyconv.num_threads(count):
+        assert (pyconv.conv2d(x, w) == y).all()
+        assert (pyconv.conv2d_input(x.shape, w, y) == back).all()
+        assert (pyconv.conv2d_weight(x, w.shape, y) == gw).all()
+print('done')
+'''
+
+
 # Python threads
 
 def test_eight_python_threads_at_once():
@@ -266,7 +287,7 @@ else:
     call = {'forward': lambda: pyconv.conv2d(x, w, padding=2),
             'grad_input': lambda: pyconv.conv2d_input(x.shape, w, x, padding=2),
             'grad_weight': lambda: pyconv.conv2d_weight(x, w.shape, x, padding=2),
-            'transposed': lambda: pyconv.conv_transpose2d(x[:2], w, stride=3),
+            'transposed': lambda: pyconv.conv_transpose2d(x[:10], w, stride=2),
             'double_backward': lambda: pyconv.convolution_double_backward(
                 x, w, None, x, w, x, 1, 2, 1, False, 0, 1, (True, True, True))}[what]
 pyconv.conv2d(ones(1, 1, 8, 8), ones(1, 1, 3, 3))  # whatever happens once has happened

@@ -5,6 +5,7 @@
      ROWS            rows of the largest tile; V8 V4 V2 V1: vectors that a tile of 8, 4, 2, 1 rows holds at most */
 
 #include "tile.h"
+#include "transpose.h"
 #include "move.h"
 #include "turn.h"
 

@@ -19,13 +19,17 @@ typedef struct {
    source  is read through the axes: forward's input, grad_input's grad_output, grad_weight's input;
    target  has one cell a position: forward's output, grad_input's grad_input (a lattice when strided) and, being read,
            grad_weight's grad_output;
-   weight  has one cell for each (row = channel of target, channel of source, tap). */
+   weight  has one cell for each (row = channel of target, channel of source, tap).
+   Where no two taps of a convolution meet in a cell, grad_input takes the taps as rows: row_taps of them a channel.
+   turned: the channels of a cell lie side by side, in source and target; then positions have the x axis alone. */
 typedef struct {
     axis_t axis[3];
     index_t count[3];
     index_t source_base, source_batch, source_channel, source_stride[3];
     index_t target_base, target_batch, target_channel, target_stride[3];
     index_t weight_base, weight_row, weight_channel, weight_stride[3];
+    index_t row_taps[3], row_stride[3];
+    int turned;
 } piece_t;
 
 /* A block: the positions of one piece that one thread works on at a time, flattened (sample, z, y, x), x fastest.
@@ -55,9 +59,9 @@ typedef struct {
     /* result[rows][pitch] (+)= panels . scratch, over depth = channels * taps whose streams start at offset[] */
     void (*multiply)(index_t rows, index_t positions, index_t depth, const void *panels, const index_t *offset,
                      const void *scratch, void *result, index_t pitch, int accumulate);
-    /* target <- result of a block (+ bias of the row) (+ target) */
-    void (*store)(const piece_t *, const block_t *, const void *result, index_t pitch, index_t rows, const void *bias,
-                  void *target, int accumulate);
+    /* target <- result of a block, rows from `row` (+ bias of the channel) (+ target); may change result */
+    void (*store)(const piece_t *, const block_t *, void *result, index_t pitch, index_t row, index_t rows,
+                  const void *bias, void *target, int accumulate);
     /* turned[panels of columns][positions][columns of a panel] <- target, its channels as columns */
     void (*turn)(const piece_t *, const block_t *, const void *target, index_t columns, void *turned);
     /* compact[columns][pitch] <- target */

@@ -1,7 +1,6 @@
 /* Moving data: source to scratch, weight to panels, results to target. See body.h for the macros. */
 
 #define AHEAD 2 /* channels between asking for cells and unrolling them */
-typedef MASK NAME(mask) __attribute__((vector_size(BYTES), aligned(sizeof(MASK)), may_alias));
 
 /* The positions [lo, hi) of `count` from `start` whose cell step * (start + q) + shift lies in [0, size). */
 static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo,
@@ -167,6 +166,53 @@ static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, cons
         }
 }
 
+static inline void NAME(shifts)(const piece_t *piece, const block_t *block, index_t z, index_t y, index_t x,
+                                index_t shift[3])
+{
+    const index_t stream[3] = {z, y, x};
+    for (int a = 0; a < 3; a++)
+        shift[a] = a == block->shared ? NAME(shift)(&piece->axis[a], stream[a])
+                                      : piece->axis[a].offset + piece->axis[a].tap_step * stream[a];
+}
+
+static inline void NAME(zero_rows)(REAL *to, index_t pitch, index_t rows, index_t n)
+{
+    for (index_t i = 0; i < rows; i++)
+        for (index_t q = 0; q < n; q++)
+            to[i * pitch + q] = 0;
+}
+
+/* The same where the channels of a cell lie side by side: rows of cells are turned, all channels at once. */
+static void NAME(unroll_turned)(const piece_t *piece, const block_t *block, const layout_t *layout,
+                                const index_t extent[3], const REAL *source, index_t channels, REAL *scratch)
+{
+    const index_t n = extent[2], *stride = piece->source_stride, pitch = layout->channel;
+    const index_t streams = layout->streams[0] * layout->streams[1] * layout->streams[2];
+    index_t shift[3], lo[3], hi[3], at[3];
+    for (index_t j = 0; j < streams; j++) {
+        REAL *to = scratch + j * layout->pitch;
+        NAME(shifts)(piece, block, j / (layout->streams[1] * layout->streams[2]),
+                     j / layout->streams[2] % layout->streams[1], j % layout->streams[2], shift);
+        for (int a = 0; a < 3; a++) {
+            NAME(valid)(&piece->axis[a], block->start[a], extent[a], shift[a], &lo[a], &hi[a]);
+            at[a] = piece->axis[a].step * block->start[a] + shift[a];
+        }
+        for (index_t s = 0; s < block->samples; s++)
+            for (index_t z = 0; z < extent[0]; z++)
+                for (index_t y = 0; y < extent[1]; y++, to += n) {
+                    const int inside = z >= lo[0] && z < hi[0] && y >= lo[1] && y < hi[1];
+                    const index_t low = inside ? lo[2] : n, high = inside ? hi[2] : n;
+                    const REAL *from = source + (block->sample + s) * piece->source_batch
+                        + (at[0] + z * piece->axis[0].step) * stride[0]
+                        + (at[1] + y * piece->axis[1].step) * stride[1]
+                        + (at[2] + low * piece->axis[2].step) * stride[2];
+                    NAME(zero_rows)(to, pitch, channels, low);
+                    NAME(transpose)(to + low, pitch, from, piece->axis[2].step * stride[2], high - low, channels, 0);
+                    NAME(zero_rows)(to + high, pitch, channels, n - high);
+                }
+    }
+}
+
 /* Ask for the block's cells of one channel ahead of their use: the hardware does not follow from channel to channel. */
 static inline void NAME(fetch)(const piece_t *piece, const block_t *block, const REAL *source, const REAL *limit)
 {
@@ -189,17 +235,17 @@ static void NAME(unroll)(const piece_t *piece, const block_t *block, const layou
     for (int a = 0; a < 3; a++) {
         extent[a] = block->extent[a] + (a == block->shared ? NAME(beyond)(&piece->axis[a]) : 0);
     }
+    if (piece->turned) {
+        NAME(unroll_turned)(piece, block, layout, extent, source, channels, scratch);
+        return;
+    }
     for (index_t c = 0; c < channels; c++) {
         const REAL *from = (const REAL *)source + c * piece->source_channel;
         NAME(fetch)(piece, block, from + AHEAD * piece->source_channel, limit);
         for (index_t jz = 0; jz < layout->streams[0]; jz++)
             for (index_t jy = 0; jy < layout->streams[1]; jy++)
                 for (index_t jx = 0; jx < layout->streams[2]; jx++, to += layout->pitch) {
-                    const index_t stream[3] = {jz, jy, jx};
-                    for (int a = 0; a < 3; a++)
-                        shift[a] = a == block->shared
-                            ? NAME(shift)(&piece->axis[a], stream[a])
-                            : piece->axis[a].offset + piece->axis[a].tap_step * stream[a];
+                    NAME(shifts)(piece, block, jz, jy, jx, shift);
                     NAME(unroll_stream)(piece, block, shift, extent, from, begin, limit, to);
                 }
     }
@@ -266,15 +312,46 @@ static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, ind
             to[q * step] = from[q] + bias;
 }
 
-static void NAME(store)(const piece_t *piece, const block_t *block, const void *result, index_t pitch, index_t rows,
-                        const void *bias, void *target, int accumulate)
+/* Where a row begins in target, and its channel: rows are channels, or the taps of channels (see piece_t). */
+static inline index_t NAME(row_at)(const piece_t *piece, index_t row, index_t *channel)
+{
+    const index_t *taps = piece->row_taps, tap = row % (taps[0] * taps[1] * taps[2]);
+    *channel = row / (taps[0] * taps[1] * taps[2]);
+    return *channel * piece->target_channel + tap / (taps[1] * taps[2]) * piece->row_stride[0]
+        + tap / taps[2] % taps[1] * piece->row_stride[1] + tap % taps[2] * piece->row_stride[2];
+}
+
+/* A block whose target keeps the rows side by side: bias first, then all rows turned at once. */
+static void NAME(store_turned)(const piece_t *piece, const block_t *block, REAL *result, index_t pitch, index_t row,
+                               index_t rows, const REAL *bias, REAL *target, int accumulate)
+{
+    REAL *to = target + row + NAME(first)(piece, block);
+    index_t channel;
+    for (index_t i = 0; bias && i < rows; i++) {
+        NAME(row_at)(piece, row + i, &channel);
+        for (index_t q = 0; q < block->extent[2]; q++)
+            result[i * pitch + q] += bias[channel];
+    }
+    if (accumulate)
+        NAME(transpose)(to, piece->target_stride[2], result, pitch, rows, block->extent[2], 1);
+    else
+        NAME(transpose)(to, piece->target_stride[2], result, pitch, rows, block->extent[2], 0);
+}
+
+static void NAME(store)(const piece_t *piece, const block_t *block, void *result, index_t pitch, index_t row,
+                        index_t rows, const void *bias, void *target, int accumulate)
 {
     const NAME(runs) r = NAME(find_runs)(piece, block);
     const index_t first = NAME(first)(piece, block);
+    index_t which;
+    if (piece->turned) {
+        NAME(store_turned)(piece, block, result, pitch, row, rows, bias, target, accumulate);
+        return;
+    }
     for (index_t i = 0; i < rows; i++) {
         const REAL *from = (const REAL *)result + i * pitch;
-        const REAL b = bias ? ((const REAL *)bias)[i] : 0;
-        REAL *channel = (REAL *)target + i * piece->target_channel + first;
+        REAL *channel = (REAL *)target + NAME(row_at)(piece, row + i, &which) + first;
+        const REAL b = bias ? ((const REAL *)bias)[which] : 0;
         for (index_t s = 0; s < block->samples; s++)
             for (index_t z = 0; z < r.planes; z++)
                 for (index_t y = 0; y < r.rows; y++, from += r.run)
