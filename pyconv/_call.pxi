@@ -38,15 +38,18 @@ cdef class Call:
     cdef int gather(self) except -1:
         """All waves, one after the other; the weights are packed before, for all threads, where there is room."""
         cdef index_t task, tasks
-        cdef int wave, i
+        cdef double products
+        cdef int wave, i, threads
         if self.has_shared:
             self.pack()
         for wave in range(self.plan.waves):
-            tasks = 0
+            tasks, products = 0, 0
             for i in range(self.plan.count):
                 if self.plan.steps[i].wave == wave:
                     tasks += self.plan.steps[i].tasks
-            for task in prange(tasks, nogil=True, num_threads=self.threads, schedule="dynamic"):
+                    products += self.plan.steps[i].products
+            threads = _worth(self.threads, tasks, products)
+            for task in prange(tasks, nogil=True, num_threads=threads, schedule="dynamic"):
                 if not self.watch.look():
                     self.gather_any(wave, task, threadid())
             self.watch.settle()
@@ -168,14 +171,15 @@ cdef class Call:
     cdef int correlate(self) except -1:
         cdef index_t task
         cdef step_t *step
-        cdef int i
+        cdef int i, threads
         for i in range(self.plan.count):
             step = &self.plan.steps[i]
+            threads = _worth(self.threads, step.tasks * step.splits, step.products)
             if step.splits > 1 and self.has_shared:
-                for task in prange(step.tasks * step.splits, nogil=True, num_threads=self.threads, schedule="dynamic"):
+                for task in prange(step.tasks * step.splits, nogil=True, num_threads=threads, schedule="dynamic"):
                     self.correlate_split(step, task, threadid())
                 self.watch.settle()
-            for task in prange(step.tasks, nogil=True, num_threads=self.threads, schedule="dynamic"):
+            for task in prange(step.tasks, nogil=True, num_threads=threads, schedule="dynamic"):
                 self.correlate_task(step, task, threadid())
             self.watch.settle()
         return 0

@@ -29,6 +29,7 @@ cdef double PATIENCE = 0.05  # seconds between two looks for a signal
 cdef index_t LINE = 64  # bytes: every array in scratch begins on a cache line
 cdef index_t CHECKED = 1 << 16  # elements looked through for NaN and infinities at a time
 cdef double TINY = 3e5  # products that a further thread must find to do
+cdef int MOST_THREADS = 1024  # OpenMP ends the process where it cannot start a thread
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def unfold(geometry, input, columns, fold, threads=None):
     cdef index_t depth = geometry.input_size[0], height = geometry.input_size[1], width = geometry.input_size[2] * item
     cdef char *cells = _data(input)
     cdef char *to = _data(columns)
-    cdef int number = _process_threads if threads is None else threads
+    cdef int number = min(_process_threads if threads is None else threads, MOST_THREADS)
     _fill_piece(&piece, _pieces.whole_piece(geometry))
     if fold:
         for task in prange(planes * depth * height, nogil=True, num_threads=number, schedule="static"):
@@ -158,7 +159,7 @@ def channel_sum(array, out, threads=None):
     cdef index_t c, n
     cdef char *cells = _data(array)
     cdef double[::1] totals = np.zeros(channels)
-    cdef int number = _process_threads if threads is None else threads
+    cdef int number = min(_process_threads if threads is None else threads, MOST_THREADS)
     for c in prange(channels, nogil=True, num_threads=number, schedule="static"):
         for n in range(batch):
             if not watch.look():

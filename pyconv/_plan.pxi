@@ -16,6 +16,7 @@ cdef struct step_t:
     index_t offsets  # elements that the offsets of its taps take
     index_t group_block  # small groups that one task does
     index_t tasks
+    double products
     index_t packs  # tasks of packing its weights, none where that would not save work
     int wave, accumulate, few
 
@@ -61,6 +62,11 @@ cdef inline index_t _up(index_t n, index_t multiple) noexcept nogil:
     return _parts(n, multiple) * multiple
 
 
+cdef inline int _worth(int threads, index_t tasks, double products) noexcept nogil:
+    """How many of the threads find enough to do."""
+    return <int>max(1, min(min(threads, tasks), min(products / TINY, MOST_THREADS)))
+
+
 cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept nogil:
     """The which-th block of a step, the last one of an axis cut to what is left; gives back what is above blocks."""
     cdef int a
@@ -92,6 +98,7 @@ cdef class Plan:
     cdef int count, waves
     cdef int gathers
     cdef index_t groups, thread_scratch, shared_scratch, least_scratch
+    cdef index_t most_tasks
     cdef double products
     cdef object map, geometry, dtype, exact, columns
     cdef readonly index_t scratch_minimum
@@ -163,8 +170,10 @@ cdef class Plan:
             step.result = _up(depth * step.pitch, line)
             step.panel = _up((layout.positions + self.kernels.lanes) * step.pitch, line)
             step.tasks = step.depth_blocks * step.row_blocks * self.groups
-        self.products += <double>step.batch * prod(axis.positions for axis in piece.axes) * step.taps * step.channels * (
-            step.rows * self.groups)
+        step.products = prod(axis.positions for axis in piece.axes)
+        step.products *= <double>step.batch * step.rows * self.groups * max(1, step.taps * step.channels)
+        self.products += step.products
+        self.most_tasks += step.tasks * step.splits
 
     cdef void _measure(self) except *:
         """Scratch of the whole call: a thread's own, and what the threads share."""
@@ -193,10 +202,6 @@ cdef class Plan:
         """Elements that full speed wants on so many threads."""
         return self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
 
-    cdef int _threads(self, index_t asked) noexcept:
-        cdef double worth = self.products / TINY
-        return <int>max(1, min(asked, <index_t>min(worth, 1e6)))
-
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
         cdef Call call = Call.__new__(Call)
@@ -208,7 +213,8 @@ cdef class Plan:
         call.target = _data(out if self.gathers else second)
         call.bias = NULL if bias is None else _data(bias)
         call.accumulate = accumulate
-        call.threads = self._threads(_process_threads if threads is None else threads)
+        call.threads = _worth(_process_threads if threads is None else threads, self.most_tasks,
+                              self.products)
         if scratch is None:
             scratch = np.empty(self.scratch_size(call.threads), self.dtype)
         call.place(_data(scratch), scratch.size)

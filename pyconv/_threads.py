@@ -8,15 +8,24 @@ from contextvars import ContextVar
 from pyconv._backend import cpu
 from pyconv._integers import exact_count
 
+MOST = 2**31 - 1  # what the backend's int holds; it starts no thread that finds nothing to do
+
 
 def _first_number() -> int:
     """OMP_NUM_THREADS (the first of a nested list), or as many as the CPUs that the process may use."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
+        return min(int(asked), MOST)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _exact_number(n: int) -> int:
+    count = exact_count("n", n)
+    if count > MOST:
+        raise ValueError(f"n must be at most {MOST}; got {count}")
+    return count
 
 
 _process = _first_number()
@@ -41,14 +50,14 @@ def set_num_threads(n: int) -> None:
 
     It starts as OMP_NUM_THREADS or, without it, as the number of CPUs that the process may use, and is kept apart
     from OpenMP's own number. It changes the speed, never a bit of a result. A forked child keeps to one thread.
-    TypeError or ValueError unless n is an int >= 1.
+    TypeError or ValueError unless n is an int from 1 to 2**31 - 1.
 
     >>> set_num_threads(2)
     >>> get_num_threads()
     2
     """
     global _process
-    count = exact_count("n", n)
+    count = _exact_number(n)
     if not _forked:
         _process = count
         cpu.set_threads(count)
@@ -67,13 +76,13 @@ def get_num_threads() -> int:
 def num_threads(n: int) -> AbstractContextManager[None]:
     """A context manager: calls in its block use n threads, in this Python thread or asyncio task alone.
 
-    TypeError or ValueError unless n is an int >= 1.
+    TypeError or ValueError unless n is an int from 1 to 2**31 - 1.
 
     >>> with num_threads(3):
     ...     get_num_threads()
     3
     """
-    return _block(exact_count("n", n))
+    return _block(_exact_number(n))
 
 
 @contextmanager

@@ -10,7 +10,11 @@ import hypothesis
 import numpy as np
 import pytest
 
-import pyconv
+# Read when OpenMP is loaded: on a machine that others use too, threads that wait by spinning take the processor from
+# those that they wait for, and a call of microseconds takes milliseconds.
+os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
+
+import pyconv  # noqa: E402
 
 hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile('pyconv')
@@ -43,7 +47,7 @@ def spawn(tmp_path):
 
     def start(code, *arguments, **environment):
         paths = [str(Path(pyconv.__file__).parents[1]), str(Path(__file__).parent)]
-        inherited = {name: value for name, value in os.environ.items() if name != 'OMP_NUM_THREADS'}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith('OMP_')}
         child = subprocess.Popen(
             [sys.executable, '-c', code, *map(str, arguments)], cwd=tmp_path, text=True,
             env={**inherited, 'PYTHONPATH': os.pathsep.join(paths), **environment},

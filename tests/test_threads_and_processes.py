@@ -117,7 +117,7 @@ def test_without_a_setting_there_is_at_least_one_thread(run_python):
 
 
 def test_more_threads_than_anybody_has(run_python):
-    """A huge number is no reason to start that many, nor to allocate for that many."""
+    """Hundreds are started or not as the work has it; what no machine has may be refused, but not tried."""
     assert run_python(MANY_THREADS) == 'done\n'
 
 
@@ -128,8 +128,13 @@ import pyconv
 x, w = np.ones((2, 24, 40, 40), np.float32), np.ones((24, 24, 3, 3), np.float32)
 y = pyconv.conv2d(x, w)
 back, gw = pyconv.conv2d_input(x.shape, w, y), pyconv.conv2d_weight(x, w.shape, y)
-for count in (300, 10**6, 2**31 - 1):
-    with pyconv.num_threads(count):
+for count in (64, 300, 1000, 10**6, 2**31 - 1):
+    try:
+        context = pyconv.num_threads(count)
+    except ValueError:
+        assert count > 1000
+        continue
+    with context:
         assert (pyconv.conv2d(x, w) == y).all()
         assert (pyconv.conv2d_input(x.shape, w, y) == back).all()
         assert (pyconv.conv2d_weight(x, w.shape, y) == gw).all()
@@ -329,13 +334,11 @@ LEVELS = {
 }
 
 EVERY_PROBLEM = '''
-import sys
 import numpy as np
 import calls, pyconv
 from problems import PROBLEMS, expected
 
-first, step = map(int, sys.argv[1:])
-for problem in PROBLEMS[first::step]:
+for problem in PROBLEMS:
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         data, wanted = problem.integers(dtype), expected(problem.name)
         try:
@@ -357,11 +360,16 @@ def lacks(level):
     return LEVELS[level] - flags
 
 
+def setting(level, threads):
+    """The environment of a process on that level."""
+    return {'PYCONV_CPU_LEVEL': level, 'OMP_NUM_THREADS': threads, 'OMP_WAIT_POLICY': 'passive'}
+
+
 @pytest.mark.parametrize('level', LEVELS)
 def test_every_problem_on_every_instruction_set(level, run_python):
     if missing := lacks(level):
         pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
-    assert level in run_python(EVERY_PROBLEM, 0, 1, PYCONV_CPU_LEVEL=level, OMP_NUM_THREADS='2', timeout=120)
+    assert level in run_python(EVERY_PROBLEM, timeout=120, **setting(level, '2'))
 
 
 @pytest.mark.parametrize('level', LEVELS)
@@ -369,7 +377,7 @@ def test_bits_on_every_instruction_set(level, run_python):
     """Invariance of bits is a promise of each level, not only of the one in use."""
     if missing := lacks(level):
         pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
-    run_python(BITS, PYCONV_CPU_LEVEL=level, OMP_NUM_THREADS='1', timeout=120)
+    run_python(BITS, timeout=120, **setting(level, '1'))
 
 
 BITS = '''

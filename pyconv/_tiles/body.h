@@ -6,8 +6,10 @@
 
 #include "tile.h"
 #include "transpose.h"
-#include "move.h"
+#include "unroll.h"
+#include "store.h"
 #include "turn.h"
+#include "plain.h"
 
 const kernels_t NAME(kernels) = {
     LEVEL, sizeof(REAL), LANES, ROWS, WIDEST,
