@@ -1,0 +1,135 @@
+"""The rooms of pieces and blocks: each product of the definition is made once, and no other but with padding."""
+
+from collections import Counter
+from itertools import product
+from math import prod
+
+import pytest
+
+from pyconv import _blocking, _pieces
+from pyconv._geometry import convolved
+
+GEOMETRIES = {
+    "plain": ((2, 4, 5, 6), (4, 2, 3, 2), 1, 0, 1, 2),
+    "padded": ((1, 2, 4, 5), (3, 2, 3, 3), 1, 2, 1, 1),
+    "strided": ((1, 2, 7, 6), (1, 2, 3, 2), (2, 3), 1, 1, 1),
+    "strided-and-dilated": ((1, 1, 9, 8), (2, 1, 2, 3), (4, 2), 2, (2, 3), 1),
+    "stride-beyond-kernel": ((1, 2, 9, 9), (2, 2, 2, 1), (4, 3), 1, 1, 1),
+    "patches": ((2, 2, 6, 4), (3, 2, 3, 2), (3, 2), 0, 1, 1),
+    "patches-with-gaps": ((1, 2, 8, 7), (2, 2, 2, 2), 3, ((-1, 0), (0, 0)), 1, 1),
+    "kernel-is-input": ((3, 2, 3, 2), (4, 1, 3, 2), 1, 0, 1, 2),
+    "cropped": ((1, 2, 7, 6), (2, 2, 2, 2), 2, ((-2, 1), (0, -1)), 1, 1),
+    "three-axes": ((1, 1, 3, 4, 3), (1, 1, 2, 2, 2), (2, 1, 2), 1, 1, 1),
+    "one-axis": ((2, 2, 9), (2, 1, 4), 3, 2, 2, 2),
+}
+MAPS = ("forward", "grad_input", "grad_weight")
+
+
+def geometry_of(name):
+    shape, weight, stride, padding, dilation, groups = GEOMETRIES[name]
+    return convolved(len(shape) - 2, shape, weight, None, None, stride, padding, dilation, groups)[0]
+
+
+def inside(cell, size):
+    return all(0 <= c < n for c, n in zip(cell, size))
+
+
+def flat(index, shape):
+    at = 0
+    for i, n in zip(index, shape, strict=True):
+        at = at * n + i
+    return at
+
+
+def definition(g):
+    """Every (x, w, y) of T, as flat indices: y[n, o, a] * w[o, i, k] * x[n, i, s*a + d*k - lo] where that cell is."""
+    ins, outs = g.in_channels // g.groups, g.out_channels // g.groups
+    for n, o, i in product(range(g.batch), range(g.out_channels), range(ins)):
+        for a, k in product(product(*map(range, g.output_size)), product(*map(range, g.kernel_size))):
+            cell = [s * p + d * t - lo for s, p, d, t, lo in zip(g.stride, a, g.dilation, k, g.padding)]
+            if inside(cell, g.input_size):
+                yield (flat((n, o // outs * ins + i, *cell), (g.batch, g.in_channels, *g.input_size)),
+                       flat((o, i, *k), (g.out_channels, ins, *g.kernel_size)),
+                       flat((n, o, *a), (g.batch, g.out_channels, *g.output_size)))
+
+
+def made(g, piece, padded):
+    """What a kernel does with a piece: every (source, weight, target); to `padded` the products with padding."""
+    weight_group = g.out_channels // g.groups * (g.in_channels // g.groups) * prod(g.kernel_size)
+    taps = [n for n, _ in piece.row_taps]
+    for group, n, r, c in product(range(g.groups), range(piece.batch), range(piece.rows), range(piece.channels)):
+        tap_of_row = r % prod(taps)
+        of_row = (tap_of_row // (taps[1] * taps[2]), tap_of_row // taps[2] % taps[1], tap_of_row % taps[2])
+        row = r // prod(taps) * piece.target.channel + sum(t * stride for t, (_, stride) in zip(of_row, piece.row_taps))
+        for q, t in product(product(*(range(x.positions) for x in piece.axes)),
+                            product(*(range(x.taps) for x in piece.axes))):
+            cell = [x.step * p + x.offset + x.tap_step * k for x, p, k in zip(piece.axes, q, t)]
+            if not inside(cell, [x.size for x in piece.axes]):
+                padded.append(cell)
+                continue
+            source, weight, target = piece.source, piece.weight, piece.target
+            yield (source.base + group * source.group + n * source.batch + c * source.channel
+                   + sum(i * s for i, s in zip(cell, source.axes)),
+                   weight.base + group * weight_group + r * weight.batch + c * weight.channel
+                   + sum(k * s for k, s in zip(t, weight.axes)),
+                   target.base + group * target.group + n * target.batch + row
+                   + sum(p * s for p, s in zip(q, target.axes)))
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["as-planned", "exact"])
+@pytest.mark.parametrize("map", MAPS)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_each_product_is_made_once(name, map, exact, monkeypatch):
+    monkeypatch.setattr(_pieces, "TAPS", 4)  # so that these kernels are cut into boxes
+    g, padded = geometry_of(name), []
+    pieces = (_pieces.exact_pieces if exact else _pieces.pieces)(map, g)
+    found = Counter(one for piece in pieces for one in made(g, piece, padded))
+    turned = [(y, w, x) if map == "grad_input" else (x, w, y) for x, w, y in definition(g)]
+    assert found == Counter(turned)
+    if exact:
+        assert not padded
+    else:
+        assert bool(padded) == _pieces.touches_padding(map, g)
+
+
+@pytest.mark.parametrize("map", ["forward", "grad_input"])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_a_wave_writes_no_cell_twice_and_the_first_writes_all(name, map):
+    g = geometry_of(name)
+    pieces = _pieces.pieces(map, g)
+    size = g.input_size if map == "grad_input" else g.output_size
+    cells = g.batch * (g.in_channels if map == "grad_input" else g.out_channels) * size[0] * size[1] * size[2]
+    written = {}
+    for piece in pieces:
+        every = piece._replace(channels=1, axes=tuple(x._replace(taps=1, size=10**9, offset=0) for x in piece.axes))
+        written.setdefault(piece.wave, []).extend(target for _, _, target in made(g, every, []))
+    assert all(len(targets) == len(set(targets)) for targets in written.values())
+    assert {target for piece_targets in written.values() for target in piece_targets} == set(range(cells))
+    assert all(piece.accumulate == (piece.wave > 1) for piece in pieces)
+
+
+@pytest.mark.parametrize("itemsize, lanes", [(4, 16), (8, 8), (4, 4)])
+@pytest.mark.parametrize("map", MAPS)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
+    g, tile = geometry_of(name), _blocking.Tile(itemsize, lanes, 8, 3)
+    choose = _blocking.correlate_blocking if map == "grad_weight" else _blocking.gather_blocking
+    for piece in _pieces.pieces(map, g):
+        blocking = choose(piece, g.groups, tile)
+        assert 1 <= blocking.samples <= piece.batch
+        assert all(1 <= n <= max(1, axis.positions) for n, axis in zip(blocking.extent, piece.axes))
+        assert 1 <= blocking.channels <= max(1, piece.channels)
+        shared = blocking.shared
+        assert shared == 3 or (blocking.samples == 1 and set(blocking.extent[:shared]) <= {1})
+        size, _ = _blocking._scratch(piece, blocking.samples, blocking.extent, shared, lanes)
+        assert size * blocking.channels * itemsize <= _blocking.SCRATCH
+
+
+def test_only_one_sample_decides_the_order_of_sums():
+    """forward and grad_input sum the same channels together whatever the batch."""
+    shape, weight, *settings = GEOMETRIES["padded"]
+    for batch in (1, 2, 7, 64):
+        g = convolved(2, (batch, *shape[1:]), weight, None, None, *settings)[0]
+        for map in ("forward", "grad_input"):
+            for piece in _pieces.pieces(map, g):
+                assert _blocking.gather_blocking(piece, 1, _blocking.Tile(4, 16, 8, 3)).channels == piece.channels
