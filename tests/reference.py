@@ -6,9 +6,8 @@ One trilinear form says it all (n batch, g group, o and i channels inside the gr
 
 A cell outside x is nothing: it is skipped, not multiplied by zero, so that Inf and NaN show up only where they take
 part.  The three maps are the three partial derivatives of T.  Arrays have a batch axis and any number of spatial axes;
-stride, lo and dilation are tuples with one int per axis.  Any dtype that numpy can multiply and add will do (float, int,
-complex).
-This file imports no pyconv.
+stride, lo and dilation are tuples with one int per axis.  Any dtype that numpy multiplies and adds will do (float, int,
+complex).  This file imports no pyconv.
 """
 import itertools
 import math

@@ -66,7 +66,7 @@ def assert_close(answer, wanted, absolute, terms, channel_axes):
     assert (error <= bound).all(), f'{(error / np.maximum(bound, 1e-300)).max():.3g} times the bound'
 
 
-@settings(max_examples=300)
+@settings(max_examples=600)
 @given(geometries())
 def test_random_convolutions(case):
     rank, dtype = case['rank'], case['dtype']
@@ -100,7 +100,7 @@ def transposed_geometries(draw):
     return {**case, 'size': size, 'padding': padding, 'output_padding': extra}
 
 
-@settings(max_examples=200)
+@settings(max_examples=300)
 @given(transposed_geometries())
 def test_random_transposed_convolutions(case):
     rank, dtype, groups = case['rank'], case['dtype'], case['groups']

@@ -1,6 +1,7 @@
 """Python threads, OpenMP threads, forked children, Ctrl-C, and every instruction set in a process of its own."""
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -179,6 +180,40 @@ def test_eight_python_threads_on_one_problem_with_their_own_buffers():
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8), timeout=120))
+
+
+RACE = '''
+import threading
+import numpy as np
+import calls
+from concurrent.futures import ThreadPoolExecutor
+from problems import VARIED, expected
+
+for problem in VARIED:
+    expected(problem.name)
+barrier = threading.Barrier(8, timeout=60)
+
+def work(index):
+    for problem in VARIED:  # all at the same
+        barrier.wait()
+        check(problem, np.dtype(np.float32))
+    for problem in VARIED[index:] + VARIED[:index]:  # each at another
+        check(problem, np.dtype(np.float64))
+
+def check(problem, dtype):
+    data = problem.integers(dtype)
+    for answer, exact in zip(calls.three_maps(problem, data.x, data.w, data.y), expected(problem.name)):
+        calls.assert_equal(answer, exact, dtype)
+
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(work, range(8)))
+print('done')
+'''
+
+
+def test_eight_python_threads_meet_every_problem_for_the_first_time(run_python):
+    """In a new process, so that all of them want what nobody has prepared yet."""
+    assert run_python(RACE, OMP_NUM_THREADS='2', OMP_WAIT_POLICY='passive') == 'done\n'
 
 
 def test_the_gil_is_released():
@@ -369,7 +404,8 @@ def setting(level, threads):
 def test_every_problem_on_every_instruction_set(level, run_python):
     if missing := lacks(level):
         pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
-    assert level in run_python(EVERY_PROBLEM, timeout=120, **setting(level, '2'))
+    output = run_python(EVERY_PROBLEM, timeout=120, **setting(level, '2'))
+    assert re.search(rf'\blevel\W+{level}\b', output), output
 
 
 @pytest.mark.parametrize('level', LEVELS)
