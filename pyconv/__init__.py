@@ -37,7 +37,8 @@ out: an array of the result's shape and dtype to write to, returned. It must not
 finput, fgrad_input: arrays to use as scratch, finput for what conv and conv_weight unroll of the input, fgrad_input for
     what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither read nor kept, results
     do not depend on them, their size limits the scratch; None or an empty array: allocated inside. One buffer may serve
-    all layers and both roles, but not two calls at once. With buffers and out, a call allocates nothing of array size.
+    all layers and both roles, but not two calls at once. With buffers and out, a call allocates nothing of array size,
+    where its arrays are C-contiguous, aligned and in native byte order; NumPy copies others first.
 algorithm: 'auto' or 'gemm'.
 
 Results are C-contiguous, in native byte order, with the same bits for any number of threads and any size of scratch.

@@ -118,6 +118,16 @@ def writing_place(out: Any, shape: Shape, dtype: DType) -> Array:
     return np.asarray(out) if out is not None and is_ready(out, dtype) else np.empty(shape, dtype)
 
 
+def _overlaps_itself(array: Array) -> bool:
+    """Whether an element may lie on another: some stride does not step over all that the smaller strides span."""
+    span = array.itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape) if size > 1):
+        if step < span:
+            return array.size > 0
+        span += step * (size - 1)
+    return False
+
+
 def check_out(
     name: str, out: Any, shape: Shape, dtype: DType, others: Iterable[tuple[str, Array | None]]
 ) -> None:
@@ -134,7 +144,7 @@ def check_out(
         raise ValueError(f"{name} must have shape {shape}; got shape {out.shape}")
     if not out.flags.writeable:
         raise ValueError(f"{name} must be writeable; got a read-only array")
-    if any(step == 0 and size > 1 for step, size in zip(out.strides, shape)):
+    if not out.flags.c_contiguous and _overlaps_itself(out):
         raise ValueError(f"{name} must not overlap itself; got strides {out.strides}")
     for other_name, other in others:
         if other is not None and np.may_share_memory(out, other):

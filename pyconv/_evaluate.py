@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyconv import _threads
-from pyconv._arguments import DType, check_out, flat_buffer, ready, writing_place
+from pyconv._arguments import DType, check_out, flat_buffer, is_ready, ready, writing_place
 from pyconv._backend import Array, cpu
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
@@ -117,10 +117,13 @@ def sum_channels(array: Array, axis: int, dtype: DType, out: Any) -> Any:
     """The sum over all axes but one, into `out` where it is not None."""
     channels = array.shape[axis]
     target = writing_place(out, (channels,), dtype)
-    if array.size:
-        batch = array.shape[0] if axis else 1
-        columns = ready(array, dtype).reshape(batch, channels, array.size // (batch * channels))
-        cpu.channel_sum(columns, target, threads=_threads.get_num_threads())
-    else:
+    if not array.size:
         target[...] = 0
+    elif not is_ready(array, dtype):  # NumPy sums any layout without a copy, if more slowly
+        others = tuple(place for place in range(array.ndim) if place != axis)
+        target[...] = np.asarray(array).sum(others, dtype=np.float64)
+    else:
+        batch = array.shape[0] if axis else 1
+        columns = array.reshape(batch, channels, array.size // (batch * channels))
+        cpu.channel_sum(columns, target, threads=_threads.get_num_threads())
     return delivered(target, out)

@@ -106,9 +106,12 @@ def _operands(map: str, g: Geometry) -> Operands:
     ins, outs, kernel = g.in_channels // g.groups, g.out_channels // g.groups, prod(g.kernel_size)
     inner = (g.kernel_size[1] * g.kernel_size[2], g.kernel_size[2], 1)
     x, y = _dense(g.groups, ins, g.input_size), _dense(g.groups, outs, g.output_size)
+    if is_swapped(map, g):
+        w = Strides(0, kernel, ins * kernel, inner, outs * ins * kernel)
+        return Operands(ins, g.batch, outs, w, x._replace(batch=x.channel, channel=x.batch), y)
     if map == "grad_input":
-        return Operands(g.batch, ins, outs, y, x, Strides(0, kernel, ins * kernel, inner))
-    return Operands(g.batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner))
+        return Operands(g.batch, ins, outs, y, x, Strides(0, kernel, ins * kernel, inner, outs * ins * kernel))
+    return Operands(g.batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
 
 
 def _forward_axes(g: Geometry, a: int) -> list[Axis]:
@@ -125,6 +128,21 @@ def _phase(g: Geometry, a: int, phase: int) -> Axis:
         -(-(g.input_size[a] - phase) // stride), g.output_size[a], 1,
         0 if first is None else (reach - dilation * first) // stride, -dilation * every // stride, taps,
         start=phase, lattice=stride, first=first or 0, every=every)
+
+
+def is_swapped(map: str, g: Geometry) -> bool:
+    """Whether grad_input reads the weight and takes grad_output for weights: where positions are far fewer than taps.
+
+    T is symmetric enough for that: the taps are then the output's positions, the samples are the weight's channels, and
+    the rows are the samples. Rows are few in a small batch, so it has to save much; the batch itself has no say.
+    """
+    return map == "grad_input" and all(d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and (
+        prod(-(-k // s) for k, s in zip(g.kernel_size, g.stride)) >= 8 * prod(g.output_size)) and (
+        not _is_dense_layer(g) and not _is_disjoint(g))
+
+
+def _swapped_axes(g: Geometry, a: int) -> list[Axis]:
+    return [Axis(g.input_size[a], g.kernel_size[a], 1, g.padding[a], -g.stride[a], g.output_size[a])]
 
 
 def _grad_input_axes(g: Geometry, a: int) -> list[Axis]:
@@ -172,6 +190,8 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
 
 
 def _options(map: str, g: Geometry, a: int) -> list[Axis]:
+    if is_swapped(map, g):
+        return _swapped_axes(g, a)
     return (_grad_input_axes if map == "grad_input" else _forward_axes)(g, a)
 
 
@@ -193,7 +213,7 @@ def _dense_layer(map: str, g: Geometry) -> Piece:
     y = Strides(0, 0, 1, (0, 0, g.out_channels), rows)
     one = Axis(1, 1, 1, 0, 0, 1)
     axes = (one, one, Axis(g.batch, g.batch, 1, 0, 0, 1))
-    weight = Strides(0, channels * taps, 1, (0, 0, 0))
+    weight = Strides(0, channels * taps, 1, (0, 0, 0), rows * channels * taps)
     if map != "grad_input":
         return Piece(axes, 1, rows, channels * taps, x, y, weight, 1, False, turned=True)
     weight = weight._replace(batch=1, channel=channels * taps)
@@ -214,7 +234,8 @@ def _disjoint(g: Geometry) -> list[Piece]:
     axes = tuple(Axis(n, n, 1, 0, 0, 1, -p, s) for n, p, s in zip(g.output_size, g.padding, g.stride))
     piece = _place(axes, whole, 1, False)
     piece = piece._replace(
-        rows=whole.rows * kernel, weight=Strides(0, 1, whole.rows * kernel, (0, 0, 0)),
+        rows=whole.rows * kernel,
+        weight=Strides(0, 1, whole.rows * kernel, (0, 0, 0), whole.weight.group),
         row_taps=tuple((k, d * s) for k, d, s in zip(g.kernel_size, g.dilation, whole.target.axes)))
     covered = g.stride == g.kernel_size and all(
         n == s * y for n, s, y in zip(g.input_size, g.stride, g.output_size)) and not any(g.padding)
@@ -256,7 +277,8 @@ def column_pieces(g: Geometry) -> list[Piece]:
     rows, positions = whole.channels * prod(g.kernel_size), prod(g.output_size)
     source = Strides(0, g.groups * rows * positions, positions, whole.target.axes, rows * positions)
     axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in g.output_size)
-    return [_place(axes, whole._replace(channels=rows, source=source, weight=Strides(0, rows, 1, (0, 0, 0))), 1, False)]
+    return [_place(axes, whole._replace(channels=rows, source=source,
+                                        weight=Strides(0, rows, 1, (0, 0, 0), whole.rows * rows)), 1, False)]
 
 
 def exact_column_pieces(g: Geometry) -> list[Piece]:

@@ -96,7 +96,7 @@ cdef class Plan:
     cdef const kernels_t *kernels
     cdef step_t *steps
     cdef int count, waves
-    cdef int gathers
+    cdef int gathers, swapped
     cdef index_t groups, thread_scratch, shared_scratch, least_scratch
     cdef index_t most_tasks
     cdef double products
@@ -107,7 +107,7 @@ cdef class Plan:
         self.kernels = _kernels(dtype)
         self.map, self.geometry, self.dtype, self.columns = map, geometry, dtype, columns
         self.gathers = map != "grad_weight"
-        self.groups = geometry.groups
+        self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
         self.exact = () if _pieces.touches_padding(map, geometry) and not exact else None
         if columns:
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
@@ -143,8 +143,7 @@ cdef class Plan:
         step.row_block, step.row_blocks = blocking.rows, _parts(step.rows, blocking.rows)
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
         step.source_group, step.target_group = piece.source.group, piece.target.group
-        step.weight_group = geometry.out_channels // self.groups * (geometry.in_channels // self.groups) * prod(
-            geometry.kernel_size)
+        step.weight_group = piece.weight.group
         step.block.samples, step.block.shared = blocking.samples, blocking.shared
         step.blocks[0] = _parts(step.batch, step.block.samples)
         step.block_count = step.blocks[0]
@@ -162,7 +161,7 @@ cdef class Plan:
             step.panel = _up(depth * min(step.row_block, step.rows), line)
             step.group_block = blocking.groups
             step.packs = 0
-            if step.taps > 0 and step.block_count > 1:
+            if step.taps > 0 and step.block_count > 1 and not self.swapped:
                 step.packs = self.groups * step.depth_blocks * step.row_blocks
             step.tasks = step.block_count * step.row_blocks * _parts(self.groups, step.group_block)
         else:
@@ -186,7 +185,7 @@ cdef class Plan:
             own = step.scratch + step.result + step.panel + step.offsets
             self.waves = max(self.waves, step.wave + 1)
             if self.gathers:
-                packed = self.groups * step.rows * step.channels * step.taps
+                packed = self.groups * step.rows * step.channels * step.taps if step.packs else 0
             else:
                 own += step.result if step.splits > 1 else 0
                 packed = step.tasks * step.splits * step.result if step.splits > 1 else 0
@@ -204,6 +203,12 @@ cdef class Plan:
 
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
+        if self.swapped:
+            first, second = second, first
+            if bias is not None:  # a swapped plan has the channels where others have the samples
+                channels = out.reshape(self.geometry.batch, self.geometry.in_channels, -1)
+                channels[...] = (channels if accumulate else 0) + bias[:, None]
+                bias, accumulate = None, True
         cdef Call call = Call.__new__(Call)
         call.watch = Watch()
         call.plan = self
@@ -235,5 +240,7 @@ cdef class Plan:
         if not self.exact:
             self.exact = (Plan(self.map, self.geometry, self.dtype, self.columns, True),)
         exact = self.exact[0]
+        if self.swapped:
+            first, second = second, first
         exact.run(first, second, out, bias, scratch if scratch.size >= exact.scratch_minimum else None, accumulate,
                   threads)

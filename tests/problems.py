@@ -208,6 +208,9 @@ STRIDES = [
     P('2d patches', (32, 48), (16, 16), (3, 20), stride=16),
     P('2d patches rest', (37, 35), (16, 16), (3, 5), stride=16, padding=1),
     P('2d patches few channels', (24, 24), (8, 8), (1, 33), stride=8, batch=3),
+    P('1d kernel nearly input', (40,), (38,), (3, 5), batch=3),
+    P('2d kernel nearly input', (9, 8), (8, 7), (4, 6), groups=2, batch=2),
+    P('2d kernel nearly input strided', (15, 9), (13, 8), (3, 5), stride=(2, 3), padding=((1, 0), (0, 1))),
 ]
 
 DILATIONS = [
@@ -405,6 +408,7 @@ VARIED = some(
     '2d same strided dilated', '2d crop strided dilated', '2d padding far above kernel', '2d groups everything',
     '3d groups everything', '2d depthwise', '2d depthwise strided', '2d depthwise multiplier 2', '3d depthwise',
     '2d groups of 4', '2d channels 33 33', '2d channels 17 64', '2d 13 by 14', '2d first layer', '2d patches',
+    '2d kernel nearly input',
     '2d fully connected', '2d many input channels', '2d many channels kernel 1', '2d 7 by 7 samples',
     '1d long kernel', '2d wide', '2d wide strided', '2d image', '2d many groups',
     '2d transposed output padding above stride',

@@ -19,6 +19,8 @@ GEOMETRIES = {
     "patches-with-gaps": ((1, 2, 8, 7), (2, 2, 2, 2), 3, ((-1, 0), (0, 0)), 1, 1),
     "patches-dilated": ((1, 2, 10, 7), (2, 2, 2, 2), (5, 4), 0, (3, 2), 1),
     "kernel-is-input": ((3, 2, 3, 2), (4, 1, 3, 2), 1, 0, 1, 2),
+    "kernel-nearly-input": ((2, 4, 7, 7), (2, 2, 6, 6), 1, 0, 1, 2),
+    "kernel-nearly-input-strided": ((1, 1, 15, 9), (2, 1, 13, 8), (2, 3), ((1, 0), (0, 1)), 1, 1),
     "cropped": ((1, 2, 7, 6), (2, 2, 2, 2), 2, ((-2, 1), (0, -1)), 1, 1),
     "three-axes": ((1, 1, 3, 4, 3), (1, 1, 2, 2, 2), (2, 1, 2), 1, 1, 1),
     "one-axis": ((2, 2, 9), (2, 1, 4), 3, 2, 2, 2),
@@ -56,7 +58,6 @@ def definition(g):
 
 def made(g, piece, padded):
     """What a kernel does with a piece: every (source, weight, target); to `padded` the products with padding."""
-    weight_group = g.out_channels // g.groups * (g.in_channels // g.groups) * prod(g.kernel_size)
     taps = [n for n, _ in piece.row_taps]
     for group, n, r, c in product(range(g.groups), range(piece.batch), range(piece.rows), range(piece.channels)):
         tap_of_row = r % prod(taps)
@@ -71,7 +72,7 @@ def made(g, piece, padded):
             source, weight, target = piece.source, piece.weight, piece.target
             yield (source.base + group * source.group + n * source.batch + c * source.channel
                    + sum(i * s for i, s in zip(cell, source.axes)),
-                   weight.base + group * weight_group + r * weight.batch + c * weight.channel
+                   weight.base + group * weight.group + r * weight.batch + c * weight.channel
                    + sum(k * s for k, s in zip(t, weight.axes)),
                    target.base + group * target.group + n * target.batch + row
                    + sum(p * s for p, s in zip(q, target.axes)))
@@ -85,7 +86,8 @@ def test_each_product_is_made_once(name, map, exact, monkeypatch):
     g, padded = geometry_of(name), []
     pieces = (_pieces.exact_pieces if exact else _pieces.pieces)(map, g)
     found = Counter(one for piece in pieces for one in made(g, piece, padded))
-    turned = [(y, w, x) if map == "grad_input" else (x, w, y) for x, w, y in definition(g)]
+    swapped = _pieces.is_swapped(map, g)
+    turned = [((w, y, x) if swapped else (y, w, x)) if map == "grad_input" else (x, w, y) for x, w, y in definition(g)]
     assert found == Counter(turned)
     if exact:
         assert not padded

@@ -1,4 +1,7 @@
 """What looks wrong but is right: batches, channels and inputs of nothing, long strides, lists alone, outs in tuples."""
+import re
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -50,6 +53,30 @@ def test_batch_of_nothing(transposed, dtype):
     assert pyconv.conv2d_weight(None, w.shape, y[:0], finput=np.ones((0, 18, 9), dtype)).tolist() == (0 * w).tolist()
     assert set(pyconv.workspace((0, 2, 5, 5), W.shape)[:4]) == {0}
     assert pyconv.conv2d(x[:0], w, finput=np.ones(1, F32)).shape == y[:0].shape
+
+
+def test_an_empty_result_of_our_own_is_an_out():
+    for out in (pyconv.conv2d(X[:0], W), np.empty((0, 3, 3, 3))):
+        assert pyconv.conv2d(X[:0], W, out=out) is out
+
+
+def test_out_whose_elements_share_memory():
+    """Strides of zero are not the only way."""
+    out = np.lib.stride_tricks.as_strided(np.zeros(40), (1, 2, 5), (80, 8, 8))
+    with pytest.raises(ValueError, match=re.escape('out must not overlap itself; got strides (80, 8, 8)')):
+        pyconv.conv1d(np.ones((1, 2, 7)), np.ones((2, 2, 3)), out=out)
+    apart = np.zeros((5, 2, 3))[:, ::-1].transpose(2, 1, 0)
+    assert pyconv.conv1d(np.ones((3, 2, 7)), np.ones((2, 2, 3)), out=apart) is apart and (apart == 6).all()
+
+
+def test_the_bias_gradient_of_a_view_needs_no_copy():
+    view = np.broadcast_to(np.float32(0.5), (64, 3, 1000, 2000))
+    tracemalloc.start()
+    try:
+        assert pyconv.conv_bias(view[:1]).tolist() == [1e6] * 3
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_no_channels():
