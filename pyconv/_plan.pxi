@@ -205,10 +205,6 @@ cdef class Plan:
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
         if self.swapped:
             first, second = second, first
-            if bias is not None:  # a swapped plan has the channels where others have the samples
-                channels = out.reshape(self.geometry.batch, self.geometry.in_channels, -1)
-                channels[...] = (channels if accumulate else 0) + bias[:, None]
-                bias, accumulate = None, True
         cdef Call call = Call.__new__(Call)
         call.watch = Watch()
         call.plan = self
@@ -227,13 +223,27 @@ cdef class Plan:
         # shows in the (smaller) result unless that is added to
         cdef bint early = self.gathers or accumulate
         if early and self.exact is not None and not call.is_finite(_data(second), second.size):
+            if self.swapped and self.geometry.batch > 1:
+                return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
+        if self.swapped and bias is not None:  # a swapped plan has the channels where others have the samples
+            channels = out.reshape(self.geometry.batch, self.geometry.in_channels, -1)
+            channels[...] = (channels if accumulate else 0) + bias[:, None]
+            call.bias, call.accumulate = NULL, True
         if self.gathers:
             call.gather()
         else:
             call.correlate()
         if not early and self.exact is not None and not call.is_finite(_data(out), out.size):
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
+
+    def _one_by_one(self, first, second, out, bias, scratch, accumulate, threads):
+        """Sample by sample, where one that is not finite must not change the bits of the others."""
+        batch = self.geometry.batch
+        single = plan(self.map, self.geometry._replace(batch=1), self.dtype)
+        for sample, result in zip(first.reshape(batch, -1), out.reshape(batch, -1)):
+            single.run(sample, second, result, bias, scratch if scratch.size >= single.scratch_minimum else None,
+                       accumulate, threads)
 
     def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
         """Again without a padded product, for operands that are not all finite."""
