@@ -150,7 +150,7 @@ cdef class Call:
         desk.offset = <index_t *>(desk.panel + step.panel * item)
         desk.result = <char *>desk.offset + step.offsets * item
         desk.part = desk.result + step.result * item
-        desk.channels = 0
+        desk.channels, desk.samples = 0, 0  # nothing is unrolled yet: no block has 0 samples
 
     cdef void unroll(self, const step_t *step, const part_t *part, const block_t *block,
                      desk_t *desk) noexcept nogil:

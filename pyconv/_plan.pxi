@@ -97,7 +97,7 @@ cdef class Plan:
     cdef step_t *steps
     cdef int count, waves
     cdef int gathers, swapped
-    cdef index_t groups, thread_scratch, shared_scratch, least_scratch
+    cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
     cdef object map, geometry, dtype, exact, columns
@@ -186,14 +186,11 @@ cdef class Plan:
             self.waves = max(self.waves, step.wave + 1)
             if self.gathers:
                 packed = self.groups * step.rows * step.channels * step.taps if step.packs else 0
-            else:
-                own += step.result if step.splits > 1 else 0
-                packed = step.tasks * step.splits * step.result if step.splits > 1 else 0
-            if self.gathers:
                 step.packed = self.shared_scratch
                 self.shared_scratch += _up(packed, line)
-            else:  # one step after the other
-                self.shared_scratch = max(self.shared_scratch, _up(packed, line))
+            elif step.splits > 1:  # one step after the other, in the same memory
+                own += step.result
+                self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
             self.thread_scratch = max(self.thread_scratch, own)
         self.scratch_minimum = self.thread_scratch + line
 

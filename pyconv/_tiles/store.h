@@ -4,15 +4,14 @@ static void NAME(pack_weight)(const piece_t *piece, const void *weight, index_t 
                               void *panels)
 {
     REAL *to = panels;
-    const index_t *taps[3] = {&piece->axis[0].taps, &piece->axis[1].taps, &piece->axis[2].taps};
     while (rows > 0) {
         const index_t high = (index_t)1 << NAME(tall)(rows);
         for (index_t c = 0; c < channels; c++)
-            for (index_t z = 0; z < *taps[0]; z++)
-                for (index_t y = 0; y < *taps[1]; y++) {
+            for (index_t z = 0; z < piece->axis[0].taps; z++)
+                for (index_t y = 0; y < piece->axis[1].taps; y++) {
                     const REAL *from = (const REAL *)weight + row * piece->weight_row + c * piece->weight_channel
                         + z * piece->weight_stride[0] + y * piece->weight_stride[1];
-                    for (index_t x = 0; x < *taps[2]; x++, to += high, from += piece->weight_stride[2])
+                    for (index_t x = 0; x < piece->axis[2].taps; x++, to += high, from += piece->weight_stride[2])
                         for (index_t i = 0; i < high; i++)
                             to[i] = from[i * piece->weight_row];
                 }
