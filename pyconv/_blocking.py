@@ -21,6 +21,13 @@ CORRELATE_VECTORS = 12  # and the vectors of output channels: rows * vectors * 6
 UNITS = 32  # of work that grad_weight is cut into where its result is small
 WORK = 1 << 18  # products that make a task worth its handling
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
+GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may take: with their results, most of L1
+BOX = 1 << 17  # bytes of the cells that a direct block reads: with its results, half of a common L2
+LEAST_BOX = 1 << 14  # below which it takes several samples
+DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
+DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
+TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
+ALL = 7  # all axes share their streams
 LEAST_ROWS = 64  # of a block, before its positions are cut instead: unrolling is paid for by the rows
 
 
@@ -33,14 +40,18 @@ class Tile(NamedTuple):
     vectors: int
 
 
+GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT = range(5)  # the ways of kernels.h
+
+
 class Blocking(NamedTuple):
+    way: int
     samples: int
     extent: Triple
-    shared: int  # the axis whose taps share streams, 3 for none
+    shared: int  # bit a is set where the taps of axis a share streams
     channels: int
     rows: int
     splits: int = 1  # grad_weight: partial sums of a result
-    groups: int = 1  # forward, grad_input: small groups that one task does
+    groups: int = 1  # small groups that one task does at once
 
 
 def _even(total: int, most: int) -> int:
@@ -52,15 +63,12 @@ def _up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def _scratch(piece: Piece, samples: int, extent: Triple, shared: int, lanes: int) -> tuple[int, int]:
-    """Elements that one channel of a block takes unrolled; as `layout` in the kernels."""
-    stream, streams = samples, 1
-    for a, axis in enumerate(piece.axes):
-        own = a == shared
-        reach = abs(axis.unit) * (-(-axis.taps // axis.streams) - 1)
-        stream *= extent[a] + (reach if own else 0)
-        streams *= axis.streams if own else axis.taps
-    return streams * (_up(stream + lanes, lanes) + lanes), streams
+def _scratch(piece: Piece, samples: int, extent: Triple, shared: int, lanes: int) -> tuple[int, int, int]:
+    """Elements that one channel of a block takes unrolled, its streams, its positions; as `layout` in the kernels."""
+    cells = [extent[a] + (shared >> a & 1) * axis.beyond for a, axis in enumerate(piece.axes)]
+    streams = prod(axis.streams if shared >> a & 1 else axis.taps for a, axis in enumerate(piece.axes))
+    positions = ((((samples - 1) * cells[0] + extent[0] - 1) * cells[1] + extent[1] - 1) * cells[2]) + extent[2]
+    return streams * (_up(samples * prod(cells) + lanes, lanes) + lanes), streams, positions
 
 
 def _candidates(count: Triple, positions: int) -> Iterator[tuple[Triple, int]]:
@@ -76,37 +84,86 @@ def _candidates(count: Triple, positions: int) -> Iterator[tuple[Triple, int]]:
                 yield tuple(extent), first
 
 
+def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
+    """Vector operations of all blocks: products, unrolling, storing, and a fixed cost a block."""
+    samples, extent, shared = block
+    size, streams, at_once = _scratch(piece, samples, extent, shared, tile.lanes)
+    taps = prod(axis.taps for axis in piece.axes)
+    blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-piece.batch // samples)
+    products = _up(at_once, tile.lanes) / tile.lanes * taps * max(rows, 2)  # a load across two cache lines takes two
+    runs = samples * extent[0] * (1 if taps == 1 else extent[1])
+    gaps = at_once != prod(extent) * samples
+    weights = taps * rows / tile.lanes
+    return blocks * (products + weights + 2 * size / tile.lanes + 3 * runs * (streams + gaps * rows) + 40)
+
+
 def _block(piece: Piece, positions: int, rows: float, tile: Tile) -> Block:
-    """The cheapest block by a count of vector operations: products, unrolling, and a fixed cost a block."""
+    """The cheapest block of about so many positions."""
     count = tuple(axis.positions for axis in piece.axes)
     batch = piece.batch
     if not all(count):
-        return 1, (1, 1, 1), 3
-    taps = prod(axis.taps for axis in piece.axes)
+        return 1, (1, 1, 1), 0
     options = []
     for extent, first in _candidates(count, positions):
-        if any(extent[a] < count[a] for a in range(3)):
-            options += [(1, extent, 3), (1, extent, first)]
-        else:
+        samples = [1]
+        if extent == count:
             wanted = max(1, positions // prod(extent))
-            options += [(1, extent, first)] + [
-                (min(n, batch), extent, 3) for n in {wanted, wanted + 1, _even(batch, wanted)}]
+            samples += [min(n, batch) for n in (wanted, wanted + 1, _even(batch, wanted))]
+        options += [(1, extent, 1 << first)] + [(n, extent, shared) for n in samples for shared in (0, ALL)]
+    return min(options, key=lambda option: _cost(piece, option, rows, tile))
 
-    def cost(option: Block) -> float:
-        samples, extent, shared = option
-        size, streams = _scratch(piece, samples, extent, shared, tile.lanes)
-        blocks = prod(-(-count[a] // extent[a]) for a in range(3)) * -(-batch // samples)
-        at_once = prod(extent) * samples
-        products = _up(at_once, tile.lanes) / tile.lanes * taps * rows
-        runs = streams * samples * extent[0] * (1 if taps == 1 else extent[1])
-        weights = taps * rows / tile.lanes
-        return blocks * (products + weights + 2 * size / tile.lanes + 3 * runs + 40)
 
-    return min(options, key=cost)
+def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | None:
+    """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
+    taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
+    depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
+    if groups == 1 or piece.turned or not depth or depth > DEPTH or not all(count) or (
+            depth * piece.rows * width > weights or any(n > 1 for n, _ in piece.row_taps)):
+        return None
+
+    def cells(extent: Triple) -> int:
+        return prod(x.step * (n - 1) + 1 + abs(x.tap_step) * (x.taps - 1) for x, n in zip(piece.axes, extent))
+
+    room = BOX // (width * piece.channels)
+    extents = [extent for n in range(prod(count).bit_length() + 1) for extent, _ in _candidates(count, 1 << n)]
+    fitting = [extent for extent in extents if cells(extent) <= room]
+    if not fitting:
+        return None
+    turned = tile.lanes.bit_length() + 1  # operations of turning a vector
+
+    def cost(extent: Triple) -> float:
+        blocks = prod(-(-n // part) for n, part in zip(count, extent))
+        work = cells(extent) * piece.channels * turned + prod(extent) * piece.rows * (1.2 * depth + turned + 1) + 300
+        return blocks * -(-groups // tile.lanes) * work
+
+    best = min(fitting, key=cost)
+    one = piece._replace(batch=1)
+    other = _cost(one, _block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile), piece.rows, tile)
+    if cost(best) > TILES_LOSE * groups * other * piece.channels:
+        return None
+    samples = min(piece.batch, max(1, LEAST_BOX // (cells(best) * piece.channels * width)))
+    return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
+
+
+def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, channels: int, tile: Tile) -> int:
+    """How many small groups one task does at once, where their channels follow each other in every operand."""
+    _, extent, _ = block
+    source, target = piece.source, piece.target
+    rows_of_group = prod(n for n, _ in piece.row_taps)
+    if channels < piece.channels or rows < piece.rows or source.group != piece.channels * source.channel or (
+            target.group * rows_of_group != piece.rows * target.channel):
+        return 1
+    taps = prod(axis.taps for axis in piece.axes)
+    size, _, positions = _scratch(piece, *block, tile.lanes)
+    most = min(WORK // max(1, positions * taps * channels * piece.rows), GROUPS // (size * channels * tile.itemsize))
+    return min(groups, max(1, min(most, blocks * groups // TASKS)))
 
 
 def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For forward and grad_input."""
+    direct = _direct(piece, groups, tile, DIRECT_WEIGHTS)
+    if direct:
+        return direct
     batch, rows = piece.batch, piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
     channels = _even(piece.channels, DEPTH // taps)
@@ -121,17 +178,15 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     if blocks * groups * -(-rows // row_block) < TASKS:
         row_block = min(row_block, max(4 * tile.rows, _up(rows * blocks * groups // TASKS, tile.rows)))
-    work = prod(extent) * samples * taps * channels * rows
-    small = channels == piece.channels and row_block >= rows
-    together = min(groups, max(1, min(WORK // work, blocks * groups // TASKS))) if small else 1
-    return Blocking(samples, extent, shared, channels, row_block, groups=together)
+    together = _together(piece, groups, blocks, (samples, extent, shared), row_block, channels, tile)
+    return Blocking(GATHER, samples, extent, shared, channels, row_block, groups=together)
 
 
 def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Tile) -> Block:
     """The block of at most about `positions` positions that fits scratch."""
     while True:
         block = _block(piece, positions, rows, tile)
-        size, _ = _scratch(piece, *block, tile.lanes)
+        size, *_ = _scratch(piece, *block, tile.lanes)
         if size * channels * tile.itemsize <= SCRATCH or positions <= tile.lanes:
             return block
         positions //= 2
@@ -139,6 +194,12 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
+    direct = _direct(piece, groups, tile, DIRECT_RESULTS)
+    if direct:
+        blocks = prod(-(-axis.positions // n) for axis, n in zip(piece.axes, direct.extent))
+        blocks *= -(-piece.batch // direct.samples)
+        splits = max(1, min(blocks, -(-UNITS // -(-groups // direct.groups))))
+        return direct._replace(way=CORRELATE_DIRECT, splits=splits)
     batch, columns = piece.batch, piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
     few = columns < tile.lanes // 2
@@ -149,4 +210,8 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
     units = groups * -(-columns // column_block) * -(-piece.channels // channels)
     splits = max(1, min(blocks, -(-UNITS // units)))
-    return Blocking(samples, extent, shared, channels, column_block, splits)
+    together = 1
+    if few:
+        together = _together(piece, groups, 1, (samples, extent, shared), column_block, channels, tile)
+    way = CORRELATE_FEW if few else CORRELATE
+    return Blocking(way, samples, extent, shared, channels, column_block, splits, together)

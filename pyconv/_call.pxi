@@ -68,31 +68,33 @@ cdef class Call:
     cdef void pack_any(self, index_t task) noexcept nogil:
         """One part of the weights of all steps: of which?"""
         cdef step_t *step = self.plan.steps
-        cdef part_t part
+        cdef work_t work
         while task >= step.packs:
             task = task - step.packs
             step += 1
-        _part(step, task, &part)
-        self.plan.kernels.pack_weight(&step.piece, self.weight_at(step, &part), part.row, part.rows, part.channels,
-                                      self.panels_at(step, &part))
+        work.piece = &step.piece
+        _part(step, task, &work.part)
+        step.way.pack(&work, self.weight_at(&work), self.panel_at(step, task))
 
-    cdef char *weight_at(self, const step_t *step, const part_t *part) noexcept nogil:
-        """Row 0 of the part's first channel."""
+    cdef char *panel_at(self, const step_t *step, index_t task) noexcept nogil:
+        return self.shared + self.plan.kernels.itemsize * (step.packed + task * step.panel)
+
+    cdef char *weight_at(self, const work_t *work) noexcept nogil:
+        """Row 0 of the part's first group and channel."""
         return self.weight + self.plan.kernels.itemsize * (
-            step.piece.weight_base + part.group * step.weight_group + part.channel * step.piece.weight_channel)
+            work.piece.weight_base + work.part.group * work.piece.weight_group
+            + work.part.channel * work.piece.weight_channel)
 
-    cdef char *source_at(self, const step_t *step, const part_t *part) noexcept nogil:
+    cdef char *source_at(self, const work_t *work) noexcept nogil:
+        """The part's first channel."""
         return self.source + self.plan.kernels.itemsize * (
-            step.piece.source_base + part.group * step.source_group + part.channel * step.piece.source_channel)
+            work.piece.source_base + work.part.group * work.piece.source_group
+            + work.part.channel * work.piece.source_channel)
 
-    cdef char *target_at(self, const step_t *step, index_t group) noexcept nogil:
-        return self.target + self.plan.kernels.itemsize * (step.piece.target_base + group * step.target_group)
-
-    cdef char *panels_at(self, const step_t *step, const part_t *part) noexcept nogil:
-        """Packed panels lie by group, channels, rows."""
-        return self.shared + self.plan.kernels.itemsize * (
-            step.packed + (part.group * step.channels + part.channel) * step.taps * step.rows
-            + part.row * part.channels * step.taps)
+    cdef char *target_at(self, const work_t *work) noexcept nogil:
+        """Row 0 of the part's first group."""
+        return self.target + self.plan.kernels.itemsize * (
+            work.piece.target_base + work.part.group * work.piece.target_group)
 
     cdef void gather_any(self, int wave, index_t task, int thread) noexcept nogil:
         """Task number `task` of a wave: of which step?"""
@@ -105,68 +107,51 @@ cdef class Call:
                 task = task - self.plan.steps[i].tasks
 
     cdef void gather_task(self, step_t *step, index_t task, int thread) noexcept nogil:
-        """One block of positions, one block of rows, of one group or of several small ones."""
+        """One block of positions, one part of the rows and groups: the sum over all channels, then the store."""
+        cdef const way_t *way = step.way
         cdef desk_t desk
-        cdef part_t part
+        cdef work_t *work = &desk.work
         cdef block_t block
-        cdef index_t groups
-        self.sit(step, thread, &desk)
-        part.row = task % step.row_blocks * step.row_block
-        part.rows = min(step.row_block, step.rows - part.row)
-        part.group = _decode(step, task // step.row_blocks, &block) * step.group_block
-        groups = min(part.group + step.group_block, self.plan.groups)
-        while part.group < groups:
-            self.gather_block(step, &part, &block, &desk)
-            part.group += 1
-
-    cdef void gather_block(self, step_t *step, part_t *part, const block_t *block, desk_t *desk) noexcept nogil:
-        """The sum over all channels, then the store."""
-        cdef const kernels_t *kernels = self.plan.kernels
-        cdef char *panels = desk.panel
         cdef char *bias = NULL
-        part.channel = 0
-        while True:
-            part.channels = min(step.depth_channels, step.channels - part.channel)
-            self.unroll(step, part, block, desk)
+        cdef index_t parts = step.row_blocks * step.group_blocks, depth
+        self.sit(step, thread, &desk)
+        cdef char *panel = desk.panel
+        _decode(step, task // parts, &block)
+        for depth in range(step.depth_blocks):
+            _part(step, depth * parts + task % parts, &work.part)
+            self.unroll(step, &block, &desk)
             if self.has_shared and step.packs > 0:
-                panels = self.panels_at(step, part)
+                panel = self.panel_at(step, depth * parts + task % parts)
             else:
-                kernels.pack_weight(&step.piece, self.weight_at(step, part), part.row, part.rows, part.channels,
-                                    panels)
-            kernels.multiply(part.rows, desk.layout.positions, part.channels * step.taps, panels, desk.offset,
-                             desk.scratch, desk.result, step.pitch, part.channel > 0)
-            part.channel += step.depth_channels
-            if part.channel >= step.channels:
-                break
+                way.pack(work, self.weight_at(work), panel)
+            way.multiply(work, panel, desk.offset, desk.scratch, desk.result, depth > 0)
         if self.bias != NULL and not step.accumulate:
-            bias = self.bias + kernels.itemsize * part.group * step.biases
-        kernels.store(&step.piece, block, desk.result, step.pitch, part.row, part.rows, bias,
-                      self.target_at(step, part.group), self.accumulate or step.accumulate)
+            bias = self.bias + self.plan.kernels.itemsize * work.part.group * step.biases
+        way.store(work, desk.result, bias, self.target_at(work), self.accumulate or step.accumulate)
 
-    cdef void sit(self, const step_t *step, int thread, desk_t *desk) noexcept nogil:
+    cdef void sit(self, step_t *step, int thread, desk_t *desk) noexcept nogil:
         cdef index_t item = self.plan.kernels.itemsize
         desk.scratch = self.own + thread * self.plan.thread_scratch * item
         desk.panel = desk.scratch + step.scratch * item
         desk.offset = <index_t *>(desk.panel + step.panel * item)
         desk.result = <char *>desk.offset + step.offsets * item
         desk.part = desk.result + step.result * item
-        desk.channels, desk.samples = 0, 0  # nothing is unrolled yet: no block has 0 samples
+        desk.work.piece = &step.piece
+        desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
 
-    cdef void unroll(self, const step_t *step, const part_t *part, const block_t *block,
-                     desk_t *desk) noexcept nogil:
-        """The block's source into scratch; its layout and offsets are made anew only when they change."""
-        cdef const kernels_t *kernels = self.plan.kernels
-        cdef bint same = desk.channels >= part.channels and desk.samples == block.samples
+    cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk) noexcept nogil:
+        """The block's source into scratch; the offsets are made anew only when it has another size."""
+        cdef work_t *work = &desk.work
+        cdef bint same = desk.channels >= work.part.channels and work.block.samples == block.samples
         cdef int a
         for a in range(3):
-            same = same and desk.extent[a] == block.extent[a]
-            desk.extent[a] = block.extent[a]
+            same = same and work.block.extent[a] == block.extent[a]
+        work.block = block[0]
+        step.way.layout(work)
         if not same:
-            kernels.layout(&step.piece, block, &desk.layout)
-            kernels.offsets(&step.piece, block, &desk.layout, part.channels, desk.offset)
-            desk.channels, desk.samples = part.channels, block.samples
-        kernels.unroll(&step.piece, block, &desk.layout, self.source_at(step, part), self.source, self.source_end,
-                       part.channels, desk.scratch)
+            step.way.offsets(work, desk.offset)
+            desk.channels = work.part.channels
+        step.way.unroll(work, self.source_at(work), self.source, self.source_end, desk.scratch)
 
     cdef int correlate(self) except -1:
         cdef index_t task
@@ -190,10 +175,9 @@ cdef class Call:
     cdef void correlate_split(self, step_t *step, index_t task, int thread) noexcept nogil:
         """One partial sum of one part of the weight, kept for correlate_task."""
         cdef desk_t desk
-        cdef part_t part
         self.sit(step, thread, &desk)
-        _part(step, task // step.splits, &part)
-        self.correlate_blocks(step, &part, task % step.splits, &desk,
+        _part(step, task // step.splits, &desk.work.part)
+        self.correlate_blocks(step, task % step.splits, &desk,
                               self.partial_at(step, task // step.splits, task % step.splits))
 
     cdef void correlate_task(self, step_t *step, index_t task, int thread) noexcept nogil:
@@ -201,46 +185,37 @@ cdef class Call:
         cdef const kernels_t *kernels = self.plan.kernels
         cdef bint kept = step.splits > 1 and self.has_shared
         cdef desk_t desk
-        cdef part_t part
         cdef index_t split
         self.sit(step, thread, &desk)
-        _part(step, task, &part)
+        _part(step, task, &desk.work.part)
         if kept:
             desk.result = self.partial_at(step, task, 0)
+            desk.work.block = step.block
+            step.way.layout(&desk.work)
         else:
-            self.correlate_blocks(step, &part, 0, &desk, desk.result)
+            self.correlate_blocks(step, 0, &desk, desk.result)
         for split in range(1, step.splits):
             if kept:
                 desk.part = self.partial_at(step, task, split)
             else:
-                self.correlate_blocks(step, &part, split, &desk, desk.part)
-            kernels.add(part.channels * step.taps * step.pitch, desk.part, desk.result)
-        kernels.store_weight(
-            &step.piece, desk.result, step.pitch, part.rows, part.channels,
-            self.weight_at(step, &part) + part.row * step.piece.weight_row * kernels.itemsize, self.accumulate)
+                self.correlate_blocks(step, split, &desk, desk.part)
+            kernels.add(desk.work.layout.result, desk.part, desk.result)
+        step.way.store(&desk.work, desk.result, NULL, self.weight_at(&desk.work), self.accumulate)
 
-    cdef void correlate_blocks(self, step_t *step, const part_t *part, index_t split, desk_t *desk,
-                               char *result) noexcept nogil:
+    cdef void correlate_blocks(self, step_t *step, index_t split, desk_t *desk, char *result) noexcept nogil:
         """result <- the sum over one split of the blocks of positions."""
-        cdef const kernels_t *kernels = self.plan.kernels
-        cdef char *target = self.target_at(step, part.group) + part.row * step.piece.target_channel * kernels.itemsize
+        cdef work_t *work = &desk.work
         cdef block_t block
         cdef index_t which, first = step.block_count * split // step.splits
         cdef index_t last = step.block_count * (split + 1) // step.splits
-        cdef index_t depth = part.channels * step.taps, positions
         if first == last:
-            kernels.clear(depth * step.pitch, result)
+            work.block = step.block
+            step.way.layout(work)
+            self.plan.kernels.clear(work.layout.result, result)
         for which in range(first, last):
             if self.watch.look():
                 return
             _decode(step, which, &block)
-            self.unroll(step, part, &block, desk)
-            positions = desk.layout.positions
-            if step.few:
-                kernels.compact(&step.piece, &block, target, part.rows, desk.panel, positions)
-                kernels.dot(depth, part.rows, positions, desk.offset, desk.scratch, desk.panel, positions, result,
-                            step.pitch, which > first)
-            else:
-                kernels.turn(&step.piece, &block, target, part.rows, desk.panel)
-                kernels.correlate(depth, part.rows, positions, desk.offset, desk.scratch, desk.panel, result,
-                                  step.pitch, which > first)
+            self.unroll(step, &block, desk)
+            step.way.pack(work, self.target_at(work), desk.panel)
+            step.way.multiply(work, desk.panel, desk.offset, desk.scratch, result, which > first)

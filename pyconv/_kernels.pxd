@@ -8,11 +8,11 @@ cdef extern from "_tiles/kernels.h" nogil:
     ctypedef struct piece_t:
         axis_t axis[3]
         index_t count[3]
-        index_t source_base, source_batch, source_channel
+        index_t source_base, source_group, source_batch, source_channel
         index_t source_stride[3]
-        index_t target_base, target_batch, target_channel
+        index_t target_base, target_group, target_batch, target_channel
         index_t target_stride[3]
-        index_t weight_base, weight_row, weight_channel
+        index_t weight_base, weight_group, weight_row, weight_channel
         index_t weight_stride[3]
         index_t row_taps[3]
         index_t row_stride[3]
@@ -22,29 +22,27 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t start[3]
         index_t extent[3]
         int shared
+    ctypedef struct part_t:
+        index_t group, groups, row, rows, channel, channels
     ctypedef struct layout_t:
-        index_t positions, pitch
-        index_t streams[3]
-        index_t channel
+        index_t positions
+        index_t scratch, panel, result
+    ctypedef struct work_t:
+        const piece_t *piece
+        block_t block
+        part_t part
+        layout_t layout
+    ctypedef struct way_t:
+        void (*layout)(work_t *) noexcept nogil
+        void (*offsets)(const work_t *, index_t *) noexcept nogil
+        void (*unroll)(const work_t *, const void *, const void *, const void *, void *) noexcept nogil
+        void (*pack)(const work_t *, const void *, void *) noexcept nogil
+        void (*multiply)(const work_t *, const void *, const index_t *, const void *, void *, int) noexcept nogil
+        void (*store)(const work_t *, void *, const void *, void *, int) noexcept nogil
     ctypedef struct kernels_t:
         const char *level
         int itemsize, lanes, rows, vectors
-        void (*layout)(const piece_t *, const block_t *, layout_t *) noexcept nogil
-        void (*offsets)(const piece_t *, const block_t *, const layout_t *, index_t, index_t *) noexcept nogil
-        void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *, const void *, const void *,
-                       index_t, void *) noexcept nogil
-        void (*pack_weight)(const piece_t *, const void *, index_t, index_t, index_t, void *) noexcept nogil
-        void (*multiply)(index_t, index_t, index_t, const void *, const index_t *, const void *, void *, index_t,
-                         int) noexcept nogil
-        void (*store)(const piece_t *, const block_t *, void *, index_t, index_t, index_t, const void *, void *,
-                      int) noexcept nogil
-        void (*turn)(const piece_t *, const block_t *, const void *, index_t, void *) noexcept nogil
-        void (*compact)(const piece_t *, const block_t *, const void *, index_t, void *, index_t) noexcept nogil
-        void (*correlate)(index_t, index_t, index_t, const index_t *, const void *, const void *, void *, index_t,
-                          int) noexcept nogil
-        void (*dot)(index_t, index_t, index_t, const index_t *, const void *, const void *, index_t, void *, index_t,
-                    int) noexcept nogil
-        void (*store_weight)(const piece_t *, const void *, index_t, index_t, index_t, void *, int) noexcept nogil
+        way_t ways[1]
         void (*clear)(index_t, void *) noexcept nogil
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil

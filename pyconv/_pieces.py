@@ -39,6 +39,11 @@ class Axis(NamedTuple):
     def unit(self) -> int:
         return self.tap_step * self.streams // self.step if self.streams < self.taps else 0
 
+    @property
+    def beyond(self) -> int:
+        """How many positions a shared stream has more than a tap reads: those that only its other taps reach."""
+        return abs(self.unit) * (-(-self.taps // self.streams) - 1) if self.taps else 0
+
     def clipped(self, tap: int) -> "Axis":
         """This axis for one tap alone, restricted to the positions that have a cell under it."""
         offset = self.offset + self.tap_step * tap

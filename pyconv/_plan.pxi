@@ -2,40 +2,34 @@
 
 cdef struct step_t:
     piece_t piece
+    const way_t *way
     block_t block  # of full size, at the origin
     index_t blocks[4]  # along samples, z, y, x
     index_t block_count
     index_t channels, depth_channels, depth_blocks  # of source in a group; summed at a time; and how often
     index_t taps
     index_t rows, row_block, row_blocks  # of target in a group
+    index_t groups, group_block, group_blocks  # in all; those that one task does at once; and how often
     index_t batch, biases  # samples, and biases of a group
-    index_t source_group, target_group, weight_group
     index_t splits
-    index_t scratch, result, panel, pitch  # elements: unrolled block; its results; packed weights or turned target
+    index_t scratch, panel, result  # elements: unrolled block; the other operand packed; results
     index_t packed  # where its packed weights begin
     index_t offsets  # elements that the offsets of its taps take
-    index_t group_block  # small groups that one task does
     index_t tasks
     double products
     index_t packs  # tasks of packing its weights, none where that would not save work
-    int wave, accumulate, few
+    int wave, accumulate
 
 
-# A part of the weight: some rows (target's channels) and some of source's channels of one group.
-cdef struct part_t:
-    index_t group, row, rows, channel, channels
-
-
-# What a thread works with: its scratch, and the layout of what was unrolled last.
+# What a thread works with: its scratch, and what it works on; the offsets are those of `channels` channels.
 cdef struct desk_t:
     char *scratch
     char *panel
     index_t *offset
     char *result
     char *part
-    layout_t layout
-    index_t channels, samples
-    index_t extent[3]
+    work_t work
+    index_t channels
 
 
 cdef void _fill_piece(piece_t *piece, found) except *:
@@ -50,8 +44,10 @@ cdef void _fill_piece(piece_t *piece, found) except *:
         piece.row_taps[a], piece.row_stride[a] = found.row_taps[a]
     piece.source_base, piece.source_batch, piece.source_channel = found.source[:3]
     piece.target_base, piece.target_batch, piece.target_channel = found.target[:3]
-    piece.turned = found.turned
     piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
+    piece.source_group, piece.target_group, piece.weight_group = (
+        found.source.group, found.target.group, found.weight.group)
+    piece.turned = found.turned
 
 
 cdef inline index_t _parts(index_t n, index_t size) noexcept nogil:
@@ -68,7 +64,7 @@ cdef inline int _worth(int threads, index_t tasks, double products) noexcept nog
 
 
 cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept nogil:
-    """The which-th block of a step, the last one of an axis cut to what is left; gives back what is above blocks."""
+    """The which-th block of a step, the last one of an axis cut to what is left; gives back which part it is for."""
     cdef int a
     cdef index_t rest = which
     block[0] = step.block
@@ -82,12 +78,13 @@ cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept
 
 
 cdef void _part(const step_t *step, index_t task, part_t *part) noexcept nogil:
-    """The task-th part of the weight: rows first, then channels, then groups."""
+    """The task-th part of the weight: rows first, then groups, then channels."""
     part.row = task % step.row_blocks * step.row_block
     part.rows = min(step.row_block, step.rows - part.row)
-    part.channel = task // step.row_blocks % step.depth_blocks * step.depth_channels
+    part.group = task // step.row_blocks % step.group_blocks * step.group_block
+    part.groups = min(step.group_block, step.groups - part.group)
+    part.channel = task // step.row_blocks // step.group_blocks * step.depth_channels
     part.channels = min(step.depth_channels, step.channels - part.channel)
-    part.group = task // step.row_blocks // step.depth_blocks
 
 
 cdef class Plan:
@@ -96,7 +93,7 @@ cdef class Plan:
     cdef const kernels_t *kernels
     cdef step_t *steps
     cdef int count, waves
-    cdef int gathers, swapped
+    cdef int gathers, swapped, gapped
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
@@ -119,6 +116,8 @@ cdef class Plan:
         self.count = len(found)
         for i, piece in enumerate(found):
             self._prepare(&self.steps[i], piece)
+        if self.gapped:
+            self.exact = ()
         self._measure()
 
     def __dealloc__(self):
@@ -128,22 +127,28 @@ cdef class Plan:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
         geometry = self.geometry
         tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
-        cdef index_t line = LINE // self.kernels.itemsize
-        cdef layout_t layout
-        cdef int a
         choose = _blocking.gather_blocking if self.gathers else _blocking.correlate_blocking
-        step.rows, step.batch = piece.rows, piece.batch
         blocking = choose(piece, self.groups, tile)
         _fill_piece(&step.piece, piece)
+        step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate
-        step.few = not self.gathers and step.rows < self.kernels.lanes // 2
+        step.rows, step.row_block, step.row_blocks = piece.rows, blocking.rows, _parts(piece.rows, blocking.rows)
+        step.groups, step.group_block = self.groups, blocking.groups
+        step.group_blocks = _parts(step.groups, step.group_block)
         step.channels, step.taps = piece.channels, prod(axis.taps for axis in piece.axes)
-        step.depth_channels = blocking.channels
-        step.depth_blocks = max(1, _parts(step.channels, blocking.channels))
-        step.row_block, step.row_blocks = blocking.rows, _parts(step.rows, blocking.rows)
+        step.depth_channels, step.depth_blocks = blocking.channels, max(1, _parts(piece.channels, blocking.channels))
+        step.batch = piece.batch
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
-        step.source_group, step.target_group = piece.source.group, piece.target.group
-        step.weight_group = piece.weight.group
+        self._divide(step, blocking)
+        self._count_elements(step, prod(blocking.extent) * blocking.samples)
+        step.products = prod(axis.positions for axis in piece.axes)
+        step.products *= <double>step.batch * step.rows * self.groups * max(1, step.taps * step.channels)
+        self.products += step.products
+        self.most_tasks += step.tasks * step.splits
+
+    cdef void _divide(self, step_t *step, blocking) except *:
+        """Its blocks, and its tasks: parts of the result."""
+        cdef int a
         step.block.samples, step.block.shared = blocking.samples, blocking.shared
         step.blocks[0] = _parts(step.batch, step.block.samples)
         step.block_count = step.blocks[0]
@@ -151,48 +156,42 @@ cdef class Plan:
             step.block.extent[a] = blocking.extent[a]
             step.blocks[a + 1] = _parts(step.piece.count[a], blocking.extent[a])
             step.block_count *= step.blocks[a + 1]
+        step.tasks = step.row_blocks * step.group_blocks * (step.block_count if self.gathers else step.depth_blocks)
         step.splits = max(1, min(blocking.splits, step.block_count))
-        self.kernels.layout(&step.piece, &step.block, &layout)
-        step.scratch = _up(layout.channel * step.depth_channels + self.kernels.lanes, line)
-        cdef index_t depth = step.depth_channels * step.taps
-        if self.gathers:
-            step.pitch = _up(layout.positions, self.kernels.lanes)
-            step.result = _up(step.row_block * step.pitch, line)
-            step.panel = _up(depth * min(step.row_block, step.rows), line)
-            step.group_block = blocking.groups
-            step.packs = 0
-            if step.taps > 0 and step.block_count > 1 and not self.swapped:
-                step.packs = self.groups * step.depth_blocks * step.row_blocks
-            step.tasks = step.block_count * step.row_blocks * _parts(self.groups, step.group_block)
-        else:
-            step.pitch = step.row_block if step.few else _up(step.row_block, self.kernels.lanes)
-            step.result = _up(depth * step.pitch, line)
-            step.panel = _up((layout.positions + self.kernels.lanes) * step.pitch, line)
-            step.tasks = step.depth_blocks * step.row_blocks * self.groups
-        step.products = prod(axis.positions for axis in piece.axes)
-        step.products *= <double>step.batch * step.rows * self.groups * max(1, step.taps * step.channels)
-        self.products += step.products
-        self.most_tasks += step.tasks * step.splits
+        step.packs = 0
+        if self.gathers and step.taps > 0 and step.block_count > 1 and not self.swapped:
+            step.packs = step.row_blocks * step.group_blocks * step.depth_blocks
+
+    cdef void _count_elements(self, step_t *step, index_t positions) except *:
+        """Of the arrays that a thread needs for it, each rounded up to whole cache lines."""
+        cdef index_t line = LINE // self.kernels.itemsize, integers = sizeof(index_t) // self.kernels.itemsize
+        cdef work_t work
+        work.piece, work.block = &step.piece, step.block
+        work.part = part_t(0, step.group_block, 0, min(step.row_block, step.rows), 0, step.depth_channels)
+        step.way.layout(&work)
+        step.scratch, step.result = _up(work.layout.scratch, line), _up(work.layout.result, line)
+        step.panel = _up(work.layout.panel, line)
+        step.offsets = _up(step.depth_channels * step.taps * integers, line)
+        # grad_weight multiplies the cells that lie between two rows of positions by zeros
+        if not self.gathers and work.layout.positions != positions:
+            self.gapped = True
 
     cdef void _measure(self) except *:
         """Scratch of the whole call: a thread's own, and what the threads share."""
-        cdef index_t line = LINE // self.kernels.itemsize, own, packed, i
+        cdef index_t own, i
         cdef step_t *step
-        cdef index_t pointers = sizeof(index_t) // self.kernels.itemsize
         for i in range(self.count):
             step = &self.steps[i]
-            step.offsets = _up(step.depth_channels * step.taps * pointers, line)
-            own = step.scratch + step.result + step.panel + step.offsets
+            own = step.scratch + step.panel + step.result + step.offsets
             self.waves = max(self.waves, step.wave + 1)
             if self.gathers:
-                packed = self.groups * step.rows * step.channels * step.taps if step.packs else 0
                 step.packed = self.shared_scratch
-                self.shared_scratch += _up(packed, line)
+                self.shared_scratch += step.packs * step.panel
             elif step.splits > 1:  # one step after the other, in the same memory
                 own += step.result
                 self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
             self.thread_scratch = max(self.thread_scratch, own)
-        self.scratch_minimum = self.thread_scratch + line
+        self.scratch_minimum = self.thread_scratch + LINE // self.kernels.itemsize
 
     def scratch_size(self, threads):
         """Elements that full speed wants on so many threads."""
@@ -219,7 +218,9 @@ cdef class Plan:
         # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
         # shows in the (smaller) result unless that is added to
         cdef bint early = self.gathers or accumulate
-        if early and self.exact is not None and not call.is_finite(_data(second), second.size):
+        if early and self.exact is not None and not (
+                call.is_finite(_data(second), second.size)
+                and (not self.gapped or call.is_finite(_data(first), first.size))):
             if self.swapped and self.geometry.batch > 1:
                 return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)

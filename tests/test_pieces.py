@@ -123,10 +123,18 @@ def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
         assert 1 <= blocking.samples <= piece.batch
         assert all(1 <= n <= max(1, axis.positions) for n, axis in zip(blocking.extent, piece.axes))
         assert 1 <= blocking.channels <= max(1, piece.channels)
-        shared = blocking.shared
-        assert shared == 3 or (blocking.samples == 1 and set(blocking.extent[:shared]) <= {1})
-        size, _ = _blocking._scratch(piece, blocking.samples, blocking.extent, shared, lanes)
-        assert size * blocking.channels * itemsize <= _blocking.SCRATCH
+        size, *_ = _blocking._scratch(piece, blocking.samples, blocking.extent, blocking.shared, lanes)
+        assert size * blocking.channels * blocking.groups * itemsize <= _blocking.SCRATCH
+
+
+@pytest.mark.parametrize("channels, groups, direct", [(384, 384, True), (128, 32, True), (64, 1, False), (64, 2, False)])
+def test_many_small_groups_are_done_directly(channels, groups, direct):
+    """Depthwise convolution and groups of few channels: a lane a group, for all three maps and any batch."""
+    ways = (_blocking.GATHER_DIRECT, _blocking.GATHER_DIRECT, _blocking.CORRELATE_DIRECT)
+    for batch, (map, way) in product((1, 8), zip(MAPS, ways)):
+        g = convolved(2, (batch, channels, 14, 14), (channels, channels // groups, 3, 3), None, None, 1, 1, 1, groups)[0]
+        choose = _blocking.correlate_blocking if map == "grad_weight" else _blocking.gather_blocking
+        assert {choose(x, groups, _blocking.Tile(4, 16, 8, 3)).way == way for x in _pieces.pieces(map, g)} == {direct}
 
 
 def test_only_one_sample_decides_the_order_of_sums():

@@ -4,16 +4,27 @@
      BYTES           of a vector
      ROWS            rows of the largest tile; V8 V4 V2 V1: vectors that a tile of 8, 4, 2, 1 rows holds at most */
 
-#include "tile.h"
-#include "transpose.h"
+#include "vector.h"
+#include "layout.h"
 #include "unroll.h"
+#include "tile.h"
+#include "plain.h"
 #include "store.h"
 #include "turn.h"
-#include "plain.h"
+#include "direct.h"
 
 const kernels_t NAME(kernels) = {
     LEVEL, sizeof(REAL), LANES, ROWS, WIDEST,
-    NAME(layout), NAME(offsets), NAME(unroll), NAME(pack_weight), NAME(multiply), NAME(store),
-    NAME(turn), NAME(compact), NAME(correlate), NAME(dot), NAME(store_weight),
+    {
+        [GATHER] = {NAME(layout), NAME(offsets), NAME(unroll), NAME(pack), NAME(multiply), NAME(store)},
+        [CORRELATE] = {NAME(layout_turned), NAME(offsets), NAME(unroll), NAME(turn), NAME(correlate),
+                       NAME(store_weight)},
+        [CORRELATE_FEW] = {NAME(layout_few), NAME(offsets), NAME(unroll), NAME(compact), NAME(dot),
+                           NAME(store_weight)},
+        [GATHER_DIRECT] = {NAME(layout_direct), NAME(offsets_direct), NAME(unroll_direct), NAME(pack_direct),
+                           NAME(multiply_direct), NAME(store_direct)},
+        [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),
+                              NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
+    },
     NAME(zero), NAME(add), NAME(sum), NAME(finite), NAME(unfold_tap), NAME(fold_row),
 };

@@ -25,57 +25,67 @@ typedef struct {
 typedef struct {
     axis_t axis[3];
     index_t count[3];
-    index_t source_base, source_batch, source_channel, source_stride[3];
-    index_t target_base, target_batch, target_channel, target_stride[3];
-    index_t weight_base, weight_row, weight_channel, weight_stride[3];
+    index_t source_base, source_group, source_batch, source_channel, source_stride[3];
+    index_t target_base, target_group, target_batch, target_channel, target_stride[3];
+    index_t weight_base, weight_group, weight_row, weight_channel, weight_stride[3];
     index_t row_taps[3], row_stride[3];
     int turned;
 } piece_t;
 
-/* A block: the positions of one piece that one thread works on at a time, flattened (sample, z, y, x), x fastest.
-   `shared` is the axis whose taps share streams (3: none); the axes before it, samples included, have extent 1. */
+/* A block: the positions of one piece that one thread works on at a time, x fastest.
+   `shared` has bit a set where the taps of axis a share streams. */
 typedef struct {
     index_t sample, samples, start[3], extent[3];
     int shared;
 } block_t;
 
-/* Where the unrolled source of a block lies in scratch: stream after stream, each `pitch` long, channel by channel. */
+/* A part of the weight: some rows (target's channels) and some of source's channels, of one group or of several. */
 typedef struct {
-    index_t positions, pitch, streams[3], channel;
+    index_t group, groups, row, rows, channel, channels;
+} part_t;
+
+/* Where the unrolled source of a block lies in scratch: group by group (`set` apart), channel by channel, stream after
+   stream, each `stream` long. Position (sample, z, y, x) is  sample * batch + z * axis[0] + y * axis[1] + x  in each
+   array of `positions` elements: along a shared axis a row also has the cells that only later taps reach, so between
+   two rows of positions there are some that are computed with the others and belong to nothing.
+   Results lie in rows `pitch` apart. The last three are how many elements the arrays take. */
+typedef struct {
+    index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch;
+    index_t scratch, panel, result;
 } layout_t;
 
-/* The kernels of one (real type, instruction set); arrays are void so that the frame needs no real type. */
+/* What a kernel works on. */
+typedef struct {
+    const piece_t *piece;
+    block_t block;
+    part_t part;
+    layout_t layout;
+} work_t;
+
+/* One way to do the work: what the frame calls for one block. `other` is the operand that is not unrolled and `out` the
+   result: the weight and target, in grad_weight target and the weight. Arrays are void: the frame has no real type. */
+typedef struct {
+    void (*layout)(work_t *);
+    /* offset[channel][tap]: where in scratch the positions that it reads begin */
+    void (*offsets)(const work_t *, index_t *offset);
+    /* scratch <- the part's channels of source; nothing outside [begin, limit) is read */
+    void (*unroll)(const work_t *, const void *source, const void *begin, const void *limit, void *scratch);
+    /* panel <- the part's rows of other */
+    void (*pack)(const work_t *, const void *other, void *panel);
+    /* result (+)= panel . scratch, summed over channels and taps, in grad_weight over positions */
+    void (*multiply)(const work_t *, const void *panel, const index_t *offset, const void *scratch, void *result,
+                     int accumulate);
+    /* out <- result (+ bias of target's channels) (+ out); may change result */
+    void (*store)(const work_t *, void *result, const void *bias, void *out, int accumulate);
+} way_t;
+
+enum { GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT, WAYS };
+
+/* The kernels of one (real type, instruction set). */
 typedef struct {
     const char *level;
     int itemsize, lanes, rows, vectors;
-    void (*layout)(const piece_t *, const block_t *, layout_t *);
-    /* offset[channel][tap]: where in scratch the positions that it reads begin */
-    void (*offsets)(const piece_t *, const block_t *, const layout_t *, index_t channels, index_t *offset);
-    /* scratch <- `channels` channels of source, unrolled; nothing outside [begin, limit) is read */
-    void (*unroll)(const piece_t *, const block_t *, const layout_t *, const void *source, const void *begin,
-                   const void *limit, index_t channels, void *scratch);
-    /* panels [rows][k][rows of a tile] <- weight, for `channels` channels from `weight` */
-    void (*pack_weight)(const piece_t *, const void *weight, index_t row, index_t rows, index_t channels, void *panels);
-    /* result[rows][pitch] (+)= panels . scratch, over depth = channels * taps whose streams start at offset[] */
-    void (*multiply)(index_t rows, index_t positions, index_t depth, const void *panels, const index_t *offset,
-                     const void *scratch, void *result, index_t pitch, int accumulate);
-    /* target <- result of a block, rows from `row` (+ bias of the channel) (+ target); may change result */
-    void (*store)(const piece_t *, const block_t *, void *result, index_t pitch, index_t row, index_t rows,
-                  const void *bias, void *target, int accumulate);
-    /* turned[panels of columns][positions][columns of a panel] <- target, its channels as columns */
-    void (*turn)(const piece_t *, const block_t *, const void *target, index_t columns, void *turned);
-    /* compact[columns][pitch] <- target */
-    void (*compact)(const piece_t *, const block_t *, const void *target, index_t columns, void *compact,
-                    index_t pitch);
-    /* result[rows][pitch] (+)= sum over positions of scratch[offset[row] + position] * turned[position][column] */
-    void (*correlate)(index_t rows, index_t columns, index_t positions, const index_t *offset, const void *scratch,
-                      const void *turned, void *result, index_t pitch, int accumulate);
-    /* the same from `compact`, for few columns */
-    void (*dot)(index_t rows, index_t columns, index_t positions, const index_t *offset, const void *scratch,
-                const void *compact, index_t compact_pitch, void *result, index_t pitch, int accumulate);
-    /* weight <- transpose of result[channels * taps][pitch] (+ weight) */
-    void (*store_weight)(const piece_t *, const void *result, index_t pitch, index_t columns, index_t channels,
-                         void *weight, int accumulate);
+    way_t ways[WAYS];
     void (*clear)(index_t n, void *to);
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);

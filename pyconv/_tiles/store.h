@@ -1,15 +1,15 @@
 /* Weight to panels, results to target. See body.h for the macros. */
 
-static void NAME(pack_weight)(const piece_t *piece, const void *weight, index_t row, index_t rows, index_t channels,
-                              void *panels)
+/* [rows of a tile after rows of a tile][k][rows of the tile] */
+static REAL *NAME(pack_one)(const piece_t *piece, const REAL *weight, index_t row, index_t rows, index_t channels,
+                            REAL *to)
 {
-    REAL *to = panels;
     while (rows > 0) {
         const index_t high = (index_t)1 << NAME(tall)(rows);
         for (index_t c = 0; c < channels; c++)
             for (index_t z = 0; z < piece->axis[0].taps; z++)
                 for (index_t y = 0; y < piece->axis[1].taps; y++) {
-                    const REAL *from = (const REAL *)weight + row * piece->weight_row + c * piece->weight_channel
+                    const REAL *from = weight + row * piece->weight_row + c * piece->weight_channel
                         + z * piece->weight_stride[0] + y * piece->weight_stride[1];
                     for (index_t x = 0; x < piece->axis[2].taps; x++, to += high, from += piece->weight_stride[2])
                         for (index_t i = 0; i < high; i++)
@@ -18,20 +18,30 @@ static void NAME(pack_weight)(const piece_t *piece, const void *weight, index_t 
         row += high;
         rows -= high;
     }
+    return to;
 }
 
-/* A run of positions that lie side by side in target, and the walk over the runs of a block. */
+static void NAME(pack)(const work_t *work, const void *weight, void *panels)
+{
+    const part_t *part = &work->part;
+    REAL *to = panels;
+    for (index_t group = 0; group < part->groups; group++)
+        to = NAME(pack_one)(work->piece, (const REAL *)weight + group * work->piece->weight_group, part->row,
+                            part->rows, part->channels, to);
+}
+
+/* A run of positions that lie side by side in target and in the block's arrays, and the walk over the runs. */
 typedef struct {
     index_t run, rows, planes;
 } NAME(runs);
 
-static inline NAME(runs) NAME(find_runs)(const piece_t *piece, const block_t *block)
+static inline NAME(runs) NAME(find_runs)(const piece_t *piece, const block_t *block, const layout_t *layout)
 {
     NAME(runs) r = {block->extent[2], block->extent[1], block->extent[0]};
-    if (piece->target_stride[2] == 1 && piece->target_stride[1] == r.run) {
+    if (piece->target_stride[2] == 1 && piece->target_stride[1] == r.run && layout->axis[1] == r.run) {
         r.run *= r.rows;
         r.rows = 1;
-        if (piece->target_stride[0] == r.run) {
+        if (piece->target_stride[0] == r.run && layout->axis[0] == r.run) {
             r.run *= r.planes;
             r.planes = 1;
         }
@@ -47,14 +57,39 @@ static inline index_t NAME(first)(const piece_t *piece, const block_t *block)
     return at;
 }
 
+/* to[0, n) <- from + bias (+ to), nothing beyond: whole vectors, then one of each smaller power of two that is left. */
+static inline __attribute__((always_inline)) void NAME(store_dense)(REAL *to, const REAL *from, index_t n, REAL bias,
+                                                                    const int accumulate)
+{
+    for (; n >= LANES; n -= LANES, to += LANES, from += LANES)
+        STORE(to, accumulate ? LOAD(from) + bias + LOAD(to) : LOAD(from) + bias);
+#define PART(W)                                                                                                       \
+    if (W < LANES && n & W) {                                                                                         \
+        typedef REAL part __attribute__((vector_size(W * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));           \
+        part sum = *(const part *)from + bias;                                                                        \
+        if (accumulate)                                                                                               \
+            sum += *(const part *)to;                                                                                 \
+        *(part *)to = sum;                                                                                            \
+        to += W;                                                                                                      \
+        from += W;                                                                                                    \
+    }
+    PART(8)
+    PART(4)
+    PART(2)
+    if (n & 1)
+        *to = accumulate ? *from + bias + *to : *from + bias;
+#undef PART
+}
+
 static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, index_t n, REAL bias, int accumulate)
 {
-    if (accumulate)
+    if (step == 1 && accumulate)
+        NAME(store_dense)(to, from, n, bias, 1);
+    else if (step == 1)
+        NAME(store_dense)(to, from, n, bias, 0);
+    else if (accumulate)
         for (index_t q = 0; q < n; q++)
             to[q * step] += from[q] + bias;
-    else if (step == 1)
-        for (index_t q = 0; q < n; q++)
-            to[q] = from[q] + bias;
     else
         for (index_t q = 0; q < n; q++)
             to[q * step] = from[q] + bias;
@@ -63,8 +98,8 @@ static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, ind
 /* Where a row begins in target, and its channel: rows are channels, or the taps of channels (see piece_t). */
 static inline index_t NAME(row_at)(const piece_t *piece, index_t row, index_t *channel)
 {
-    const index_t *taps = piece->row_taps, tap = row % (taps[0] * taps[1] * taps[2]);
-    *channel = row / (taps[0] * taps[1] * taps[2]);
+    const index_t *taps = piece->row_taps, all = taps[0] * taps[1] * taps[2], tap = all == 1 ? 0 : row % all;
+    *channel = all == 1 ? row : row / all;
     return *channel * piece->target_channel + tap / (taps[1] * taps[2]) * piece->row_stride[0]
         + tap / taps[2] % taps[1] * piece->row_stride[1] + tap % taps[2] * piece->row_stride[2];
 }
@@ -86,43 +121,59 @@ static void NAME(store_turned)(const piece_t *piece, const block_t *block, REAL 
         NAME(transpose)(to, piece->target_stride[2], result, pitch, rows, block->extent[2], 0);
 }
 
-static void NAME(store)(const piece_t *piece, const block_t *block, void *result, index_t pitch, index_t row,
-                        index_t rows, const void *bias, void *target, int accumulate)
+static void NAME(store)(const work_t *work, void *result, const void *bias, void *target, int accumulate)
 {
-    const NAME(runs) r = NAME(find_runs)(piece, block);
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
+    const index_t row = work->part.row, rows = work->part.groups * work->part.rows;
+    const NAME(runs) r = NAME(find_runs)(piece, block, layout);
     const index_t first = NAME(first)(piece, block);
     index_t which;
     if (piece->turned) {
-        NAME(store_turned)(piece, block, result, pitch, row, rows, bias, target, accumulate);
+        NAME(store_turned)(piece, block, result, layout->pitch, row, rows, bias, target, accumulate);
         return;
     }
     for (index_t i = 0; i < rows; i++) {
-        const REAL *from = (const REAL *)result + i * pitch;
+        const REAL *from = (const REAL *)result + i * layout->pitch;
         REAL *channel = (REAL *)target + NAME(row_at)(piece, row + i, &which) + first;
         const REAL b = bias ? ((const REAL *)bias)[which] : 0;
         for (index_t s = 0; s < block->samples; s++)
             for (index_t z = 0; z < r.planes; z++)
-                for (index_t y = 0; y < r.rows; y++, from += r.run)
+                for (index_t y = 0; y < r.rows; y++)
                     NAME(store_run)(channel + s * piece->target_batch + z * piece->target_stride[0]
-                                    + y * piece->target_stride[1], piece->target_stride[2], from, r.run, b, accumulate);
+                                    + y * piece->target_stride[1], piece->target_stride[2],
+                                    from + s * layout->batch + z * layout->axis[0] + y * layout->axis[1], r.run, b,
+                                    accumulate);
     }
 }
 
-static void NAME(compact)(const piece_t *piece, const block_t *block, const void *target, index_t columns,
-                          void *compact, index_t pitch)
+/* compact[columns][positions] <- target, with zeros where the layout has cells without a position. */
+static void NAME(compact)(const work_t *work, const void *target, void *compact)
 {
-    const NAME(runs) r = NAME(find_runs)(piece, block);
-    const index_t first = NAME(first)(piece, block), step = piece->target_stride[2];
-    for (index_t i = 0; i < columns; i++) {
-        REAL *to = (REAL *)compact + i * pitch;
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
+    const NAME(runs) r = NAME(find_runs)(piece, block, layout);
+    const index_t first = NAME(first)(piece, block) + work->part.row * piece->target_channel;
+    const index_t step = piece->target_stride[2];
+    const int gaps = layout->positions != block->samples * r.planes * r.rows * r.run;
+    for (index_t i = 0; i < work->part.groups * work->part.rows; i++) {
+        REAL *to = (REAL *)compact + i * layout->positions;
         const REAL *channel = (const REAL *)target + i * piece->target_channel + first;
+        if (gaps)
+            NAME(zero)(layout->positions, to);
         for (index_t s = 0; s < block->samples; s++)
             for (index_t z = 0; z < r.planes; z++)
-                for (index_t y = 0; y < r.rows; y++, to += r.run) {
+                for (index_t y = 0; y < r.rows; y++) {
                     const REAL *from = channel + s * piece->target_batch + z * piece->target_stride[0]
                         + y * piece->target_stride[1];
-                    for (index_t q = 0; q < r.run; q++)
-                        to[q] = from[q * step];
+                    REAL *row = to + s * layout->batch + z * layout->axis[0] + y * layout->axis[1];
+                    if (step == 1)
+                        NAME(store_dense)(row, from, r.run, 0, 0);
+                    else
+                        for (index_t q = 0; q < r.run; q++)
+                            row[q] = from[q * step];
                 }
     }
 }

@@ -1,11 +1,5 @@
 /* The register tiles, and the loops that cover a block of results with them. See body.h for the macros. */
 
-#define LANES ((index_t)(BYTES / sizeof(REAL)))
-typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
-#define VECTOR NAME(vector)
-#define LOAD(p) (*(const VECTOR *)(p))
-#define STORE(p, v) (*(VECTOR *)(p) = (v))
-
 /* R rows by V vectors of results stay in registers while the depth runs: R * V accumulators, V vectors of `many` and
    one broadcast of `few`; with 8 x 3 that is 28 of AVX-512's 32 registers, and 24 independent chains hide the
    latency of the multiply-add many times over.
@@ -112,23 +106,34 @@ static inline index_t NAME(wide)(int tall, index_t left)
     return left <= most_here ? left : left < 2 * most_here ? (left + 1) / 2 : most_here;
 }
 
-static void NAME(multiply)(index_t rows, index_t positions, index_t depth, const void *panels, const index_t *offset,
-                           const void *scratch, void *result, index_t pitch, int accumulate)
+static void NAME(multiply_one)(index_t rows, index_t positions, index_t depth, const REAL *panel,
+                               const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate)
 {
-    const REAL *panel = panels;
-    REAL *to = result;
     const index_t vectors = (positions + LANES - 1) / LANES;
     while (rows > 0) {
         const int tall = NAME(tall)(rows);
         for (index_t done = 0, wide; done < vectors; done += wide) {
             wide = NAME(wide)(tall, vectors - done);
-            NAME(tiles)[tall][wide - 1][0](depth, panel, offset, (const REAL *)scratch + done * LANES, 0,
-                                           to + done * LANES, pitch, accumulate);
+            NAME(tiles)[tall][wide - 1][0](depth, panel, offset, scratch + done * LANES, 0, to + done * LANES, pitch,
+                                           accumulate);
         }
         panel += depth << tall;
         to += pitch << tall;
         rows -= (index_t)1 << tall;
     }
+}
+
+/* Group after group. */
+static void NAME(multiply)(const work_t *work, const void *panels, const index_t *offset, const void *scratch,
+                           void *result, int accumulate)
+{
+    const part_t *part = &work->part;
+    const index_t depth = NAME(depth)(work);
+    for (index_t group = 0; group < part->groups; group++)
+        NAME(multiply_one)(part->rows, work->layout.positions, depth,
+                           (const REAL *)panels + group * part->rows * depth, offset,
+                           (const REAL *)scratch + group * work->layout.set,
+                           (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate);
 }
 
 /* Vectors of the next panel of turned columns: as `wide` for the tallest tile. */
@@ -138,20 +143,27 @@ static inline index_t NAME(panel)(index_t columns)
     return NAME(wide)(ROWS == 8 ? 3 : 2, (columns + LANES - 1) / LANES);
 }
 
-static void NAME(correlate)(index_t rows, index_t columns, index_t positions, const index_t *offset,
-                            const void *scratch, const void *turned, void *result, index_t pitch, int accumulate)
+static void NAME(correlate_one)(index_t rows, index_t columns, index_t positions, const REAL *panel,
+                                const index_t *offset, const REAL *scratch, REAL *result, index_t pitch,
+                                int accumulate)
 {
-    const REAL *panel = turned;
     for (index_t column = 0, wide; column < columns; column += wide * LANES) {
         wide = NAME(panel)(columns - column);
         for (index_t row = 0; row < rows;) {
             const int tall = NAME(tall)(rows - row);
             NAME(tiles)[tall][wide - 1][1](positions, scratch, offset + row, panel, wide * LANES,
-                                           (REAL *)result + row * pitch + column, pitch, accumulate);
+                                           result + row * pitch + column, pitch, accumulate);
             row += (index_t)1 << tall;
         }
         panel += wide * LANES * positions;
     }
+}
+
+static void NAME(correlate)(const work_t *work, const void *turned, const index_t *offset, const void *scratch,
+                            void *result, int accumulate)
+{
+    NAME(correlate_one)(NAME(depth)(work), work->part.rows, work->layout.positions, turned, offset, scratch, result,
+                        work->layout.pitch, accumulate);
 }
 
 /* R rows by C columns of inner products along the positions: vectors of partial sums, added up at the end in a fixed
@@ -193,17 +205,17 @@ static inline __attribute__((always_inline)) void NAME(inner)(
         }
 }
 
-static void NAME(dot)(index_t rows, index_t columns, index_t positions, const index_t *offset, const void *scratch,
-                      const void *compact, index_t compact_pitch, void *result, index_t pitch, int accumulate)
+static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, const index_t *offset,
+                          const REAL *scratch, const REAL *compact, REAL *result, index_t pitch, int accumulate)
 {
     for (index_t j = 0; j < columns; j += 2) {
-        const REAL *y = (const REAL *)compact + j * compact_pitch;
+        const REAL *y = compact + j * positions;
         const int two = columns - j >= 2;
         for (index_t i = 0, step; i < rows; i += step) {
-            REAL *at = (REAL *)result + i * pitch + j;
+            REAL *at = result + i * pitch + j;
             const index_t left = rows - i;
             step = left >= 4 && ROWS == 8 && left != 5 ? (left >= 8 ? 8 : 4) : left >= 3 ? 3 : 1;
-#define INNER(R, C, U) NAME(inner)(R, C, U, positions, scratch, offset + i, y, compact_pitch, at, pitch, accumulate)
+#define INNER(R, C, U) NAME(inner)(R, C, U, positions, scratch, offset + i, y, positions, at, pitch, accumulate)
             if (ROWS == 8 && step == 8) {
                 if (two) INNER(8, 2, 1); else INNER(8, 1, 1);
             } else if (step == 4) {
@@ -216,4 +228,15 @@ static void NAME(dot)(index_t rows, index_t columns, index_t positions, const in
 #undef INNER
         }
     }
+}
+
+static void NAME(dot)(const work_t *work, const void *compact, const index_t *offset, const void *scratch,
+                      void *result, int accumulate)
+{
+    const part_t *part = &work->part;
+    const index_t depth = NAME(depth)(work), positions = work->layout.positions;
+    for (index_t group = 0; group < part->groups; group++)
+        NAME(dot_one)(depth, part->rows, positions, offset, (const REAL *)scratch + group * work->layout.set,
+                      (const REAL *)compact + group * part->rows * positions,
+                      (REAL *)result + group * depth * part->rows, part->rows, accumulate);
 }

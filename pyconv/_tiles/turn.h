@@ -1,43 +1,53 @@
 /* Results and operands whose channels are the vector axis: grad_weight's. See body.h for the macros. */
 
-static void NAME(turn)(const piece_t *piece, const block_t *block, const void *target, index_t columns,
-                       void *turned)
+/* One row of positions, a panel's columns side by side. */
+static inline void NAME(turn_row)(const piece_t *piece, const REAL *from, index_t n, index_t columns, index_t wide,
+                                  REAL *to)
 {
-    const NAME(runs) r = NAME(find_runs)(piece, block);
-    const index_t first = NAME(first)(piece, block), step = piece->target_stride[2];
+    const index_t step = piece->target_stride[2];
+    if (piece->turned)
+        for (index_t q = 0; q < n; q++)
+            for (index_t i = 0; i < columns; i++)
+                to[q * wide + i] = from[q * step + i];
+    else if (step == 1)
+        NAME(transpose)(to, wide, from, piece->target_channel, columns, n, 0);
+    else
+        for (index_t i = 0; i < columns; i++)
+            for (index_t q = 0; q < n; q++)
+                to[q * wide + i] = from[i * piece->target_channel + q * step];
+}
+
+/* turned[panels of columns][positions][columns of a panel] <- target */
+static void NAME(turn)(const work_t *work, const void *target, void *turned)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
+    const index_t columns = work->part.rows;
+    const NAME(runs) r = NAME(find_runs)(piece, block, layout);
+    const index_t first = NAME(first)(piece, block) + work->part.row * piece->target_channel;
+    const int gaps = layout->positions != block->samples * r.planes * r.rows * r.run;
     REAL *panel = turned;
-    for (index_t column = 0, wide; column < columns; column += wide) {
+    for (index_t column = 0, wide; column < columns; column += wide, panel += layout->positions * wide) {
         wide = NAME(panel)(columns - column) * LANES;
         const index_t here = columns - column < wide ? columns - column : wide;
         const REAL *channel = (const REAL *)target + column * piece->target_channel + first;
+        if (here < wide || gaps)
+            NAME(zero)(layout->positions * wide, panel);
         for (index_t s = 0; s < block->samples; s++)
             for (index_t z = 0; z < r.planes; z++)
-                for (index_t y = 0; y < r.rows; y++, panel += r.run * wide) {
-                    const REAL *from = channel + s * piece->target_batch + z * piece->target_stride[0]
-                        + y * piece->target_stride[1];
-                    if (here < wide)
-                        NAME(clear)(panel, r.run * wide);
-                    if (piece->turned)
-                        for (index_t q = 0; q < r.run; q++)
-                            for (index_t i = 0; i < here; i++)
-                                panel[q * wide + i] = from[q * step + i];
-                    else if (step == 1)
-                        NAME(transpose)(panel, wide, from, piece->target_channel, here, r.run, 0);
-                    else
-                        for (index_t i = 0; i < here; i++)
-                            for (index_t q = 0; q < r.run; q++)
-                                panel[q * wide + i] = from[i * piece->target_channel + q * step];
-                }
+                for (index_t y = 0; y < r.rows; y++)
+                    NAME(turn_row)(piece, channel + s * piece->target_batch + z * piece->target_stride[0]
+                                   + y * piece->target_stride[1], r.run, here, wide,
+                                   panel + (s * layout->batch + z * layout->axis[0] + y * layout->axis[1]) * wide);
     }
 }
 
-static void NAME(store_weight)(const piece_t *piece, const void *result, index_t pitch, index_t columns,
-                               index_t channels, void *weight, int accumulate)
+static void NAME(store_one)(const piece_t *piece, const REAL *from, index_t pitch, index_t columns, index_t channels,
+                            REAL *to, int accumulate)
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
     const index_t taps = z->taps * y->taps * x->taps;
-    const REAL *from = result;
-    REAL *to = weight;
     if (piece->weight_channel == taps) {
         if (accumulate)
             NAME(transpose)(to, piece->weight_row, from, pitch, channels * taps, columns, 1);
@@ -55,4 +65,15 @@ static void NAME(store_weight)(const piece_t *piece, const void *result, index_t
                             + tx * piece->weight_stride[2];
                         *at = accumulate ? *at + from[j] : from[j];
                     }
+}
+
+static void NAME(store_weight)(const work_t *work, void *result, const void *bias, void *weight, int accumulate)
+{
+    const part_t *part = &work->part;
+    (void)bias;
+    for (index_t group = 0; group < part->groups; group++)
+        NAME(store_one)(work->piece, (const REAL *)result + group * NAME(depth)(work) * work->layout.pitch,
+                        work->layout.pitch, part->rows, part->channels,
+                        (REAL *)weight + part->row * work->piece->weight_row + group * work->piece->weight_group,
+                        accumulate);
 }

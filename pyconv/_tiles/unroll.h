@@ -1,76 +1,6 @@
-/* Source to scratch: where the cells of a block go, and taking them there. See body.h for the macros. */
+/* Source to scratch: the cells of a block are taken where its layout has them. See body.h for the macros. */
 
 #define AHEAD 2 /* channels between asking for cells and unrolling them */
-
-/* The positions [lo, hi) of `count` from `start` whose cell step * (start + q) + shift lies in [0, size). */
-static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo,
-                               index_t *hi)
-{
-    const index_t first = axis->step * start + shift, last = axis->size - 1 - first;
-    index_t low = first < 0 ? -first : 0, high = last < 0 ? 0 : last + 1;
-    if (axis->step > 1) {
-        low = (low + axis->step - 1) / axis->step;
-        high = (high + axis->step - 1) / axis->step;
-    }
-    *lo = low < count ? low : count;
-    *hi = high < *lo ? *lo : high < count ? high : count;
-}
-
-/* How often `unit` the last tap of a stream is from its first, and so how many positions beyond the block's own. */
-static inline index_t NAME(reach)(const axis_t *axis)
-{
-    return (axis->taps + axis->streams - 1) / axis->streams - 1;
-}
-
-static inline index_t NAME(beyond)(const axis_t *axis)
-{
-    return (axis->unit < 0 ? -axis->unit : axis->unit) * NAME(reach)(axis);
-}
-
-/* The shift of stream `stream`: of its first tap, or of its last where later taps look further back. */
-static inline index_t NAME(shift)(const axis_t *axis, index_t stream)
-{
-    return axis->offset + axis->tap_step * (stream + (axis->unit < 0 ? axis->streams * NAME(reach)(axis) : 0));
-}
-
-static void NAME(layout)(const piece_t *piece, const block_t *block, layout_t *layout)
-{
-    index_t stream = block->samples, positions = block->samples;
-    layout->channel = 1;
-    for (int a = 0; a < 3; a++) {
-        const axis_t *axis = &piece->axis[a];
-        const int shared = a == block->shared;
-        positions *= block->extent[a];
-        stream *= block->extent[a] + (shared ? NAME(beyond)(axis) : 0);
-        layout->streams[a] = shared ? axis->streams : axis->taps;
-        layout->channel *= layout->streams[a];
-    }
-    layout->positions = positions;
-    layout->pitch = (stream + 2 * LANES - 1) / LANES * LANES + LANES;
-    layout->channel *= layout->pitch;
-}
-
-static void NAME(offsets)(const piece_t *piece, const block_t *block, const layout_t *layout, index_t channels,
-                          index_t *offset)
-{
-    const index_t inner[3] = {block->extent[1] * block->extent[2], block->extent[2], 1};
-    index_t tap[3];
-    for (index_t c = 0; c < channels; c++)
-        for (tap[0] = 0; tap[0] < piece->axis[0].taps; tap[0]++)
-            for (tap[1] = 0; tap[1] < piece->axis[1].taps; tap[1]++)
-                for (tap[2] = 0; tap[2] < piece->axis[2].taps; tap[2]++) {
-                    index_t stream = 0, within = 0;
-                    for (int a = 0; a < 3; a++) {
-                        const axis_t *axis = &piece->axis[a];
-                        if (a == block->shared) {
-                            const index_t last = axis->unit < 0 ? NAME(reach)(axis) : 0;
-                            within = (tap[a] / axis->streams - last) * axis->unit * inner[a];
-                        }
-                        stream = stream * layout->streams[a] + tap[a] % layout->streams[a];
-                    }
-                    *offset++ = c * layout->channel + stream * layout->pitch + within;
-                }
-}
 
 /* to[0, n) <- from; whole vectors, so up to a vector more of `to` is overwritten; reads stop at `limit`. */
 static inline void NAME(copy)(REAL *to, const REAL *from, index_t n, const REAL *limit)
@@ -97,9 +27,6 @@ static inline void NAME(unroll_row)(REAL *to, const REAL *from, index_t n, index
     from += step * lo;
     if (step == 1)
         NAME(copy)(to + lo, from, hi - lo, limit);
-    else if (step == 2)
-        for (index_t q = 0; q < hi - lo; q++)
-            to[lo + q] = from[2 * q];
     else
         for (index_t q = 0; q < hi - lo; q++)
             to[lo + q] = from[step * q];
@@ -115,17 +42,35 @@ static inline NAME(mask) NAME(lanes)(index_t q, index_t lo, index_t hi)
     return (lane >= (MASK)low) & (lane < (MASK)high);
 }
 
-/* Rows of step 1 whose clipped cells all fall in the first and the last vector: whole vectors, masked at the ends. */
-static inline void NAME(unroll_rows)(REAL *to, const REAL *from, index_t rows, index_t pitch, index_t n,
-                                     NAME(mask) first_lanes, NAME(mask) last_lanes)
+/* LANES cells, each or every second one from `from` on. */
+static inline __attribute__((always_inline)) VECTOR NAME(cells_from)(const REAL *from, const int step)
+{
+#if defined(__GNUC__) && !defined(__clang__)
+    static const MASK even[16] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+    if (step == 2)
+        return __builtin_shuffle(LOAD(from), LOAD(from + LANES), *(const NAME(mask) *)even);
+    return LOAD(from);
+#else
+    VECTOR cells;
+    for (int i = 0; i < LANES; i++)
+        cells[i] = from[i * step];
+    return cells;
+#endif
+}
+
+/* Rows of step 1 or 2 whose clipped cells all fall in the first and the last vector: whole vectors, masked at the
+   ends. */
+static inline __attribute__((always_inline)) void NAME(unroll_rows)(
+    REAL *to, const REAL *from, index_t rows, index_t pitch, index_t n, NAME(mask) first_lanes, NAME(mask) last_lanes,
+    const int step)
 {
     const index_t last = (n - 1) / LANES * LANES;
     for (index_t r = 0; r < rows; r++, to += n, from += pitch) {
-        STORE(to, (VECTOR)((NAME(mask))LOAD(from) & first_lanes));
+        STORE(to, (VECTOR)((NAME(mask))NAME(cells_from)(from, step) & first_lanes));
         for (index_t q = LANES; q < last; q += LANES)
-            STORE(to + q, LOAD(from + q));
+            STORE(to + q, NAME(cells_from)(from + step * q, step));
         if (last)
-            STORE(to + last, (VECTOR)((NAME(mask))LOAD(from + last) & last_lanes));
+            STORE(to + last, (VECTOR)((NAME(mask))NAME(cells_from)(from + step * last, step) & last_lanes));
     }
 }
 
@@ -155,24 +100,20 @@ static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, cons
             NAME(clear)(to, lo[1] * n);
             if (whole)
                 NAME(copy)(to + lo[1] * n, plane + lo[1] * row, (hi[1] - lo[1]) * n, limit);
-            else if (x->step == 1 && lo[2] < LANES && hi[2] > last && plane + lo[1] * row >= begin
-                     && limit - plane >= (hi[1] - 1) * row + last + LANES)
-                NAME(unroll_rows)(to + lo[1] * n, plane + lo[1] * row, hi[1] - lo[1], row, n, first_lanes,
-                                  last_lanes);
+            else if (x->step <= 2 && lo[2] < LANES && hi[2] > last && plane + lo[1] * row >= begin
+                     && limit - plane >= (hi[1] - 1) * row + x->step * (last + LANES)) {
+                REAL *first = to + lo[1] * n;
+                const REAL *from = plane + lo[1] * row;
+                if (x->step == 1)
+                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, first_lanes, last_lanes, 1);
+                else
+                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, first_lanes, last_lanes, 2);
+            }
             else
                 for (index_t r = lo[1]; r < hi[1]; r++)
                     NAME(unroll_row)(to + r * n, plane + r * row, n, lo[2], hi[2], x->step, limit);
             NAME(clear)(to + hi[1] * n, (extent[1] - hi[1]) * n);
         }
-}
-
-static inline void NAME(shifts)(const piece_t *piece, const block_t *block, index_t z, index_t y, index_t x,
-                                index_t shift[3])
-{
-    const index_t stream[3] = {z, y, x};
-    for (int a = 0; a < 3; a++)
-        shift[a] = a == block->shared ? NAME(shift)(&piece->axis[a], stream[a])
-                                      : piece->axis[a].offset + piece->axis[a].tap_step * stream[a];
 }
 
 static inline void NAME(zero_rows)(REAL *to, index_t pitch, index_t rows, index_t n)
@@ -183,14 +124,17 @@ static inline void NAME(zero_rows)(REAL *to, index_t pitch, index_t rows, index_
 }
 
 /* The same where the channels of a cell lie side by side: rows of cells are turned, all channels at once. */
-static void NAME(unroll_turned)(const piece_t *piece, const block_t *block, const layout_t *layout,
-                                const index_t extent[3], const REAL *source, index_t channels, REAL *scratch)
+static void NAME(unroll_turned)(const work_t *work, const index_t extent[3], const REAL *source, REAL *scratch)
 {
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
+    const index_t channels = work->part.groups * work->part.channels;
     const index_t n = extent[2], *stride = piece->source_stride, pitch = layout->channel;
     const index_t streams = layout->streams[0] * layout->streams[1] * layout->streams[2];
     index_t shift[3], lo[3], hi[3], at[3];
     for (index_t j = 0; j < streams; j++) {
-        REAL *to = scratch + j * layout->pitch;
+        REAL *to = scratch + j * layout->stream;
         NAME(shifts)(piece, block, j / (layout->streams[1] * layout->streams[2]),
                      j / layout->streams[2] % layout->streams[1], j % layout->streams[2], shift);
         for (int a = 0; a < 3; a++) {
@@ -227,24 +171,25 @@ static inline void NAME(fetch)(const piece_t *piece, const block_t *block, const
             __builtin_prefetch(from + i);
 }
 
-static void NAME(unroll)(const piece_t *piece, const block_t *block, const layout_t *layout, const void *source,
-                         const void *begin, const void *limit, index_t channels, void *scratch)
+static void NAME(unroll)(const work_t *work, const void *source, const void *begin, const void *limit, void *scratch)
 {
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
     REAL *to = scratch;
     index_t extent[3], shift[3];
-    for (int a = 0; a < 3; a++) {
-        extent[a] = block->extent[a] + (a == block->shared ? NAME(beyond)(&piece->axis[a]) : 0);
-    }
+    for (int a = 0; a < 3; a++)
+        extent[a] = NAME(cells)(piece, block, a);
     if (piece->turned) {
-        NAME(unroll_turned)(piece, block, layout, extent, source, channels, scratch);
+        NAME(unroll_turned)(work, extent, source, scratch);
         return;
     }
-    for (index_t c = 0; c < channels; c++) {
+    for (index_t c = 0; c < work->part.groups * work->part.channels; c++) {
         const REAL *from = (const REAL *)source + c * piece->source_channel;
         NAME(fetch)(piece, block, from + AHEAD * piece->source_channel, limit);
         for (index_t jz = 0; jz < layout->streams[0]; jz++)
             for (index_t jy = 0; jy < layout->streams[1]; jy++)
-                for (index_t jx = 0; jx < layout->streams[2]; jx++, to += layout->pitch) {
+                for (index_t jx = 0; jx < layout->streams[2]; jx++, to += layout->stream) {
                     NAME(shifts)(piece, block, jz, jy, jx, shift);
                     NAME(unroll_stream)(piece, block, shift, extent, from, begin, limit, to);
                 }

@@ -1,25 +1,47 @@
-/* Transposition in registers. See body.h for the macros. */
+/* Vectors of any instruction set, and transposition in registers. See body.h for the macros. */
+
+#define LANES ((index_t)(BYTES / sizeof(REAL)))
+typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+#define VECTOR NAME(vector)
+#define LOAD(p) (*(const VECTOR *)(p))
+#define STORE(p, v) (*(VECTOR *)(p) = (v))
+
+static inline index_t NAME(up)(index_t n)
+{
+    return (n + LANES - 1) / LANES * LANES;
+}
 
 typedef MASK NAME(mask) __attribute__((vector_size(BYTES), aligned(sizeof(MASK)), may_alias));
+
+/* For stage w of a transposition: which lanes of two rows that are w apart make the new upper and the new lower row. */
+#define UPPER(e, w) ((e) & (w) ? LANES + (e) - (w) : (e))
+#define LOWER(e, w) ((e) & (w) ? LANES + (e) : (e) + (w))
+#define OF_16(f, w)                                                                                                   \
+    {f(0, w), f(1, w), f(2, w), f(3, w), f(4, w), f(5, w), f(6, w), f(7, w), f(8, w), f(9, w), f(10, w), f(11, w),    \
+     f(12, w), f(13, w), f(14, w), f(15, w)}
+static const MASK NAME(stage)[4][2][16] = {{OF_16(UPPER, 1), OF_16(LOWER, 1)},
+                                           {OF_16(UPPER, 2), OF_16(LOWER, 2)},
+                                           {OF_16(UPPER, 4), OF_16(LOWER, 4)},
+                                           {OF_16(UPPER, 8), OF_16(LOWER, 8)}};
+#undef UPPER
+#undef LOWER
+#undef OF_16
 
 /* LANES x LANES in registers: stage w swaps the off-diagonal blocks of width w, for w = 1, 2, 4, ... */
 static inline __attribute__((always_inline)) void NAME(turn_square)(VECTOR *rows)
 {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 4
-    for (int w = 1; w < LANES; w *= 2) {
-        NAME(mask) low, high;
-#pragma GCC unroll 16
-        for (int e = 0; e < LANES; e++) {
-            low[e] = e & w ? LANES + e - w : e;
-            high[e] = e & w ? LANES + e : e + w;
-        }
+    for (int stage = 0; 1 << stage < LANES; stage++) {
+        const int w = 1 << stage;
+        const NAME(mask) upper = *(const NAME(mask) *)NAME(stage)[stage][0];
+        const NAME(mask) lower = *(const NAME(mask) *)NAME(stage)[stage][1];
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
             if (!(i & w)) {
                 const VECTOR a = rows[i], b = rows[i + w];
-                rows[i] = __builtin_shuffle(a, b, low);
-                rows[i + w] = __builtin_shuffle(a, b, high);
+                rows[i] = __builtin_shuffle(a, b, upper);
+                rows[i + w] = __builtin_shuffle(a, b, lower);
             }
     }
 #else

@@ -1,0 +1,417 @@
+/* Few channels in many groups, as in depthwise convolution: a lane is a group. A cell is a vector then, and so are a
+   weight and a result; products are made lane by lane, from aligned memory, with nothing computed twice or in vain.
+   In scratch lies the box of all cells that a block reads, whatever its stride. See body.h for the macros. */
+
+static inline index_t NAME(box)(const piece_t *piece, const block_t *block, int a)
+{
+    const axis_t *axis = &piece->axis[a];
+    return axis->step * (block->extent[a] - 1) + 1 + (axis->taps - 1) * (axis->tap_step < 0 ? -axis->tap_step
+                                                                                              : axis->tap_step);
+}
+
+/* The first cell of the box along an axis, seen from position 0 of the block under tap 0. */
+static inline index_t NAME(back)(const axis_t *axis)
+{
+    return axis->tap_step < 0 ? axis->tap_step * (axis->taps - 1) : 0;
+}
+
+static void NAME(layout_direct)(work_t *work)
+{
+    const block_t *block = &work->block;
+    const part_t *part = &work->part;
+    layout_t *layout = &work->layout;
+    layout->axis[1] = NAME(box)(work->piece, block, 2) * LANES;
+    layout->axis[0] = NAME(box)(work->piece, block, 1) * layout->axis[1];
+    layout->batch = NAME(box)(work->piece, block, 0) * layout->axis[0];
+    layout->channel = block->samples * layout->batch;
+    layout->positions = block->samples * block->extent[0] * block->extent[1] * block->extent[2];
+    layout->pitch = layout->positions * LANES;
+    layout->scratch = part->channels * layout->channel;
+    layout->panel = part->rows * NAME(depth)(work) * LANES;
+    layout->result = part->rows * layout->pitch + LANES * LANES;
+}
+
+static void NAME(layout_direct_turned)(work_t *work)
+{
+    layout_t *layout = &work->layout;
+    NAME(layout_direct)(work);
+    layout->panel = work->part.rows * layout->pitch;
+    layout->result = work->part.rows * NAME(depth)(work) * LANES;
+}
+
+static void NAME(offsets_direct)(const work_t *work, index_t *offset)
+{
+    const axis_t *z = &work->piece->axis[0], *y = &work->piece->axis[1], *x = &work->piece->axis[2];
+    const layout_t *layout = &work->layout;
+    for (index_t c = 0; c < work->part.channels; c++)
+        for (index_t tz = 0; tz < z->taps; tz++)
+            for (index_t ty = 0; ty < y->taps; ty++)
+                for (index_t tx = 0; tx < x->taps; tx++)
+                    *offset++ = c * layout->channel + (z->tap_step * tz - NAME(back)(z)) * layout->axis[0]
+                        + (y->tap_step * ty - NAME(back)(y)) * layout->axis[1]
+                        + (x->tap_step * tx - NAME(back)(x)) * LANES;
+}
+
+/* LANES cells from `at` of each of `groups` planes, turned: vectors of lanes; of a cut square only the first `here`. */
+static inline __attribute__((always_inline)) void NAME(load_square)(const REAL *at, index_t plane, index_t groups,
+                                                                    index_t here, const REAL *limit, VECTOR *square)
+{
+    if (groups == LANES && limit - (at + (LANES - 1) * plane) >= LANES) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            square[i] = LOAD(at + i * plane);
+    } else {
+        REAL cut[16 * LANES] = {0};
+        for (index_t i = 0; i < groups; i++)
+            for (index_t j = 0; j < here; j++)
+                cut[i * LANES + j] = at[i * plane + j];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            square[i] = LOAD(cut + i * LANES);
+    }
+    NAME(turn_square)(square);
+}
+
+/* n cells that lie side by side in each of `groups` planes -> n vectors, `width` of them side by side in scratch, then
+   on at the next row. Reads up to a vector more, but not from `limit` on. */
+static inline void NAME(gather_lanes)(const REAL *from, index_t plane, index_t groups, index_t n, const REAL *limit,
+                                      REAL *to, index_t width, index_t row_pitch)
+{
+    index_t x = 0;
+    for (index_t q = 0; q < n; q += LANES) {
+        const index_t here = n - q < LANES ? n - q : LANES;
+        VECTOR square[16];
+        NAME(load_square)(from + q, plane, groups, here, limit, square);
+        if (here == LANES && width - x > LANES) {
+#pragma GCC unroll 16
+            for (int j = 0; j < LANES; j++)
+                STORE(to + (x + j) * LANES, square[j]);
+            x += LANES;
+            continue;
+        }
+        for (index_t j = 0; j < here; j++) {
+            STORE(to + x * LANES, square[j]);
+            if (++x == width) {
+                x = 0;
+                to += row_pitch;
+            }
+        }
+    }
+}
+
+/* The same for cells `step` apart. */
+static inline void NAME(gather_apart)(const REAL *from, index_t step, index_t plane, index_t groups, index_t n,
+                                      REAL *to)
+{
+    for (index_t q = 0; q < n; q++)
+        for (index_t i = 0; i < LANES; i++)
+            to[q * LANES + i] = i < groups ? from[i * plane + q * step] : 0;
+}
+
+static void NAME(unroll_direct)(const work_t *work, const void *source, const void *begin, const void *limit,
+                                void *scratch)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const part_t *part = &work->part;
+    const layout_t *layout = &work->layout;
+    index_t at[3], lo[3], hi[3];
+    for (int a = 0; a < 3; a++) {
+        const axis_t *axis = &piece->axis[a];
+        const index_t cells = NAME(box)(piece, block, a);
+        at[a] = axis->step * block->start[a] + axis->offset + NAME(back)(axis);
+        lo[a] = at[a] < 0 ? (-at[a] < cells ? -at[a] : cells) : 0;
+        hi[a] = axis->size - at[a] < cells ? axis->size - at[a] : cells;
+        hi[a] = hi[a] < lo[a] ? lo[a] : hi[a];
+    }
+    const index_t width = hi[2] - lo[2], pitch = piece->source_stride[1];
+    const int inside = width * LANES == layout->axis[1] && (hi[1] - lo[1]) * layout->axis[1] == layout->axis[0]
+        && (hi[0] - lo[0]) * layout->axis[0] == layout->batch;
+    const int dense = width == pitch && piece->source_stride[2] == 1;
+    (void)begin;
+    for (index_t c = 0; c < part->channels; c++)
+        for (index_t s = 0; s < block->samples; s++) {
+            REAL *box = (REAL *)scratch + c * layout->channel + s * layout->batch;
+            if (!inside)
+                NAME(zero)(layout->batch, box);
+            for (index_t z = lo[0]; z < hi[0] && width > 0; z++)
+                for (index_t y = lo[1]; y < hi[1]; y += dense ? hi[1] - lo[1] : 1) {
+                    const REAL *from = (const REAL *)source + c * piece->source_channel
+                        + (block->sample + s) * piece->source_batch + (at[0] + z) * piece->source_stride[0]
+                        + (at[1] + y) * pitch + (at[2] + lo[2]) * piece->source_stride[2];
+                    REAL *to = box + z * layout->axis[0] + y * layout->axis[1] + lo[2] * LANES;
+                    if (piece->source_stride[2] == 1)
+                        NAME(gather_lanes)(from, piece->source_group, part->groups,
+                                           dense ? (hi[1] - lo[1]) * width : width, limit, to, width,
+                                           layout->axis[1]);
+                    else
+                        NAME(gather_apart)(from, piece->source_stride[2], piece->source_group, part->groups, width, to);
+                }
+        }
+}
+
+/* panel[row][k][lane] */
+static void NAME(pack_direct)(const work_t *work, const void *weight, void *panel)
+{
+    const piece_t *piece = work->piece;
+    const axis_t *axis = piece->axis;
+    const index_t *stride = piece->weight_stride;
+    REAL *to = panel;
+    for (index_t row = work->part.row; row < work->part.row + work->part.rows; row++)
+        for (index_t c = 0; c < work->part.channels; c++)
+            for (index_t z = 0; z < axis[0].taps; z++)
+                for (index_t y = 0; y < axis[1].taps; y++)
+                    for (index_t x = 0; x < axis[2].taps; x++)
+                        for (index_t lane = 0; lane < LANES; lane++)
+                            *to++ = lane >= work->part.groups ? 0
+                                : ((const REAL *)weight)[lane * piece->weight_group + row * piece->weight_row
+                                                         + c * piece->weight_channel + z * stride[0] + y * stride[1]
+                                                         + x * stride[2]];
+}
+
+/* N positions side by side stay in registers while the depth runs: 8, for the latency of the multiply-add twice over;
+   then those of the next row. K taps that lie side by side, for positions S cells apart, share the cells that they
+   load, and K weights stay in registers as well; K = 1: any taps, any S. */
+static inline __attribute__((always_inline)) void NAME(direct)(
+    const int N, const int K, const int S, index_t depth, const REAL *panel, const index_t *offset, const REAL *cells,
+    index_t step, REAL *result)
+{
+    VECTOR sum[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+        sum[i] = (VECTOR){0};
+    for (index_t k = 0; k < depth; k += K) {
+        const int backwards = K > 1 && offset[k + K - 1] < offset[k];
+        const REAL *at = cells + offset[backwards ? k + K - 1 : k];
+        VECTOR weight[7];
+#pragma GCC unroll 7
+        for (int t = 0; t < K; t++)
+            weight[t] = LOAD(panel + (backwards ? k + K - 1 - t : k + t) * LANES);
+        if (K == 1)
+#pragma GCC unroll 8
+            for (int i = 0; i < N; i++, at += step)
+                sum[i] += weight[0] * LOAD(at);
+        else
+#pragma GCC unroll 22
+            for (int j = 0; j < S * (N - 1) + K; j++) {
+                const VECTOR cell = LOAD(at + j * LANES);
+#pragma GCC unroll 7
+                for (int t = 0; t < K; t++)
+                    if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
+                        sum[(j - t) / S] += weight[t] * cell;
+            }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+        STORE(result + i * LANES, sum[i]);
+}
+
+/* Rows of n positions, `next` cells apart, in parts as even as they can be. */
+#define DIRECT_ROWS(K, S)                                                                                             \
+    static void NAME(direct_##K##x##S)(index_t rows, index_t next, index_t n, index_t depth, const REAL *panel,       \
+                                       const index_t *offset, const REAL *cells, index_t step, REAL *result)          \
+    {                                                                                                                 \
+        for (index_t x = 0, wide; x < n; x += wide) {                                                                 \
+            wide = n - x <= 8 ? n - x : n - x < 16 ? (n - x + 1) / 2 : 8;                                             \
+            switch (wide) {                                                                                           \
+                CASE(1, K, S) CASE(2, K, S) CASE(3, K, S) CASE(4, K, S) CASE(5, K, S) CASE(6, K, S) CASE(7, K, S)     \
+                CASE(8, K, S)                                                                                         \
+            }                                                                                                         \
+        }                                                                                                             \
+    }
+#define CASE(N, K, S)                                                                                                 \
+    case N:                                                                                                           \
+        for (index_t y = 0; y < rows; y++)                                                                            \
+            NAME(direct)(N, K, S, depth, panel, offset, cells + y * next + x * step, step,                            \
+                         result + (y * n + x) * LANES);                                                               \
+        break;
+DIRECT_ROWS(1, 1) DIRECT_ROWS(3, 1) DIRECT_ROWS(3, 2) DIRECT_ROWS(5, 1) DIRECT_ROWS(5, 2) DIRECT_ROWS(7, 1)
+#undef DIRECT_ROWS
+#undef CASE
+
+typedef void (*NAME(direct_function))(index_t, index_t, index_t, index_t, const REAL *, const index_t *, const REAL *,
+                                      index_t, REAL *);
+
+static NAME(direct_function) NAME(direct_rows)(const axis_t *x)
+{
+    if (x->tap_step == 1 || x->tap_step == -1) {
+        if (x->step == 1 && x->taps == 3)
+            return NAME(direct_3x1);
+        if (x->step == 2 && x->taps == 3)
+            return NAME(direct_3x2);
+        if (x->step == 1 && x->taps == 5)
+            return NAME(direct_5x1);
+        if (x->step == 2 && x->taps == 5)
+            return NAME(direct_5x2);
+        if (x->step == 1 && x->taps == 7)
+            return NAME(direct_7x1);
+    }
+    return NAME(direct_1x1);
+}
+
+static void NAME(multiply_direct)(const work_t *work, const void *panel, const index_t *offset, const void *scratch,
+                                  void *result, int accumulate)
+{
+    const axis_t *axis = work->piece->axis;
+    const index_t *extent = work->block.extent, depth = NAME(depth)(work);
+    const layout_t *layout = &work->layout;
+    const NAME(direct_function) direct_rows = NAME(direct_rows)(&axis[2]);
+    REAL *to = result;
+    (void)accumulate; /* all channels are there at once */
+    for (index_t row = 0; row < work->part.rows; row++)
+        for (index_t s = 0; s < work->block.samples; s++)
+            for (index_t z = 0; z < extent[0]; z++, to += extent[1] * extent[2] * LANES)
+                direct_rows(extent[1], axis[1].step * layout->axis[1], extent[2], depth,
+                            (const REAL *)panel + row * depth * LANES, offset,
+                            (const REAL *)scratch + s * layout->batch + z * axis[0].step * layout->axis[0],
+                            axis[2].step * LANES, to);
+}
+
+/* n vectors -> n cells, `step` apart, of each of `groups` planes. */
+static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias, REAL *to, index_t step, index_t plane,
+                                       index_t groups, int accumulate)
+{
+    for (index_t q = 0; q < n; q += LANES) {
+        const index_t here = n - q < LANES ? n - q : LANES;
+        VECTOR square[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            square[i] = LOAD(from + (q + i) * LANES) + bias;
+        NAME(turn_square)(square);
+        if (here == LANES && groups == LANES && step == 1 && !accumulate)
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                STORE(to + i * plane + q, square[i]);
+        else
+            for (index_t i = 0; i < groups; i++)
+                NAME(store_run)(to + i * plane + q * step, step, (const REAL *)&square[i], here, 0, accumulate);
+    }
+}
+
+static void NAME(store_direct)(const work_t *work, void *result, const void *bias, void *target, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const part_t *part = &work->part;
+    layout_t dense = work->layout;
+    dense.axis[1] = block->extent[2];
+    dense.axis[0] = block->extent[1] * dense.axis[1];
+    const NAME(runs) r = NAME(find_runs)(piece, block, &dense);
+    const REAL *from = result;
+    const index_t channels = piece->target_group / piece->target_channel;
+    for (index_t row = part->row; row < part->row + part->rows; row++) {
+        REAL *to = (REAL *)target + row * piece->target_channel + NAME(first)(piece, block);
+        VECTOR more = {0};
+        for (index_t i = 0; bias && i < part->groups; i++)
+            more[i] = ((const REAL *)bias)[i * channels + row];
+        for (index_t s = 0; s < block->samples; s++)
+            for (index_t z = 0; z < r.planes; z++)
+                for (index_t y = 0; y < r.rows; y++, from += r.run * LANES)
+                    NAME(scatter_lanes)(from, r.run, more, to + s * piece->target_batch + z * piece->target_stride[0]
+                                        + y * piece->target_stride[1], piece->target_stride[2], piece->target_group,
+                                        part->groups, accumulate);
+    }
+}
+
+/* turned[row][position][lane] <- target */
+static void NAME(turn_direct)(const work_t *work, const void *target, void *turned)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const part_t *part = &work->part;
+    layout_t dense = work->layout;
+    dense.axis[1] = block->extent[2];
+    dense.axis[0] = block->extent[1] * dense.axis[1];
+    const NAME(runs) r = NAME(find_runs)(piece, block, &dense);
+    REAL *to = turned;
+    for (index_t row = part->row; row < part->row + part->rows; row++)
+        for (index_t s = 0; s < block->samples; s++)
+            for (index_t z = 0; z < r.planes; z++)
+                for (index_t y = 0; y < r.rows; y++, to += r.run * LANES) {
+                    const REAL *from = (const REAL *)target + row * piece->target_channel + NAME(first)(piece, block)
+                        + s * piece->target_batch + z * piece->target_stride[0] + y * piece->target_stride[1];
+                    /* the last cells of the last plane: nothing may be read behind them */
+                    const REAL *limit = from + (part->groups - 1) * piece->target_group + r.run;
+                    if (piece->target_stride[2] == 1)
+                        NAME(gather_lanes)(from, piece->target_group, part->groups, r.run, limit, to, r.run, 0);
+                    else
+                        NAME(gather_apart)(from, piece->target_stride[2], piece->target_group, part->groups, r.run,
+                                           to);
+                }
+}
+
+/* N taps of one output channel stay in registers while a row of positions runs. */
+static inline __attribute__((always_inline)) void NAME(taps)(const int N, index_t n, const index_t *offset,
+                                                             const REAL *cells, index_t step, const REAL *turned,
+                                                             REAL *result)
+{
+    VECTOR sum[9];
+#pragma GCC unroll 9
+    for (int i = 0; i < N; i++)
+        sum[i] = LOAD(result + i * LANES);
+    for (index_t q = 0; q < n; q++, cells += step) {
+        const VECTOR y = LOAD(turned + q * LANES);
+#pragma GCC unroll 9
+        for (int i = 0; i < N; i++)
+            sum[i] += y * LOAD(cells + offset[i]);
+    }
+#pragma GCC unroll 9
+    for (int i = 0; i < N; i++)
+        STORE(result + i * LANES, sum[i]);
+}
+
+static void NAME(taps_row)(index_t depth, index_t n, const index_t *offset, const REAL *cells, index_t step,
+                           const REAL *turned, REAL *result)
+{
+    for (index_t k = 0, wide; k < depth; k += wide) {
+        const index_t left = depth - k;
+        wide = left <= 9 ? left : left < 18 ? (left + 1) / 2 : 9;
+        switch (wide) {
+#define CASE(N)                                                                                                       \
+    case N:                                                                                                           \
+        NAME(taps)(N, n, offset + k, cells, step, turned, result + k * LANES);                                        \
+        break;
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9)
+#undef CASE
+        }
+    }
+}
+
+/* result[row][k][lane] (+)= the products of a block */
+static void NAME(correlate_direct)(const work_t *work, const void *turned, const index_t *offset, const void *scratch,
+                                   void *result, int accumulate)
+{
+    const axis_t *axis = work->piece->axis;
+    const index_t *extent = work->block.extent, depth = NAME(depth)(work);
+    const layout_t *layout = &work->layout;
+    const REAL *from = turned;
+    if (!accumulate)
+        NAME(zero)(layout->result, result);
+    for (index_t row = 0; row < work->part.rows; row++)
+        for (index_t s = 0; s < work->block.samples; s++)
+            for (index_t z = 0; z < extent[0]; z++)
+                for (index_t y = 0; y < extent[1]; y++, from += extent[2] * LANES)
+                    NAME(taps_row)(depth, extent[2], offset, (const REAL *)scratch + s * layout->batch
+                                       + z * axis[0].step * layout->axis[0] + y * axis[1].step * layout->axis[1],
+                                   axis[2].step * LANES, from, (REAL *)result + row * depth * LANES);
+}
+
+static void NAME(store_weight_direct)(const work_t *work, void *result, const void *bias, void *weight, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const part_t *part = &work->part;
+    const axis_t *axis = piece->axis;
+    const REAL *from = result;
+    (void)bias;
+    for (index_t row = part->row; row < part->row + part->rows; row++)
+        for (index_t c = 0; c < part->channels; c++)
+            for (index_t z = 0; z < axis[0].taps; z++)
+                for (index_t y = 0; y < axis[1].taps; y++)
+                    for (index_t x = 0; x < axis[2].taps; x++, from += LANES)
+                        for (index_t lane = 0; lane < part->groups; lane++) {
+                            REAL *at = (REAL *)weight + lane * piece->weight_group + row * piece->weight_row
+                                + c * piece->weight_channel + z * piece->weight_stride[0]
+                                + y * piece->weight_stride[1] + x * piece->weight_stride[2];
+                            *at = accumulate ? *at + from[lane] : from[lane];
+                        }
+}

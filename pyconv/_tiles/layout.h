@@ -1,0 +1,123 @@
+/* Where the cells of a block lie in scratch. See body.h for the macros. */
+
+/* The positions [lo, hi) of `count` from `start` whose cell step * (start + q) + shift lies in [0, size). */
+static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo,
+                               index_t *hi)
+{
+    const index_t first = axis->step * start + shift, last = axis->size - 1 - first;
+    index_t low = first < 0 ? -first : 0, high = last < 0 ? 0 : last + 1;
+    if (axis->step > 1) {
+        low = (low + axis->step - 1) / axis->step;
+        high = (high + axis->step - 1) / axis->step;
+    }
+    *lo = low < count ? low : count;
+    *hi = high < *lo ? *lo : high < count ? high : count;
+}
+
+/* How often `unit` the last tap of a stream is from its first, and so how many positions beyond the block's own. */
+static inline index_t NAME(reach)(const axis_t *axis)
+{
+    return (axis->taps + axis->streams - 1) / axis->streams - 1;
+}
+
+static inline index_t NAME(beyond)(const axis_t *axis)
+{
+    return (axis->unit < 0 ? -axis->unit : axis->unit) * NAME(reach)(axis);
+}
+
+/* The shift of stream `stream`: of its first tap, or of its last where later taps look further back. */
+static inline index_t NAME(shift)(const axis_t *axis, index_t stream)
+{
+    return axis->offset + axis->tap_step * (stream + (axis->unit < 0 ? axis->streams * NAME(reach)(axis) : 0));
+}
+
+/* Cells of a row along axis a: its positions and, where shared, those that later taps reach. */
+static inline index_t NAME(cells)(const piece_t *piece, const block_t *block, int a)
+{
+    return block->extent[a] + (block->shared >> a & 1 ? NAME(beyond)(&piece->axis[a]) : 0);
+}
+
+/* Products that every output channel of a row of the part needs. */
+static inline index_t NAME(depth)(const work_t *work)
+{
+    const axis_t *axis = work->piece->axis;
+    return work->part.channels * axis[0].taps * axis[1].taps * axis[2].taps;
+}
+
+static void NAME(layout)(work_t *work)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const part_t *part = &work->part;
+    layout_t *layout = &work->layout;
+    const index_t *extent = block->extent;
+    layout->axis[1] = NAME(cells)(piece, block, 2);
+    layout->axis[0] = layout->axis[1] * NAME(cells)(piece, block, 1);
+    layout->batch = layout->axis[0] * NAME(cells)(piece, block, 0);
+    layout->positions = (block->samples - 1) * layout->batch + (extent[0] - 1) * layout->axis[0]
+        + (extent[1] - 1) * layout->axis[1] + extent[2];
+    layout->stream = (block->samples * layout->batch + 2 * LANES - 1) / LANES * LANES + LANES;
+    layout->channel = layout->stream;
+    for (int a = 0; a < 3; a++) {
+        layout->streams[a] = block->shared >> a & 1 ? piece->axis[a].streams : piece->axis[a].taps;
+        layout->channel *= layout->streams[a];
+    }
+    layout->set = part->channels * layout->channel;
+    layout->scratch = part->groups * layout->set + LANES;
+    layout->pitch = NAME(up)(layout->positions);
+    layout->panel = part->groups * part->rows * NAME(depth)(work);
+    layout->result = part->groups * part->rows * layout->pitch;
+}
+
+/* The same for grad_weight, whose results are rows of columns. */
+static void NAME(layout_turned)(work_t *work)
+{
+    const part_t *part = &work->part;
+    layout_t *layout = &work->layout;
+    NAME(layout)(work);
+    layout->pitch = NAME(up)(part->rows);
+    layout->panel = layout->positions * layout->pitch;
+    layout->result = NAME(depth)(work) * layout->pitch;
+}
+
+static void NAME(layout_few)(work_t *work)
+{
+    const part_t *part = &work->part;
+    layout_t *layout = &work->layout;
+    NAME(layout)(work);
+    layout->pitch = part->rows;
+    layout->panel = part->groups * part->rows * layout->positions + LANES;
+    layout->result = part->groups * NAME(depth)(work) * layout->pitch;
+}
+
+static void NAME(offsets)(const work_t *work, index_t *offset)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
+    const index_t pitch[3] = {layout->axis[0], layout->axis[1], 1};
+    index_t tap[3];
+    for (index_t c = 0; c < work->part.channels; c++)
+        for (tap[0] = 0; tap[0] < piece->axis[0].taps; tap[0]++)
+            for (tap[1] = 0; tap[1] < piece->axis[1].taps; tap[1]++)
+                for (tap[2] = 0; tap[2] < piece->axis[2].taps; tap[2]++) {
+                    index_t stream = 0, within = 0;
+                    for (int a = 0; a < 3; a++) {
+                        const axis_t *axis = &piece->axis[a];
+                        const index_t last = axis->unit < 0 ? NAME(reach)(axis) : 0;
+                        if (block->shared >> a & 1)
+                            within += (tap[a] / axis->streams - last) * axis->unit * pitch[a];
+                        stream = stream * layout->streams[a] + tap[a] % layout->streams[a];
+                    }
+                    *offset++ = c * layout->channel + stream * layout->stream + within;
+                }
+}
+
+static inline void NAME(shifts)(const piece_t *piece, const block_t *block, index_t z, index_t y, index_t x,
+                                index_t shift[3])
+{
+    const index_t stream[3] = {z, y, x};
+    for (int a = 0; a < 3; a++)
+        shift[a] = block->shared >> a & 1 ? NAME(shift)(&piece->axis[a], stream[a])
+                                          : piece->axis[a].offset + piece->axis[a].tap_step * stream[a];
+}
