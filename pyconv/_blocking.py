@@ -14,7 +14,9 @@ from pyconv._pieces import Piece, Triple
 Block = tuple[int, Triple, int]  # samples, extent, shared
 
 DEPTH = 288  # channels * taps summed in registers: 8 rows of packed weights of this depth take a third of L1
-RESULT_ROWS = 128  # rows whose results wait in L2 while the depth runs
+RESULTS = 3 << 16  # bytes of results that wait in L2 while the depth runs
+ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often, the weights are read more often
+PANEL = 5 << 18  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_VECTORS = 12  # and the vectors of output channels: rows * vectors * 64 B stay in L2
@@ -28,7 +30,6 @@ DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
 ALL = 7  # all axes share their streams
-LEAST_ROWS = 64  # of a block, before its positions are cut instead: unrolling is paid for by the rows
 
 
 class Tile(NamedTuple):
@@ -84,17 +85,23 @@ def _candidates(count: Triple, positions: int) -> Iterator[tuple[Triple, int]]:
                 yield tuple(extent), first
 
 
+def _blocks(piece: Piece, block: Block) -> int:
+    """How many blocks of a size there are."""
+    samples, extent, _ = block
+    return prod(-(-axis.positions // n) for axis, n in zip(piece.axes, extent)) * -(-piece.batch // samples)
+
+
 def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
     """Vector operations of all blocks: products, unrolling, storing, and a fixed cost a block."""
     samples, extent, shared = block
     size, streams, at_once = _scratch(piece, samples, extent, shared, tile.lanes)
     taps = prod(axis.taps for axis in piece.axes)
-    blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-piece.batch // samples)
     products = _up(at_once, tile.lanes) / tile.lanes * taps * max(rows, 2)  # a load across two cache lines takes two
     runs = samples * extent[0] * (1 if taps == 1 else extent[1])
     gaps = at_once != prod(extent) * samples
-    weights = taps * rows / tile.lanes
-    return blocks * (products + weights + 2 * size / tile.lanes + 3 * runs * (streams + gaps * rows) + 40)
+    weights = 3 * taps * rows / tile.lanes  # they come from beyond L2
+    unrolled, stored = 2 * size / tile.lanes + 3 * runs * streams, 3 * runs * gaps * rows
+    return _blocks(piece, block) * (products + weights + unrolled + stored + 40)
 
 
 def _block(piece: Piece, positions: int, rows: float, tile: Tile) -> Block:
@@ -164,22 +171,33 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     direct = _direct(piece, groups, tile, DIRECT_WEIGHTS)
     if direct:
         return direct
-    batch, rows = piece.batch, piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
     channels = _even(piece.channels, DEPTH // taps)
+    total = prod(axis.positions for axis in piece.axes) * piece.batch
     width = tile.lanes * tile.vectors
-    total = prod(axis.positions for axis in piece.axes) * batch
-    row_block = _up(_even(rows, RESULT_ROWS), tile.rows)
-    wanted = 8 * width * min(8, max(1, 32 // rows))
-    if groups * -(-rows // row_block) * (total / wanted) < TASKS:
-        row_block = min(row_block, LEAST_ROWS)
-        wanted = min(wanted, _up(total // (TASKS // (groups * -(-rows // row_block)) or 1), width))
-    samples, extent, shared = _fitting(piece, max(width, wanted), rows, channels, tile)
-    blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
-    if blocks * groups * -(-rows // row_block) < TASKS:
-        row_block = min(row_block, max(4 * tile.rows, _up(rows * blocks * groups // TASKS, tile.rows)))
-    together = _together(piece, groups, blocks, (samples, extent, shared), row_block, channels, tile)
-    return Blocking(GATHER, samples, extent, shared, channels, row_block, groups=together)
+
+    def options() -> Iterator[tuple[int, Block, int]]:
+        for most in ROW_BLOCKS:
+            rows = min(piece.rows, _up(_even(piece.rows, most), tile.rows))
+            if rows > most and most > ROW_BLOCKS[0] or rows * channels * taps * tile.itemsize > PANEL:
+                continue
+            times = groups * -(-piece.rows // rows)
+            wanted = min(8 * width * min(8, max(1, 32 // rows)), RESULTS // tile.itemsize // rows)
+            for positions in {wanted, min(wanted, _up(total // (TASKS // times or 1), width))}:
+                block = _fitting(piece, max(width, positions), rows, channels, tile)
+                yield rows, block, times * _blocks(piece, block)
+            if rows == piece.rows:
+                return
+
+    def cost(option: tuple[int, Block, int]) -> float:
+        rows, block, tasks = option
+        return -(-piece.rows // rows) * _cost(piece, block, rows, tile) * max(1, TASKS / tasks)
+
+    rows, block, tasks = min(options(), key=cost)
+    if tasks < TASKS:
+        rows = min(rows, max(4 * tile.rows, _up(piece.rows * tasks // TASKS, tile.rows)))
+    together = _together(piece, groups, _blocks(piece, block), block, rows, channels, tile)
+    return Blocking(GATHER, *block, channels, rows, groups=together)
 
 
 def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Tile) -> Block:
@@ -196,18 +214,17 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
     direct = _direct(piece, groups, tile, DIRECT_RESULTS)
     if direct:
-        blocks = prod(-(-axis.positions // n) for axis, n in zip(piece.axes, direct.extent))
-        blocks *= -(-piece.batch // direct.samples)
+        blocks = _blocks(piece, (direct.samples, direct.extent, 0))
         splits = max(1, min(blocks, -(-UNITS // -(-groups // direct.groups))))
         return direct._replace(way=CORRELATE_DIRECT, splits=splits)
-    batch, columns = piece.batch, piece.rows
+    columns = piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
     few = columns < tile.lanes // 2
     channels = _even(piece.channels, CORRELATE_ROWS // taps)
     column_block = columns if few else _up(_even(columns, CORRELATE_VECTORS * tile.lanes), tile.lanes)
     positions = (128 if few else 16) * tile.lanes
     samples, extent, shared = _fitting(piece, positions, column_block / tile.lanes, channels, tile)
-    blocks = prod(-(-axis.positions // extent[a]) for a, axis in enumerate(piece.axes)) * -(-batch // samples)
+    blocks = _blocks(piece, (samples, extent, shared))
     units = groups * -(-columns // column_block) * -(-piece.channels // channels)
     splits = max(1, min(blocks, -(-UNITS // units)))
     together = 1
