@@ -10,7 +10,7 @@ from numpy import ndarray
 from pyconv._backend import Array
 from pyconv._integers import Shape
 
-ALGORITHMS = ("auto", "gemm")
+ALGORITHMS = ("auto", "gemm", "winograd")
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 DType = np.dtype[Any]
 
@@ -37,7 +37,7 @@ def dtype_argument(dtype: Any) -> DType:
 def check_algorithm(algorithm: object) -> None:
     """ValueError unless it is one of the names in ALGORITHMS."""
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm must be {' or '.join(map(repr, ALGORITHMS))}; got {shown(algorithm)}")
+        raise ValueError(f"algorithm must be one of {', '.join(map(repr, ALGORITHMS))}; got {shown(algorithm)}")
 
 
 def exact_mask(output_mask: Any) -> tuple[bool, ...]:

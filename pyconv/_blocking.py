@@ -6,17 +6,18 @@ scratch and, for forward and grad_input, any batch.
 """
 
 from collections.abc import Iterator
-from math import prod
+from itertools import product
+from math import inf, prod
 from typing import NamedTuple
 
-from pyconv._pieces import Piece, Triple
+from pyconv._pieces import Piece, Triple, of_frequency, winograd
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
 
 DEPTH = 288  # channels * taps summed in registers: 8 rows of packed weights of this depth take a third of L1
 RESULTS = 3 << 16  # bytes of results that wait in L2 while the depth runs
 ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often, the weights are read more often
-PANEL = 5 << 18  # bytes that the packed weights of a block may take
+PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_VECTORS = 12  # and the vectors of output channels: rows * vectors * 64 B stay in L2
@@ -29,6 +30,10 @@ LEAST_BOX = 1 << 14  # below which it takes several samples
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
+WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algorithm sums at a time
+WINOGRAD_ROOM = 15 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
+TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
+WINOGRAD_UNITS = 16  # of work that grad_weight is cut into, as UNITS
 ALL = 7  # all axes share their streams
 
 
@@ -41,7 +46,8 @@ class Tile(NamedTuple):
     vectors: int
 
 
-GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT = range(5)  # the ways of kernels.h
+# the ways of kernels.h
+GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT, GATHER_WINOGRAD, CORRELATE_WINOGRAD = range(7)
 
 
 class Blocking(NamedTuple):
@@ -104,8 +110,8 @@ def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
     return _blocks(piece, block) * (products + weights + unrolled + stored + 40)
 
 
-def _block(piece: Piece, positions: int, rows: float, tile: Tile) -> Block:
-    """The cheapest block of about so many positions."""
+def _block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) -> Block:
+    """The cheapest block of about so many positions, with cells between its rows of positions or without."""
     count = tuple(axis.positions for axis in piece.axes)
     batch = piece.batch
     if not all(count):
@@ -117,6 +123,8 @@ def _block(piece: Piece, positions: int, rows: float, tile: Tile) -> Block:
             wanted = max(1, positions // prod(extent))
             samples += [min(n, batch) for n in (wanted, wanted + 1, _even(batch, wanted))]
         options += [(1, extent, 1 << first)] + [(n, extent, shared) for n in samples for shared in (0, ALL)]
+    if not gaps:
+        options = [block for block in options if _scratch(piece, *block, tile.lanes)[2] == block[0] * prod(block[1])]
     return min(options, key=lambda option: _cost(piece, option, rows, tile))
 
 
@@ -145,7 +153,7 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | N
 
     best = min(fitting, key=cost)
     one = piece._replace(batch=1)
-    other = _cost(one, _block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile), piece.rows, tile)
+    other = _cost(one, _block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True), piece.rows, tile)
     if cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
     samples = min(piece.batch, max(1, LEAST_BOX // (cells(best) * piece.channels * width)))
@@ -200,10 +208,90 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     return Blocking(GATHER, *block, channels, rows, groups=together)
 
 
-def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Tile) -> Block:
+def _frequencies(piece: Piece) -> int:
+    return prod(n + 2 for n in piece.tile if n > 1)
+
+
+def _tiled_blocks(one: Piece, tile: Tile) -> "set[Block]":
+    """Blocks of tiles that Winograd's algorithm may take: some vectors of them, no cells between their rows."""
+    count = tuple(axis.positions for axis in one.axes)
+    whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
+    return {(n, extent, 1 << first) for vectors in range(1, 15, 2)
+            for extent, first in _candidates(count, vectors * tile.lanes) for n in (whole if extent == count else (1,))}
+
+
+def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
+    """For forward and grad_input in tiles: the rows and positions whose vector operations are fewest."""
+    one, frequencies = of_frequency(piece), _frequencies(piece)
+    taps = one.axes[0].taps
+    channels = _even(piece.channels, max(1, WINOGRAD_DEPTH // frequencies // taps))
+
+    def cost(option: tuple[int, Block]) -> float:
+        rows, block = option
+        size, _, positions = _scratch(one, *block, tile.lanes)
+        vectors = -(-positions // tile.lanes)
+        elements = channels * size + rows * (vectors * tile.lanes + channels * taps)
+        if frequencies * tile.itemsize * elements > WINOGRAD_ROOM:
+            return inf
+        products = channels * taps * rows * (vectors + 0.3 * -(-vectors // tile.vectors) + 6 / tile.lanes)
+        transforms = TRANSFORM * vectors * (channels + rows * channels / piece.channels)
+        times = _blocks(one, block) * -(-piece.rows // rows)
+        return times * (products + transforms) * max(1, TASKS / times)
+
+    sizes = {min(piece.rows, _up(_even(piece.rows, most), tile.rows)) for most in ROW_BLOCKS[:3]}
+    rows, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)
+    return Blocking(GATHER_WINOGRAD, *block, channels, rows)
+
+
+def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """For grad_weight in tiles, likewise."""
+    one, frequencies = of_frequency(piece), _frequencies(piece)
+    taps = one.axes[0].taps
+    channels = _even(piece.channels, max(1, WINOGRAD_DEPTH // frequencies // taps))
+
+    def cost(option: tuple[int, Block]) -> float:
+        columns, block = option
+        size, _, positions = _scratch(one, *block, tile.lanes)
+        vectors = -(-columns // tile.lanes)
+        elements = channels * size + vectors * tile.lanes * (positions + 2.6 * channels * taps)  # sums twice, gradient
+        if frequencies * tile.itemsize * elements > WINOGRAD_ROOM:
+            return inf
+        products = channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
+        transforms = TRANSFORM * (channels * -(-positions // tile.lanes) + positions * vectors)
+        return _blocks(one, block) * -(-piece.rows // columns) * (products + transforms)
+
+    sizes = {_up(_even(piece.rows, n * tile.vectors * tile.lanes), tile.lanes) for n in range(1, 5)}
+    columns, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)
+    units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
+    splits = max(1, min(_blocks(one, block), -(-WINOGRAD_UNITS // units)))
+    return Blocking(CORRELATE_WINOGRAD, *block, channels, columns, splits)
+
+
+def choose(map: str, piece: Piece, groups: int, tile: Tile, algorithm: str) -> tuple[Piece, Blocking]:
+    """The piece as it is to be worked on, and its blocks."""
+    for outputs in {"auto": (2,), "winograd": (4, 2)}.get(algorithm, ()):
+        tiled = winograd(piece, outputs)
+        if tiled and _tiling_pays(tiled):
+            if map == "grad_weight":
+                return tiled, correlate_winograd(tiled, groups, tile)
+            return tiled, gather_winograd(tiled, tile)
+    return piece, (correlate_blocking if map == "grad_weight" else gather_blocking)(piece, groups, tile)
+
+
+def _tiling_pays(piece: Piece) -> bool:
+    """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
+    one, frequencies = of_frequency(piece), _frequencies(piece)
+    tiles, positions = (prod(axis.positions for axis in x.axes) for x in (one, piece))
+    products = [tiles * frequencies, positions * prod(axis.taps for axis in piece.axes[1:])]
+    tiled, direct = (n * piece.rows * piece.channels * piece.axes[0].taps for n in products)
+    transforms = TRANSFORM * frequencies * tiles * (piece.channels * -(-piece.rows // 128) + piece.rows)
+    return tiled + transforms < 0.9 * direct
+
+
+def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Tile, gaps: bool = True) -> Block:
     """The block of at most about `positions` positions that fits scratch."""
     while True:
-        block = _block(piece, positions, rows, tile)
+        block = _block(piece, positions, rows, tile, gaps)
         size, *_ = _scratch(piece, *block, tile.lanes)
         if size * channels * tile.itemsize <= SCRATCH or positions <= tile.lanes:
             return block

@@ -12,6 +12,7 @@ cdef class Call:
     cdef char *bias
     cdef char *own
     cdef char *shared
+    cdef char *doubtful  # of each sample, whether its result is not to be trusted
     cdef int accumulate, threads, has_shared
 
     cdef int place(self, char *scratch, index_t size) except -1:
@@ -127,7 +128,7 @@ cdef class Call:
             way.multiply(work, panel, desk.offset, desk.scratch, desk.result, depth > 0)
         if self.bias != NULL and not step.accumulate:
             bias = self.bias + self.plan.kernels.itemsize * work.part.group * step.biases
-        way.store(work, desk.result, bias, self.target_at(work), self.accumulate or step.accumulate)
+        way.store(work, desk.result, bias, self.target_at(work), self.accumulate or step.accumulate, self.doubtful)
 
     cdef void sit(self, step_t *step, int thread, desk_t *desk) noexcept nogil:
         cdef index_t item = self.plan.kernels.itemsize
@@ -199,8 +200,9 @@ cdef class Call:
                 desk.part = self.partial_at(step, task, split)
             else:
                 self.correlate_blocks(step, split, &desk, desk.part)
-            kernels.add(desk.work.layout.result, desk.part, desk.result)
-        step.way.store(&desk.work, desk.result, NULL, self.weight_at(&desk.work), self.accumulate)
+            kernels.add(desk.work.layout.sums, desk.part, desk.result)
+        step.way.store(&desk.work, desk.result, NULL, self.weight_at(&desk.work), self.accumulate,
+                       self.doubtful)
 
     cdef void correlate_blocks(self, step_t *step, index_t split, desk_t *desk, char *result) noexcept nogil:
         """result <- the sum over one split of the blocks of positions."""
@@ -211,7 +213,7 @@ cdef class Call:
         if first == last:
             work.block = step.block
             step.way.layout(work)
-            self.plan.kernels.clear(work.layout.result, result)
+            self.plan.kernels.clear(work.layout.sums, result)
         for which in range(first, last):
             if self.watch.look():
                 return

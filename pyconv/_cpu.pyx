@@ -123,7 +123,7 @@ def set_threads(int n):
 @lru_cache(maxsize=512)
 def plan(map, geometry, dtype, algorithm="auto"):
     """The plan of a map ("forward", "grad_input", "grad_weight"); "columns": grad_weight from unfolded input."""
-    return Plan(map, geometry, dtype, algorithm == "columns")
+    return Plan(map, geometry, dtype, algorithm)
 
 
 def unfold(geometry, input, columns, fold, threads=None):

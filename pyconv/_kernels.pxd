@@ -17,6 +17,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t row_taps[3]
         index_t row_stride[3]
         int turned
+        index_t tile[3]
     ctypedef struct block_t:
         index_t sample, samples
         index_t start[3]
@@ -26,7 +27,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t group, groups, row, rows, channel, channels
     ctypedef struct layout_t:
         index_t positions
-        index_t scratch, panel, result
+        index_t scratch, panel, result, sums
     ctypedef struct work_t:
         const piece_t *piece
         block_t block
@@ -38,7 +39,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*unroll)(const work_t *, const void *, const void *, const void *, void *) noexcept nogil
         void (*pack)(const work_t *, const void *, void *) noexcept nogil
         void (*multiply)(const work_t *, const void *, const index_t *, const void *, void *, int) noexcept nogil
-        void (*store)(const work_t *, void *, const void *, void *, int) noexcept nogil
+        void (*store)(const work_t *, void *, const void *, void *, int, char *) noexcept nogil
     ctypedef struct kernels_t:
         const char *level
         int itemsize, lanes, rows, vectors

@@ -89,6 +89,7 @@ class Piece(NamedTuple):
     accumulate: bool
     row_taps: tuple[tuple[int, int], ...] = ((1, 0), (1, 0), (1, 0))  # along each axis: how many, stride in target
     turned: bool = False  # the channels of a cell lie side by side, in source and target
+    tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis
 
 
 class Operands(NamedTuple):
@@ -274,6 +275,35 @@ def touches_padding(map: str, g: Geometry) -> bool:
 def whole_piece(g: Geometry) -> Piece:
     """forward with all taps in one piece: what unfold and fold read."""
     return _place(tuple(_forward_axes(g, a)[0] for a in range(3)), _operands("forward", g), 0, False)
+
+
+def _ascending(piece: Piece) -> Piece:
+    """The same piece with taps that read forwards along every axis."""
+    axes, weight = list(piece.axes), piece.weight
+    for a, axis in enumerate(axes):
+        if axis.tap_step < 0:
+            axes[a] = axis._replace(offset=axis.offset + axis.tap_step * (axis.taps - 1), tap_step=-axis.tap_step)
+            strides = list(weight.axes)
+            strides[a] = -strides[a]
+            weight = weight._replace(base=weight.base + weight.axes[a] * (axis.taps - 1), axes=tuple(strides))
+    return piece._replace(axes=tuple(axes), weight=weight)
+
+
+def winograd(piece: Piece, outputs: int) -> Piece | None:
+    """The same piece in tiles of so many outputs along the axes that have three taps, if the others suit that."""
+    piece = _ascending(piece)
+    dense = [axis.step == 1 and axis.tap_step == 1 and axis.taps == 3 for axis in piece.axes]
+    if piece.turned or not any(dense[1:]) or piece.axes[0].step != 1 or any(n > 1 for n, _ in piece.row_taps) or any(
+            not three and (axis.taps != 1 or axis.step != 1) for three, axis in zip(dense[1:], piece.axes[1:])):
+        return None
+    return piece._replace(tile=(1, *(outputs if three else 1 for three in dense[1:])))
+
+
+def of_frequency(piece: Piece) -> Piece:
+    """The piece that the products of one frequency are: its positions are tiles."""
+    return piece._replace(axes=tuple(
+        axis if n == 1 else axis._replace(positions=-(-axis.positions // n), taps=1)
+        for axis, n in zip(piece.axes, piece.tile)))
 
 
 def column_pieces(g: Geometry) -> list[Piece]:

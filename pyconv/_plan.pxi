@@ -4,6 +4,7 @@ cdef struct step_t:
     piece_t piece
     const way_t *way
     block_t block  # of full size, at the origin
+    index_t count[3]  # positions along the axes, or tiles of them
     index_t blocks[4]  # along samples, z, y, x
     index_t block_count
     index_t channels, depth_channels, depth_blocks  # of source in a group; summed at a time; and how often
@@ -42,6 +43,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
         piece.target_stride[a] = found.target.axes[a]
         piece.weight_stride[a] = found.weight.axes[a]
         piece.row_taps[a], piece.row_stride[a] = found.row_taps[a]
+        piece.tile[a] = found.tile[a]
     piece.source_base, piece.source_batch, piece.source_channel = found.source[:3]
     piece.target_base, piece.target_batch, piece.target_channel = found.target[:3]
     piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
@@ -70,7 +72,7 @@ cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept
     block[0] = step.block
     for a in range(2, -1, -1):
         block.start[a] = rest % step.blocks[a + 1] * step.block.extent[a]
-        block.extent[a] = min(step.block.extent[a], step.piece.count[a] - block.start[a])
+        block.extent[a] = min(step.block.extent[a], step.count[a] - block.start[a])
         rest //= step.blocks[a + 1]
     block.sample = rest % step.blocks[0] * step.block.samples
     block.samples = min(step.block.samples, step.batch - block.sample)
@@ -93,20 +95,20 @@ cdef class Plan:
     cdef const kernels_t *kernels
     cdef step_t *steps
     cdef int count, waves
-    cdef int gathers, swapped, gapped
+    cdef int gathers, swapped, gapped, tiled
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
-    cdef object map, geometry, dtype, exact, columns
+    cdef object map, geometry, dtype, algorithm, exact
     cdef readonly index_t scratch_minimum
 
-    def __cinit__(self, map, geometry, dtype, columns=False, exact=False):
+    def __cinit__(self, map, geometry, dtype, algorithm, exact=False):
         self.kernels = _kernels(dtype)
-        self.map, self.geometry, self.dtype, self.columns = map, geometry, dtype, columns
+        self.map, self.geometry, self.dtype, self.algorithm = map, geometry, dtype, algorithm
         self.gathers = map != "grad_weight"
         self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
         self.exact = () if _pieces.touches_padding(map, geometry) and not exact else None
-        if columns:
+        if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
             found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry)
@@ -116,7 +118,7 @@ cdef class Plan:
         self.count = len(found)
         for i, piece in enumerate(found):
             self._prepare(&self.steps[i], piece)
-        if self.gapped:
+        if self.gapped or (self.tiled and not self.gathers):
             self.exact = ()
         self._measure()
 
@@ -127,8 +129,8 @@ cdef class Plan:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
         geometry = self.geometry
         tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
-        choose = _blocking.gather_blocking if self.gathers else _blocking.correlate_blocking
-        blocking = choose(piece, self.groups, tile)
+        piece, blocking = _blocking.choose(self.map, piece, self.groups, tile, self.algorithm)
+        self.tiled = self.tiled or max(piece.tile) > 1
         _fill_piece(&step.piece, piece)
         step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate
@@ -154,7 +156,8 @@ cdef class Plan:
         step.block_count = step.blocks[0]
         for a in range(3):
             step.block.extent[a] = blocking.extent[a]
-            step.blocks[a + 1] = _parts(step.piece.count[a], blocking.extent[a])
+            step.count[a] = _parts(step.piece.count[a], step.piece.tile[a])
+            step.blocks[a + 1] = _parts(step.count[a], blocking.extent[a])
             step.block_count *= step.blocks[a + 1]
         step.tasks = step.row_blocks * step.group_blocks * (step.block_count if self.gathers else step.depth_blocks)
         step.splits = max(1, min(blocking.splits, step.block_count))
@@ -199,6 +202,8 @@ cdef class Plan:
 
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
+        if self.tiled and accumulate:  # a result that is not finite could not be taken back
+            return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
         if self.swapped:
             first, second = second, first
         cdef Call call = Call.__new__(Call)
@@ -228,25 +233,36 @@ cdef class Plan:
             channels = out.reshape(self.geometry.batch, self.geometry.in_channels, -1)
             channels[...] = (channels if accumulate else 0) + bias[:, None]
             call.bias, call.accumulate = NULL, True
+        doubtful = np.zeros(self.geometry.batch if self.tiled else 0, np.bool_)
+        call.doubtful = _data(doubtful)
         if self.gathers:
             call.gather()
         else:
             call.correlate()
+        if doubtful.any():
+            single = self.geometry._replace(batch=1)
+            for sample in np.flatnonzero(doubtful):
+                self._otherwise(single, first.reshape(self.geometry.batch, -1)[sample], second,
+                                out.reshape(self.geometry.batch, -1)[sample], bias, scratch, False, call.threads)
         if not early and self.exact is not None and not call.is_finite(_data(out), out.size):
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
 
     def _one_by_one(self, first, second, out, bias, scratch, accumulate, threads):
         """Sample by sample, where one that is not finite must not change the bits of the others."""
-        batch = self.geometry.batch
-        single = plan(self.map, self.geometry._replace(batch=1), self.dtype)
+        single, batch = self.geometry._replace(batch=1), self.geometry.batch
         for sample, result in zip(first.reshape(batch, -1), out.reshape(batch, -1)):
-            single.run(sample, second, result, bias, scratch if scratch.size >= single.scratch_minimum else None,
-                       accumulate, threads)
+            self._otherwise(single, sample, second, result, bias, scratch, accumulate, threads)
+
+    def _otherwise(self, geometry, first, second, out, bias, scratch, accumulate, threads):
+        """The map without Winograd's algorithm, of this geometry or of one sample."""
+        other = plan(self.map, geometry, self.dtype, "gemm")
+        enough = scratch is not None and scratch.size >= other.scratch_minimum
+        other.run(first, second, out, bias, scratch if enough else None, accumulate, threads)
 
     def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
         """Again without a padded product, for operands that are not all finite."""
         if not self.exact:
-            self.exact = (Plan(self.map, self.geometry, self.dtype, self.columns, True),)
+            self.exact = (Plan(self.map, self.geometry, self.dtype, self.algorithm, True),)
         exact = self.exact[0]
         if self.swapped:
             first, second = second, first

@@ -127,12 +127,14 @@ def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
         assert size * blocking.channels * blocking.groups * itemsize <= _blocking.SCRATCH
 
 
-@pytest.mark.parametrize("channels, groups, direct", [(384, 384, True), (128, 32, True), (64, 1, False), (64, 2, False)])
+@pytest.mark.parametrize("channels, groups, direct",
+                         [(384, 384, True), (128, 32, True), (64, 1, False), (64, 2, False)])
 def test_many_small_groups_are_done_directly(channels, groups, direct):
     """Depthwise convolution and groups of few channels: a lane a group, for all three maps and any batch."""
     ways = (_blocking.GATHER_DIRECT, _blocking.GATHER_DIRECT, _blocking.CORRELATE_DIRECT)
     for batch, (map, way) in product((1, 8), zip(MAPS, ways)):
-        g = convolved(2, (batch, channels, 14, 14), (channels, channels // groups, 3, 3), None, None, 1, 1, 1, groups)[0]
+        shapes = (batch, channels, 14, 14), (channels, channels // groups, 3, 3)
+        g = convolved(2, *shapes, None, None, 1, 1, 1, groups)[0]
         choose = _blocking.correlate_blocking if map == "grad_weight" else _blocking.gather_blocking
         assert {choose(x, groups, _blocking.Tile(4, 16, 8, 3)).way == way for x in _pieces.pieces(map, g)} == {direct}
 

@@ -12,6 +12,7 @@
 #include "store.h"
 #include "turn.h"
 #include "direct.h"
+#include "winograd.h"
 
 const kernels_t NAME(kernels) = {
     LEVEL, sizeof(REAL), LANES, ROWS, WIDEST,
@@ -25,6 +26,10 @@ const kernels_t NAME(kernels) = {
                            NAME(multiply_direct), NAME(store_direct)},
         [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),
                               NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
+        [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),
+                             NAME(pack_winograd), NAME(multiply_winograd), NAME(store_winograd)},
+        [CORRELATE_WINOGRAD] = {NAME(layout_winograd_turned), NAME(offsets_winograd), NAME(unroll_winograd),
+                                NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
     },
     NAME(zero), NAME(add), NAME(sum), NAME(finite), NAME(unfold_tap), NAME(fold_row),
 };

@@ -28,7 +28,8 @@ static void NAME(layout_direct)(work_t *work)
     layout->pitch = layout->positions * LANES;
     layout->scratch = part->channels * layout->channel;
     layout->panel = part->rows * NAME(depth)(work) * LANES;
-    layout->result = part->rows * layout->pitch + LANES * LANES;
+    layout->sums = part->rows * layout->pitch;
+    layout->result = layout->sums + LANES * LANES;
 }
 
 static void NAME(layout_direct_turned)(work_t *work)
@@ -36,7 +37,7 @@ static void NAME(layout_direct_turned)(work_t *work)
     layout_t *layout = &work->layout;
     NAME(layout_direct)(work);
     layout->panel = work->part.rows * layout->pitch;
-    layout->result = work->part.rows * NAME(depth)(work) * LANES;
+    layout->result = layout->sums = work->part.rows * NAME(depth)(work) * LANES;
 }
 
 static void NAME(offsets_direct)(const work_t *work, index_t *offset)
@@ -288,8 +289,10 @@ static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias,
     }
 }
 
-static void NAME(store_direct)(const work_t *work, void *result, const void *bias, void *target, int accumulate)
+static void NAME(store_direct)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
+                               char *doubtful)
 {
+    (void)doubtful;
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const part_t *part = &work->part;
@@ -341,8 +344,8 @@ static void NAME(turn_direct)(const work_t *work, const void *target, void *turn
 }
 
 /* N taps of one output channel stay in registers while a row of positions runs. */
-static inline __attribute__((always_inline)) void NAME(taps)(const int N, index_t n, const index_t *offset,
-                                                             const REAL *cells, index_t step, const REAL *turned,
+static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, index_t n, const index_t *offset,
+                                                                 const REAL *cells, index_t step, const REAL *turned,
                                                              REAL *result)
 {
     VECTOR sum[9];
@@ -360,7 +363,7 @@ static inline __attribute__((always_inline)) void NAME(taps)(const int N, index_
         STORE(result + i * LANES, sum[i]);
 }
 
-static void NAME(taps_row)(index_t depth, index_t n, const index_t *offset, const REAL *cells, index_t step,
+static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, const REAL *cells, index_t step,
                            const REAL *turned, REAL *result)
 {
     for (index_t k = 0, wide; k < depth; k += wide) {
@@ -369,7 +372,7 @@ static void NAME(taps_row)(index_t depth, index_t n, const index_t *offset, cons
         switch (wide) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        NAME(taps)(N, n, offset + k, cells, step, turned, result + k * LANES);                                        \
+        NAME(sum_taps)(N, n, offset + k, cells, step, turned, result + k * LANES);                                        \
         break;
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9)
 #undef CASE
@@ -386,18 +389,20 @@ static void NAME(correlate_direct)(const work_t *work, const void *turned, const
     const layout_t *layout = &work->layout;
     const REAL *from = turned;
     if (!accumulate)
-        NAME(zero)(layout->result, result);
+        NAME(zero)(layout->sums, result);
     for (index_t row = 0; row < work->part.rows; row++)
         for (index_t s = 0; s < work->block.samples; s++)
             for (index_t z = 0; z < extent[0]; z++)
                 for (index_t y = 0; y < extent[1]; y++, from += extent[2] * LANES)
-                    NAME(taps_row)(depth, extent[2], offset, (const REAL *)scratch + s * layout->batch
+                    NAME(sum_taps_row)(depth, extent[2], offset, (const REAL *)scratch + s * layout->batch
                                        + z * axis[0].step * layout->axis[0] + y * axis[1].step * layout->axis[1],
                                    axis[2].step * LANES, from, (REAL *)result + row * depth * LANES);
 }
 
-static void NAME(store_weight_direct)(const work_t *work, void *result, const void *bias, void *weight, int accumulate)
+static void NAME(store_weight_direct)(const work_t *work, void *result, const void *bias, void *weight, int accumulate,
+                                      char *doubtful)
 {
+    (void)doubtful;
     const piece_t *piece = work->piece;
     const part_t *part = &work->part;
     const axis_t *axis = piece->axis;

@@ -21,7 +21,9 @@ typedef struct {
            grad_weight's grad_output;
    weight  has one cell for each (row = channel of target, channel of source, tap).
    Where no two taps of a convolution meet in a cell, grad_input takes the taps as rows: row_taps of them a channel.
-   turned: the channels of a cell lie side by side, in source and target; then positions have the x axis alone. */
+   turned: the channels of a cell lie side by side, in source and target; then positions have the x axis alone.
+   tile: with Winograd's algorithm, outputs of a tile along each axis, 1 where that is not transformed; blocks then
+   count tiles. Such an axis has 3 taps, and step and tap_step 1. */
 typedef struct {
     axis_t axis[3];
     index_t count[3];
@@ -30,6 +32,7 @@ typedef struct {
     index_t weight_base, weight_group, weight_row, weight_channel, weight_stride[3];
     index_t row_taps[3], row_stride[3];
     int turned;
+    index_t tile[3];
 } piece_t;
 
 /* A block: the positions of one piece that one thread works on at a time, x fastest.
@@ -48,10 +51,11 @@ typedef struct {
    stream, each `stream` long. Position (sample, z, y, x) is  sample * batch + z * axis[0] + y * axis[1] + x  in each
    array of `positions` elements: along a shared axis a row also has the cells that only later taps reach, so between
    two rows of positions there are some that are computed with the others and belong to nothing.
-   Results lie in rows `pitch` apart. The last three are how many elements the arrays take. */
+   Results lie in rows `pitch` apart. The last four are how many elements the arrays take, and how many of the
+   result's are sums. */
 typedef struct {
     index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch;
-    index_t scratch, panel, result;
+    index_t scratch, panel, result, sums;
 } layout_t;
 
 /* What a kernel works on. */
@@ -75,11 +79,14 @@ typedef struct {
     /* result (+)= panel . scratch, summed over channels and taps, in grad_weight over positions */
     void (*multiply)(const work_t *, const void *panel, const index_t *offset, const void *scratch, void *result,
                      int accumulate);
-    /* out <- result (+ bias of target's channels) (+ out); may change result */
-    void (*store)(const work_t *, void *result, const void *bias, void *out, int accumulate);
+    /* out <- result (+ bias of target's channels) (+ out); may change result. doubtful[sample] is set where Winograd's
+       result is not finite, for the definition's may be. */
+    void (*store)(const work_t *, void *result, const void *bias, void *out, int accumulate, char *doubtful);
 } way_t;
 
-enum { GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT, WAYS };
+enum {
+    GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT, GATHER_WINOGRAD, CORRELATE_WINOGRAD, WAYS
+};
 
 /* The kernels of one (real type, instruction set). */
 typedef struct {

@@ -66,7 +66,7 @@ static void NAME(layout)(work_t *work)
     layout->scratch = part->groups * layout->set + LANES;
     layout->pitch = NAME(up)(layout->positions);
     layout->panel = part->groups * part->rows * NAME(depth)(work);
-    layout->result = part->groups * part->rows * layout->pitch;
+    layout->result = layout->sums = part->groups * part->rows * layout->pitch;
 }
 
 /* The same for grad_weight, whose results are rows of columns. */
@@ -77,7 +77,7 @@ static void NAME(layout_turned)(work_t *work)
     NAME(layout)(work);
     layout->pitch = NAME(up)(part->rows);
     layout->panel = layout->positions * layout->pitch;
-    layout->result = NAME(depth)(work) * layout->pitch;
+    layout->result = layout->sums = NAME(depth)(work) * layout->pitch;
 }
 
 static void NAME(layout_few)(work_t *work)
@@ -87,7 +87,7 @@ static void NAME(layout_few)(work_t *work)
     NAME(layout)(work);
     layout->pitch = part->rows;
     layout->panel = part->groups * part->rows * layout->positions + LANES;
-    layout->result = part->groups * NAME(depth)(work) * layout->pitch;
+    layout->result = layout->sums = part->groups * NAME(depth)(work) * layout->pitch;
 }
 
 static void NAME(offsets)(const work_t *work, index_t *offset)

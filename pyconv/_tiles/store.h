@@ -121,8 +121,10 @@ static void NAME(store_turned)(const piece_t *piece, const block_t *block, REAL 
         NAME(transpose)(to, piece->target_stride[2], result, pitch, rows, block->extent[2], 0);
 }
 
-static void NAME(store)(const work_t *work, void *result, const void *bias, void *target, int accumulate)
+static void NAME(store)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
+                        char *doubtful)
 {
+    (void)doubtful;
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const layout_t *layout = &work->layout;

@@ -20,6 +20,8 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     for (index_t k = 0; k < depth; k++) {
         const REAL *at = PANEL ? many + offset[k] : many + k * many_pitch;
         VECTOR b[8];
+        if (PANEL && R == 8) /* the panel of the next rows, which may come from beyond L2 */
+            __builtin_prefetch(few + (depth + k) * R);
 #pragma GCC unroll 8
         for (int j = 0; j < V; j++)
             b[j] = LOAD(at + j * LANES);

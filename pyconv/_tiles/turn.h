@@ -67,8 +67,10 @@ static void NAME(store_one)(const piece_t *piece, const REAL *from, index_t pitc
                     }
 }
 
-static void NAME(store_weight)(const work_t *work, void *result, const void *bias, void *weight, int accumulate)
+static void NAME(store_weight)(const work_t *work, void *result, const void *bias, void *weight, int accumulate,
+                               char *doubtful)
 {
+    (void)doubtful;
     const part_t *part = &work->part;
     (void)bias;
     for (index_t group = 0; group < part->groups; group++)

@@ -1,0 +1,123 @@
+/* Winograd's algorithm as a way of working: as register tiles, with the arrays of one frequency after the other. */
+
+#include "winograd_lines.h"
+#include "winograd_source.h"
+#include "winograd_result.h"
+#include "winograd_weight.h"
+
+/* The piece that the products of one frequency are: along the transformed axes a position has one tap. */
+static inline work_t NAME(of_frequency)(const work_t *work, piece_t *piece)
+{
+    work_t one = *work;
+    *piece = *work->piece;
+    piece->axis[1].taps = piece->axis[2].taps = 1;
+    one.piece = piece;
+    return one;
+}
+
+static inline index_t NAME(frequencies)(const work_t *work)
+{
+    const NAME(tiling) t = NAME(tiles_of)(work->piece);
+    return t.y * t.x;
+}
+
+/* As for one frequency, its arrays once for each. */
+static void NAME(layout_winograd)(work_t *work)
+{
+    piece_t piece;
+    work_t one = NAME(of_frequency)(work, &piece);
+    layout_t *layout = &work->layout;
+    const index_t frequencies = NAME(frequencies)(work);
+    NAME(layout)(&one);
+    *layout = one.layout;
+    layout->scratch = frequencies * layout->set + LANES;
+    layout->panel *= frequencies;
+    layout->result = layout->sums = frequencies * layout->result;
+}
+
+/* For grad_weight the gradient of all taps comes behind the sums. */
+static void NAME(layout_winograd_turned)(work_t *work)
+{
+    piece_t piece;
+    work_t one = NAME(of_frequency)(work, &piece);
+    layout_t *layout = &work->layout;
+    const index_t frequencies = NAME(frequencies)(work);
+    NAME(layout_turned)(&one);
+    *layout = one.layout;
+    layout->scratch = frequencies * layout->set + LANES;
+    layout->panel *= frequencies;
+    layout->sums = frequencies * layout->result;
+    layout->result = layout->sums + NAME(depth)(work) * layout->pitch;
+}
+
+static void NAME(offsets_winograd)(const work_t *work, index_t *offset)
+{
+    piece_t piece;
+    const work_t one = NAME(of_frequency)(work, &piece);
+    NAME(offsets)(&one, offset);
+}
+
+static void NAME(unroll_winograd)(const work_t *work, const void *source, const void *begin, const void *limit,
+                                  void *scratch)
+{
+    NAME(transform_source)(work->piece, &work->block, &work->layout, source, begin, limit, work->part.channels,
+                           scratch);
+}
+
+static void NAME(pack_winograd)(const work_t *work, const void *weight, void *panel)
+{
+    NAME(transform_weight)(work->piece, weight, work->part.row, work->part.rows, work->part.channels, panel);
+}
+
+static void NAME(multiply_winograd)(const work_t *work, const void *panel, const index_t *offset, const void *scratch,
+                                    void *result, int accumulate)
+{
+    piece_t piece;
+    const work_t one = NAME(of_frequency)(work, &piece);
+    const layout_t *layout = &work->layout;
+    const index_t rows = work->part.rows, depth = NAME(depth)(&one);
+    for (index_t f = 0; f < NAME(frequencies)(work); f++)
+        NAME(multiply_one)(rows, layout->positions, depth, (const REAL *)panel + f * rows * depth, offset,
+                           (const REAL *)scratch + f * layout->set, (REAL *)result + f * rows * layout->pitch,
+                           layout->pitch, accumulate);
+}
+
+static void NAME(store_winograd)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
+                                 char *doubtful)
+{
+    const part_t *part = &work->part;
+    NAME(transform_result)(work->piece, &work->block, result, part->rows * work->layout.pitch, work->layout.pitch,
+                           part->row, part->rows, bias, target, accumulate, doubtful);
+}
+
+static void NAME(turn_winograd)(const work_t *work, const void *target, void *turned)
+{
+    const part_t *part = &work->part;
+    NAME(transform_target)(work->piece, &work->block, (const REAL *)target + part->row * work->piece->target_channel,
+                           part->rows, turned, work->layout.positions * work->layout.pitch);
+}
+
+static void NAME(correlate_winograd)(const work_t *work, const void *turned, const index_t *offset,
+                                     const void *scratch, void *result, int accumulate)
+{
+    piece_t piece;
+    const work_t one = NAME(of_frequency)(work, &piece);
+    const layout_t *layout = &work->layout;
+    const index_t depth = NAME(depth)(&one);
+    for (index_t f = 0; f < NAME(frequencies)(work); f++)
+        NAME(correlate_one)(depth, work->part.rows, layout->positions,
+                            (const REAL *)turned + f * layout->positions * layout->pitch, offset,
+                            (const REAL *)scratch + f * layout->set, (REAL *)result + f * depth * layout->pitch,
+                            layout->pitch, accumulate);
+}
+
+static void NAME(store_weight_winograd)(const work_t *work, void *result, const void *bias, void *weight,
+                                        int accumulate, char *doubtful)
+{
+    piece_t piece;
+    const work_t one = NAME(of_frequency)(work, &piece);
+    const index_t depth = NAME(depth)(&one), pitch = work->layout.pitch;
+    REAL *gradient = (REAL *)result + work->layout.sums;
+    NAME(transform_gradient)(work->piece, result, depth * pitch, pitch, depth, gradient);
+    NAME(store_weight)(work, gradient, bias, weight, accumulate, doubtful);
+}

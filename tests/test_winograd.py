@@ -1,0 +1,144 @@
+"""Winograd's algorithm, on every geometry that has tiles: as right, as reproducible and as robust as sums of products.
+
+`auto` and `winograd` use it where it pays, which is where channels are many; here it is used wherever it is possible.
+"""
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import test_bits as bits
+import test_nonfinite as nonfinite
+from calls import assert_equal, assert_same_bits
+from problems import PROBLEMS, P, maps
+from pyconv import _blocking, _pieces
+from pyconv._backend import cpu
+from pyconv._geometry import convolved
+
+WAYS = (_blocking.GATHER_WINOGRAD, _blocking.CORRELATE_WINOGRAD)
+TILE = _blocking.Tile(4, 16, 8, 3)
+
+
+def ways(problem, algorithm):
+    """How each map of the problem is worked on."""
+    geometry = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
+                         *problem.keywords.values())[0]
+    return [_blocking.choose(name, piece, geometry.groups, TILE, algorithm)[1].way
+            for name in ('forward', 'grad_input', 'grad_weight') for piece in _pieces.pieces(name, geometry)]
+
+
+def has_tiles(problem):
+    return problem.per_axis(problem.stride)[-2:] in ((1,), (1, 1)) and 3 in problem.kernel[-2:] and (
+        all(d == 1 for d in problem.per_axis(problem.dilation)))
+
+
+TILED = [problem for problem in PROBLEMS if has_tiles(problem)] + [
+    P('many tiles', (30, 29), (3, 3), (17, 40), padding=1),
+    P('one row of many tiles', (1, 300), (1, 3), (9, 33), padding=(0, 2)),
+    P('one column of many tiles', (300, 1), (3, 1), (5, 12), padding=(1, 0)),
+    P('tiles of many channels', (5, 6), (3, 3), (140, 150), padding=1),
+    P('tiles in planes', (5, 9, 11), (3, 3, 3), (9, 20), padding=1),
+    P('tiles in planes far apart', (9, 8, 7), (2, 3, 3), (5, 6), padding=(1, 0, 2), dilation=(3, 1, 1)),
+    P('tiles in groups', (12, 13), (3, 3), (12, 18), groups=3, padding=((2, 0), (-1, 3)), batch=5),
+]
+every_problem = pytest.mark.parametrize('problem', TILED, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def tiles_everywhere(monkeypatch):
+    monkeypatch.setattr(_blocking, '_tiling_pays', lambda piece: True)
+    monkeypatch.setattr(_pieces, 'is_swapped', lambda name, geometry: False)
+    cpu.plan.cache_clear()
+    yield
+    cpu.plan.cache_clear()
+
+
+def test_most_of_these_problems_have_tiles():
+    """Else the rest of this file would say nothing."""
+    counts = [sum(way in WAYS for way in ways(problem, 'auto')) for problem in TILED]
+    assert sum(count == 3 for count in counts) >= 40
+
+
+@every_problem
+def test_small_tiles_are_exact_for_small_integers(problem, dtype):
+    """F(2, 3) multiplies by halves only."""
+    data = problem.integers(dtype)
+    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    for actual, right in zip(calls.three_maps(problem, data.x, data.w, data.y), wanted):
+        assert_equal(actual, right, dtype)
+    with_bias = calls.forward(problem, data.x, data.w, data.b)
+    assert_equal(with_bias, wanted.forward + calls.per_channel(data.b, problem.rank), dtype)
+    assert_equal(calls.transposed(problem, data.y, data.w), wanted.grad_input, dtype)
+
+
+@every_problem
+def test_large_tiles_are_near(problem, dtype):
+    """F(4, 3): some ten roundings of its transforms, each on sums up to a dozen times the result."""
+    data = problem.floats(dtype)
+    limit = 60 * np.finfo(dtype).eps
+    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    for actual, right in zip(calls.three_maps(problem, data.x, data.w, data.y, algorithm='winograd'), wanted):
+        scale = np.linalg.norm(right) or 1
+        assert np.linalg.norm(actual - right) <= limit * scale
+
+
+@every_problem
+def test_bits(problem, dtype):
+    bits.test_any_number_of_threads(problem, dtype)
+    bits.test_a_sample_in_any_batch(problem, dtype)
+    bits.test_again_and_into_out(problem, dtype)
+
+
+@every_problem
+def test_any_buffer(problem, dtype):
+    data = problem.floats(dtype)
+    for algorithm in ('auto', 'winograd'):
+        alone = calls.three_maps(problem, data.x, data.w, data.y, algorithm=algorithm)
+        sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype,
+                                 algorithm=algorithm)
+        for room in (sizes[:2], sizes[2:4]):
+            finput, fgrad_input = (calls.poisoned(max(1, n), dtype) for n in room)
+            assert_same_bits(calls.forward(problem, data.x, data.w, finput=finput, algorithm=algorithm), alone[0])
+            assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input, algorithm=algorithm),
+                             alone[1])
+            assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput, algorithm=algorithm), alone[2])
+
+
+@every_problem
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_not_finite(problem, value):
+    """Only what the definition reaches, although a tile mixes its cells."""
+    nonfinite.test_in_one_operand(problem, (value,))
+
+
+def test_what_only_a_transform_makes_infinite():
+    """Sums of two large cells leave float32 where no sum of the definition does."""
+    x, w = np.zeros((2, 3, 9, 9), np.float32), np.zeros((4, 3, 3, 3), np.float32)
+    x[1] = 3e38
+    w[:, :, 1, 1] = 0.25
+    for algorithm in ('auto', 'winograd'):
+        assert_equal(pyconv.conv2d(x, w, padding=1, algorithm=algorithm),
+                     pyconv.conv2d(x, w, padding=1, algorithm='gemm'), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize('problem', TILED[-7:], ids=str)
+def test_added_to_what_is_there(problem, dtype):
+    """The double backward sums two forwards: an infinity that a transform made could not be taken back."""
+    data, other = problem.integers(dtype), problem.integers(dtype, -2, 2)
+    more = problem.keywords
+    actual, _, _ = pyconv.convolution_double_backward(
+        other.x, other.w, None, data.y, data.w, data.x, more['stride'], more['padding'], more['dilation'], False, 0,
+        more['groups'], (True, False, False))
+    wanted = maps(problem, other.x, data.w, data.y).forward + maps(problem, data.x, other.w, data.y).forward
+    assert_equal(actual, wanted, dtype)
+
+
+@pytest.mark.parametrize('channels, size', [(64, 28), (128, 14), (256, 7)])
+def test_errors_stay_those_of_sums(channels, size):
+    """Relative Frobenius errors against float64: F(2, 3) within DESIGN's 1e-6, F(4, 3) within its own 2e-6."""
+    problem = P('layer', (size, size), (3, 3), (channels, channels), padding=1)
+    data, exact = problem.floats(np.float32), problem.floats()
+    rights = calls.three_maps(problem, *(part.astype(np.float32).astype(float) for part in exact[:3]), algorithm='gemm')
+    for algorithm, limit in (('auto', 1e-6), ('winograd', 2e-6)):
+        for actual, right in zip(calls.three_maps(problem, *data[:3], algorithm=algorithm), rights):
+            assert np.linalg.norm(actual - right) <= limit * np.linalg.norm(right)
