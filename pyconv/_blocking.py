@@ -20,7 +20,7 @@ ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often
 PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
-CORRELATE_VECTORS = 12  # and the vectors of output channels: rows * vectors * 64 B stay in L2
+CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
 UNITS = 32  # of work that grad_weight is cut into where its result is small
 WORK = 1 << 18  # products that make a task worth its handling
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
@@ -78,8 +78,8 @@ def _scratch(piece: Piece, samples: int, extent: Triple, shared: int, lanes: int
     return streams * (_up(samples * prod(cells) + lanes, lanes) + lanes), streams, positions
 
 
-def _candidates(count: Triple, positions: int) -> Iterator[tuple[Triple, int]]:
-    """Blocks of about `positions` positions: whole samples, planes, rows, or part of one row."""
+def _candidates(count: Triple, positions: int, lanes: int) -> Iterator[tuple[Triple, int]]:
+    """Blocks of about `positions` positions: whole samples, planes, rows, or whole vectors of one row."""
     for first in range(3):  # axes before `first` have extent 1, those after are whole
         inner = prod(count[first + 1:])
         if inner <= positions or first == 2:
@@ -87,7 +87,7 @@ def _candidates(count: Triple, positions: int) -> Iterator[tuple[Triple, int]]:
             extent = [1] * 3
             extent[first + 1:] = count[first + 1:]
             for n in {wanted, max(1, wanted // 2), wanted + 1, _even(count[first], wanted)}:
-                extent[first] = min(n, count[first])
+                extent[first] = min(_up(n, lanes) if first == 2 else n, count[first])
                 yield tuple(extent), first
 
 
@@ -102,7 +102,8 @@ def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
     samples, extent, shared = block
     size, streams, at_once = _scratch(piece, samples, extent, shared, tile.lanes)
     taps = prod(axis.taps for axis in piece.axes)
-    products = _up(at_once, tile.lanes) / tile.lanes * taps * max(rows, 2)  # a load across two cache lines takes two
+    vectors = -(-at_once // tile.lanes)
+    products = (vectors + 0.1 * -(-vectors // tile.vectors)) * taps * max(rows, 2)  # a load across two lines takes two
     runs = samples * extent[0] * (1 if taps == 1 else extent[1])
     gaps = at_once != prod(extent) * samples
     weights = 3 * taps * rows / tile.lanes  # they come from beyond L2
@@ -117,7 +118,7 @@ def _block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) ->
     if not all(count):
         return 1, (1, 1, 1), 0
     options = []
-    for extent, first in _candidates(count, positions):
+    for extent, first in _candidates(count, positions, tile.lanes):
         samples = [1]
         if extent == count:
             wanted = max(1, positions // prod(extent))
@@ -140,7 +141,8 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | N
         return prod(x.step * (n - 1) + 1 + abs(x.tap_step) * (x.taps - 1) for x, n in zip(piece.axes, extent))
 
     room = BOX // (width * piece.channels)
-    extents = [extent for n in range(prod(count).bit_length() + 1) for extent, _ in _candidates(count, 1 << n)]
+    extents = [extent for n in range(prod(count).bit_length() + 1)
+               for extent, _ in _candidates(count, 1 << n, tile.lanes)]
     fitting = [extent for extent in extents if cells(extent) <= room]
     if not fitting:
         return None
@@ -180,7 +182,7 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     if direct:
         return direct
     taps = max(1, prod(axis.taps for axis in piece.axes))
-    channels = _even(piece.channels, DEPTH // taps)
+    channels = _even(piece.channels, min(128, DEPTH // taps))
     total = prod(axis.positions for axis in piece.axes) * piece.batch
     width = tile.lanes * tile.vectors
 
@@ -208,6 +210,26 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     return Blocking(GATHER, *block, channels, rows, groups=together)
 
 
+def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
+    """Channels and columns of a block of grad_weight: the source is unrolled anew for each block of columns, the target
+    turned anew for each block of channels."""
+    room = CORRELATE_RESULTS // tile.itemsize
+    streams = prod(axis.streams for axis in piece.axes) if taps <= CORRELATE_ROWS else taps
+    unrolled = 2 * streams * (1 if piece.axes[2].step == 1 else 3)
+
+    def cost(option: tuple[int, int]) -> float:
+        channels, columns = option
+        return (-(-piece.rows // columns) * piece.channels * unrolled
+                + -(-piece.channels // channels) * piece.rows * (tile.lanes.bit_length() + 2))
+
+    options = []
+    for vectors in (3, 6, 9, 12, 18, 24, 36):
+        columns = _up(_even(piece.rows, vectors * tile.lanes), tile.lanes)
+        most = max(1, min(CORRELATE_ROWS, room // columns) // taps)
+        options.append((_even(piece.channels, most), columns))
+    return min(options, key=cost)
+
+
 def _frequencies(piece: Piece) -> int:
     return prod(n + 2 for n in piece.tile if n > 1)
 
@@ -217,7 +239,8 @@ def _tiled_blocks(one: Piece, tile: Tile) -> "set[Block]":
     count = tuple(axis.positions for axis in one.axes)
     whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
     return {(n, extent, 1 << first) for vectors in range(1, 15, 2)
-            for extent, first in _candidates(count, vectors * tile.lanes) for n in (whole if extent == count else (1,))}
+            for extent, first in _candidates(count, vectors * tile.lanes, tile.lanes)
+            for n in (whole if extent == count else (1,))}
 
 
 def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
@@ -308,8 +331,9 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     columns = piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
     few = columns < tile.lanes // 2
-    channels = _even(piece.channels, CORRELATE_ROWS // taps)
-    column_block = columns if few else _up(_even(columns, CORRELATE_VECTORS * tile.lanes), tile.lanes)
+    channels, column_block = _even(piece.channels, CORRELATE_ROWS // taps), columns
+    if not few:
+        channels, column_block = _correlated(piece, taps, tile)
     positions = (128 if few else 16) * tile.lanes
     samples, extent, shared = _fitting(piece, positions, column_block / tile.lanes, channels, tile)
     blocks = _blocks(piece, (samples, extent, shared))

@@ -118,9 +118,15 @@ cdef class Call:
         self.sit(step, thread, &desk)
         cdef char *panel = desk.panel
         _decode(step, task // parts, &block)
+        cdef bint in_place = step.in_place and not self.accumulate and not step.accumulate and (
+            block.samples == 1 and block.extent[2] % self.plan.kernels.lanes == 0)
         for depth in range(step.depth_blocks):
             _part(step, depth * parts + task % parts, &work.part)
             self.unroll(step, &block, &desk)
+            if in_place:
+                work.layout.pitch = step.piece.target_channel
+                desk.result = self.target_at(work) + self.plan.kernels.itemsize * (
+                    work.part.row * work.layout.pitch + block.sample * step.piece.target_batch + block.start[2])
             if self.has_shared and step.packs > 0:
                 panel = self.panel_at(step, depth * parts + task % parts)
             else:
@@ -128,7 +134,8 @@ cdef class Call:
             way.multiply(work, panel, desk.offset, desk.scratch, desk.result, depth > 0)
         if self.bias != NULL and not step.accumulate:
             bias = self.bias + self.plan.kernels.itemsize * work.part.group * step.biases
-        way.store(work, desk.result, bias, self.target_at(work), self.accumulate or step.accumulate, self.doubtful)
+        if bias != NULL or not in_place:
+            way.store(work, desk.result, bias, self.target_at(work), self.accumulate or step.accumulate, self.doubtful)
 
     cdef void sit(self, step_t *step, int thread, desk_t *desk) noexcept nogil:
         cdef index_t item = self.plan.kernels.itemsize

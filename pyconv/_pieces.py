@@ -166,6 +166,20 @@ def _place(axes: Axes, operands: Operands, wave: int, accumulate: bool) -> Piece
         wave, accumulate)
 
 
+def _flat(piece: Piece) -> Piece:
+    """The same piece with neighbouring axes made one where its positions read all their cells, each its own."""
+    axes, source, target = list(piece.axes), piece.source.axes, piece.target.axes
+    for a in (1, 0):
+        outer, inner = axes[a], axes[2]
+        if all(axes[b].positions == 1 for b in range(a + 1, 2)) and all(
+                (x.positions, x.step, x.offset, x.taps) == (x.size, 1, 0, 1) for x in (outer, inner)) and (
+                source[a] == inner.size * source[2] and target[a] == inner.size * target[2]) and (
+                piece.row_taps == ((1, 0),) * 3 and not piece.turned):
+            axes[2] = inner._replace(positions=outer.positions * inner.positions, size=outer.size * inner.size)
+            axes[a] = Axis(1, 1, 1, 0, 0, 1)
+    return piece._replace(axes=tuple(axes))
+
+
 def _boxes(axes: Axes) -> Iterator[Axes]:
     """The axes with their taps cut so that a piece has at most TAPS of them, the last axes kept whole the longest."""
     most = TAPS
@@ -191,7 +205,7 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
             fill = True
             continue
         for wave, box in enumerate(_boxes(axes)):
-            found.append(_place(box, _operands(map, g), wave + 1, wave > 0 and map != "grad_weight"))
+            found.append(_flat(_place(box, _operands(map, g), wave + 1, wave > 0 and map != "grad_weight")))
     return ([_fill(map, g)] if fill else []) + found
 
 
@@ -312,8 +326,8 @@ def column_pieces(g: Geometry) -> list[Piece]:
     rows, positions = whole.channels * prod(g.kernel_size), prod(g.output_size)
     source = Strides(0, g.groups * rows * positions, positions, whole.target.axes, rows * positions)
     axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in g.output_size)
-    return [_place(axes, whole._replace(channels=rows, source=source,
-                                        weight=Strides(0, rows, 1, (0, 0, 0), whole.rows * rows)), 1, False)]
+    return [_flat(_place(axes, whole._replace(
+        channels=rows, source=source, weight=Strides(0, rows, 1, (0, 0, 0), whole.rows * rows)), 1, False))]
 
 
 def exact_column_pieces(g: Geometry) -> list[Piece]:

@@ -20,6 +20,7 @@ cdef struct step_t:
     double products
     index_t packs  # tasks of packing its weights, none where that would not save work
     int wave, accumulate
+    int in_place  # rows of positions lie in target as they do in a result
 
 
 # What a thread works with: its scratch, and what it works on; the offsets are those of `channels` channels.
@@ -141,6 +142,9 @@ cdef class Plan:
         step.depth_channels, step.depth_blocks = blocking.channels, max(1, _parts(piece.channels, blocking.channels))
         step.batch = piece.batch
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
+        step.in_place = blocking.way == _blocking.GATHER and step.group_block == 1 and not piece.turned and (
+            piece.axes[0].positions == piece.axes[1].positions == piece.target.axes[2] == 1) and (
+            all(taps == 1 for taps, _ in piece.row_taps))
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)

@@ -372,7 +372,7 @@ static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, 
         switch (wide) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        NAME(sum_taps)(N, n, offset + k, cells, step, turned, result + k * LANES);                                        \
+        NAME(sum_taps)(N, n, offset + k, cells, step, turned, result + k * LANES);                                    \
         break;
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9)
 #undef CASE

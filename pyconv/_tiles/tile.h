@@ -12,8 +12,10 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     VECTOR sum[24];
     const REAL *row[8];
 #pragma GCC unroll 24
-    for (int i = 0; i < R * V; i++)
+    for (int i = 0; i < R * V; i++) {
         sum[i] = (VECTOR){0};
+        __builtin_prefetch(result + i / V * pitch + i % V * LANES, 1);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         row[i] = PANEL ? few + i : few + offset[i];
@@ -108,20 +110,23 @@ static inline index_t NAME(wide)(int tall, index_t left)
     return left <= most_here ? left : left < 2 * most_here ? (left + 1) / 2 : most_here;
 }
 
+/* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. */
 static void NAME(multiply_one)(index_t rows, index_t positions, index_t depth, const REAL *panel,
                                const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate)
 {
     const index_t vectors = (positions + LANES - 1) / LANES;
     while (rows > 0) {
         const int tall = NAME(tall)(rows);
+        const index_t same = 1 << tall == ROWS ? rows >> tall : 1;
         for (index_t done = 0, wide; done < vectors; done += wide) {
             wide = NAME(wide)(tall, vectors - done);
-            NAME(tiles)[tall][wide - 1][0](depth, panel, offset, scratch + done * LANES, 0, to + done * LANES, pitch,
-                                           accumulate);
+            for (index_t i = 0; i < same; i++)
+                NAME(tiles)[tall][wide - 1][0](depth, panel + i * (depth << tall), offset, scratch + done * LANES, 0,
+                                               to + i * (pitch << tall) + done * LANES, pitch, accumulate);
         }
-        panel += depth << tall;
-        to += pitch << tall;
-        rows -= (index_t)1 << tall;
+        panel += same * (depth << tall);
+        to += same * (pitch << tall);
+        rows -= same << tall;
     }
 }
 

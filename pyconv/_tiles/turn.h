@@ -5,6 +5,9 @@ static inline void NAME(turn_row)(const piece_t *piece, const REAL *from, index_
                                   REAL *to)
 {
     const index_t step = piece->target_stride[2];
+    for (index_t i = 0; i < columns && step == 1; i++) /* the next block's, while this one is multiplied */
+        for (index_t q = 0; q < n; q += 64 / (index_t)sizeof(REAL))
+            __builtin_prefetch(from + i * piece->target_channel + n + q, 0, 2);
     if (piece->turned)
         for (index_t q = 0; q < n; q++)
             for (index_t i = 0; i < columns; i++)

@@ -1,9 +1,9 @@
-/* Winograd's algorithm as a way of working: as register tiles, with the arrays of one frequency after the other. */
+/* Winograd's algorithm as a way of working: as register tiles, with the arrays of one frequency after the other. See
+   body.h for the macros. */
 
 #include "winograd_lines.h"
-#include "winograd_source.h"
-#include "winograd_result.h"
-#include "winograd_weight.h"
+#include "winograd_cells.h"
+#include "winograd_panels.h"
 
 /* The piece that the products of one frequency are: along the transformed axes a position has one tap. */
 static inline work_t NAME(of_frequency)(const work_t *work, piece_t *piece)
@@ -17,9 +17,12 @@ static inline work_t NAME(of_frequency)(const work_t *work, piece_t *piece)
 
 static inline index_t NAME(frequencies)(const work_t *work)
 {
-    const NAME(tiling) t = NAME(tiles_of)(work->piece);
+    const NAME(tiling) t = NAME(tiling_of)(work->piece);
     return t.y * t.x;
 }
+
+/* Between two frequencies, or they would all fall into the same sets of a cache where a power of two lies between. */
+#define APART 32
 
 /* As for one frequency, its arrays once for each. */
 static void NAME(layout_winograd)(work_t *work)
@@ -30,9 +33,10 @@ static void NAME(layout_winograd)(work_t *work)
     const index_t frequencies = NAME(frequencies)(work);
     NAME(layout)(&one);
     *layout = one.layout;
+    layout->set += APART;
     layout->scratch = frequencies * layout->set + LANES;
     layout->panel *= frequencies;
-    layout->result = layout->sums = frequencies * layout->result;
+    layout->result = layout->sums = frequencies * (layout->result + APART);
 }
 
 /* For grad_weight the gradient of all taps comes behind the sums. */
@@ -44,9 +48,10 @@ static void NAME(layout_winograd_turned)(work_t *work)
     const index_t frequencies = NAME(frequencies)(work);
     NAME(layout_turned)(&one);
     *layout = one.layout;
+    layout->set += APART;
     layout->scratch = frequencies * layout->set + LANES;
-    layout->panel *= frequencies;
-    layout->sums = frequencies * layout->result;
+    layout->panel = frequencies * (layout->panel + APART);
+    layout->sums = frequencies * (layout->result + APART);
     layout->result = layout->sums + NAME(depth)(work) * layout->pitch;
 }
 
@@ -78,23 +83,23 @@ static void NAME(multiply_winograd)(const work_t *work, const void *panel, const
     const index_t rows = work->part.rows, depth = NAME(depth)(&one);
     for (index_t f = 0; f < NAME(frequencies)(work); f++)
         NAME(multiply_one)(rows, layout->positions, depth, (const REAL *)panel + f * rows * depth, offset,
-                           (const REAL *)scratch + f * layout->set, (REAL *)result + f * rows * layout->pitch,
-                           layout->pitch, accumulate);
+                           (const REAL *)scratch + f * layout->set,
+                           (REAL *)result + f * (rows * layout->pitch + APART), layout->pitch, accumulate);
 }
 
 static void NAME(store_winograd)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
                                  char *doubtful)
 {
     const part_t *part = &work->part;
-    NAME(transform_result)(work->piece, &work->block, result, part->rows * work->layout.pitch, work->layout.pitch,
-                           part->row, part->rows, bias, target, accumulate, doubtful);
+    NAME(transform_result)(work->piece, &work->block, result, part->rows * work->layout.pitch + APART,
+                           work->layout.pitch, part->row, part->rows, bias, target, accumulate, doubtful);
 }
 
 static void NAME(turn_winograd)(const work_t *work, const void *target, void *turned)
 {
     const part_t *part = &work->part;
     NAME(transform_target)(work->piece, &work->block, (const REAL *)target + part->row * work->piece->target_channel,
-                           part->rows, turned, work->layout.positions * work->layout.pitch);
+                           part->rows, turned, work->layout.positions * work->layout.pitch + APART);
 }
 
 static void NAME(correlate_winograd)(const work_t *work, const void *turned, const index_t *offset,
@@ -106,9 +111,9 @@ static void NAME(correlate_winograd)(const work_t *work, const void *turned, con
     const index_t depth = NAME(depth)(&one);
     for (index_t f = 0; f < NAME(frequencies)(work); f++)
         NAME(correlate_one)(depth, work->part.rows, layout->positions,
-                            (const REAL *)turned + f * layout->positions * layout->pitch, offset,
-                            (const REAL *)scratch + f * layout->set, (REAL *)result + f * depth * layout->pitch,
-                            layout->pitch, accumulate);
+                            (const REAL *)turned + f * (layout->positions * layout->pitch + APART), offset,
+                            (const REAL *)scratch + f * layout->set,
+                            (REAL *)result + f * (depth * layout->pitch + APART), layout->pitch, accumulate);
 }
 
 static void NAME(store_weight_winograd)(const work_t *work, void *result, const void *bias, void *weight,
@@ -118,6 +123,6 @@ static void NAME(store_weight_winograd)(const work_t *work, void *result, const 
     const work_t one = NAME(of_frequency)(work, &piece);
     const index_t depth = NAME(depth)(&one), pitch = work->layout.pitch;
     REAL *gradient = (REAL *)result + work->layout.sums;
-    NAME(transform_gradient)(work->piece, result, depth * pitch, pitch, depth, gradient);
+    NAME(transform_gradient)(work->piece, result, depth * pitch + APART, pitch, depth, gradient);
     NAME(store_weight)(work, gradient, bias, weight, accumulate, doubtful);
 }

@@ -1,38 +1,32 @@
-/* Winograd's F(2, 3) and F(4, 3): stride-1 convolutions of 3 taps along y, x or both as products in each frequency of
-   small tiles. A tile of M outputs along an axis reads M + 2 cells and has M + 2 frequencies; an axis that is not
-   transformed has tiles of one output, one cell and one frequency. Every transform runs one axis at a time over arrays
-   that fit in the first-level cache, so it is the same code for y, for x and for both. See body.h for the macros. */
+/* Winograd's transforms along one axis, F(2, 3) and F(4, 3): M outputs of 3 taps each by way of M + 2 cells and as many
+   products. Whole vectors: LANES tiles, elements or columns at a time. See body.h for the macros. */
 
-/* What a line of vectors becomes, with d cells, g taps, m products and y outputs of a tile:
+/* What becomes of a line of vectors, with d the cells, g the taps, m the products and y the outputs of a tile:
      CELLS    B^T d, M + 2 to M + 2        TAPS     G g, 3 to M + 2
-     OUTPUTS  A^T m, M + 2 to M            ERRORS   A y, M to M + 2        GRADIENT  G^T m, M + 2 to 3 */
+     OUTPUTS  A^T m, M + 2 to M            ERRORS   A y, M to M + 2        GRADIENT  G^T m, M + 2 to 3
+   At M = 1, an axis that is not transformed, all of them would be the identity. */
 #define CELLS 0
 #define TAPS 1
 #define OUTPUTS 2
 #define ERRORS 3
 #define GRADIENT 4
-#define FROM(KIND, M) ((KIND) == TAPS ? 3 : (KIND) == ERRORS ? (M) : (M) + 2)
-#define TO(KIND, M) ((KIND) == GRADIENT ? 3 : (KIND) == OUTPUTS ? (M) : (M) + 2)
-
-#define WORK ((index_t)(49152 / sizeof(REAL))) /* elements of a transform's intermediate arrays */
-#define SLACK (128 * LANES)                    /* that whole vectors may touch past the ends of these arrays */
-#define RUN_TILES (WORK / 64)                  /* tiles whose outputs are stored together at most */
-#define WEIGHT_AHEAD 8                         /* channels between asking for weights and reading them */
-#define CELL_ROWS 256                          /* rows of cells that are transformed together at most */
+#define FROM(KIND, M) ((M) == 1 ? 1 : (KIND) == TAPS ? 3 : (KIND) == ERRORS ? (M) : (M) + 2)
+#define TO(KIND, M) ((M) == 1 ? 1 : (KIND) == GRADIENT ? 3 : (KIND) == OUTPUTS ? (M) : (M) + 2)
 
 /* F(2, 3): points 0, 1, -1 and infinity. */
 static inline __attribute__((always_inline)) void NAME(line_2)(const int KIND, const VECTOR *from, VECTOR *to)
 {
+    const REAL half = 0.5;
     if (KIND == CELLS) {
         to[0] = from[0] - from[2];
         to[1] = from[2] + from[1];
         to[2] = from[2] - from[1];
         to[3] = from[3] - from[1];
     } else if (KIND == TAPS) {
-        const VECTOR even = (REAL)0.5 * (from[0] + from[2]);
+        const VECTOR even = half * (from[0] + from[2]);
         to[0] = from[0];
-        to[1] = even + (REAL)0.5 * from[1];
-        to[2] = even - (REAL)0.5 * from[1];
+        to[1] = even + half * from[1];
+        to[2] = even - half * from[1];
         to[3] = from[2];
     } else if (KIND == OUTPUTS) {
         to[0] = from[0] + (from[1] + from[2]);
@@ -43,79 +37,85 @@ static inline __attribute__((always_inline)) void NAME(line_2)(const int KIND, c
         to[2] = from[0] - from[1];
         to[3] = from[1];
     } else {
-        const VECTOR even = (REAL)0.5 * (from[1] + from[2]);
+        const VECTOR even = half * (from[1] + from[2]);
         to[0] = from[0] + even;
-        to[1] = (REAL)0.5 * (from[1] - from[2]);
+        to[1] = half * (from[1] - from[2]);
         to[2] = from[3] + even;
     }
 }
 
-/* F(4, 3): points 0, a, -a, b, -b and infinity. With a = 3/4 and b = 3/2 the errors are about half of those with 1 and
-   2, and a, b, their squares and the products of these are exact. */
+/* F(4, 3): points 0, a, -a, b, -b and infinity. 3/4 and 3/2 about halve the errors of 1 and 2; they and the products of
+   them are exact, and what G divides by is rounded once. */
 static inline __attribute__((always_inline)) void NAME(line_4)(const int KIND, const VECTOR *from, VECTOR *to)
 {
     const REAL a = 0.75, b = 1.5, aa = a * a, bb = b * b;
     const REAL zero = 1 / (aa * bb), near = 1 / (2 * aa * (aa - bb)), far = 1 / (2 * bb * (bb - aa));
+    VECTOR even_a, odd_a, even_b, odd_b;
     if (KIND == CELLS) {
-        const VECTOR even_a = from[4] - bb * from[2], odd_a = a * (from[3] - bb * from[1]);
-        const VECTOR even_b = from[4] - aa * from[2], odd_b = b * (from[3] - aa * from[1]);
+        even_a = from[4] - bb * from[2], odd_a = a * (from[3] - bb * from[1]);
+        even_b = from[4] - aa * from[2], odd_b = b * (from[3] - aa * from[1]);
         to[0] = aa * bb * from[0] + (from[4] - (aa + bb) * from[2]);
-        to[1] = even_a + odd_a;
-        to[2] = even_a - odd_a;
-        to[3] = even_b + odd_b;
-        to[4] = even_b - odd_b;
         to[5] = aa * bb * from[1] + (from[5] - (aa + bb) * from[3]);
     } else if (KIND == TAPS) {
-        const VECTOR even_a = near * aa * from[2] + near * from[0], odd_a = near * a * from[1];
-        const VECTOR even_b = far * bb * from[2] + far * from[0], odd_b = far * b * from[1];
+        even_a = near * aa * from[2] + near * from[0], odd_a = near * a * from[1];
+        even_b = far * bb * from[2] + far * from[0], odd_b = far * b * from[1];
         to[0] = zero * from[0];
-        to[1] = even_a + odd_a;
-        to[2] = even_a - odd_a;
-        to[3] = even_b + odd_b;
-        to[4] = even_b - odd_b;
         to[5] = from[2];
-    } else if (KIND == OUTPUTS) {
-        const VECTOR even_a = from[1] + from[2], odd_a = from[1] - from[2];
-        const VECTOR even_b = from[3] + from[4], odd_b = from[3] - from[4];
+    } else if (KIND == ERRORS) {
+        even_a = aa * from[2] + from[0], odd_a = a * aa * from[3] + a * from[1];
+        even_b = bb * from[2] + from[0], odd_b = b * bb * from[3] + b * from[1];
+        to[0] = from[0];
+        to[5] = from[3];
+    } else {
+        even_a = from[1] + from[2], odd_a = from[1] - from[2];
+        even_b = from[3] + from[4], odd_b = from[3] - from[4];
+    }
+    if (KIND == OUTPUTS) {
         to[0] = from[0] + (even_a + even_b);
         to[1] = b * odd_b + a * odd_a;
         to[2] = bb * even_b + aa * even_a;
         to[3] = b * bb * odd_b + (a * aa * odd_a + from[5]);
-    } else if (KIND == ERRORS) {
-        const VECTOR even_a = aa * from[2] + from[0], odd_a = a * aa * from[3] + a * from[1];
-        const VECTOR even_b = bb * from[2] + from[0], odd_b = b * bb * from[3] + b * from[1];
-        to[0] = from[0];
+    } else if (KIND == GRADIENT) {
+        even_a *= near, even_b *= far;
+        to[0] = zero * from[0] + (even_a + even_b);
+        to[1] = near * a * odd_a + far * b * odd_b;
+        to[2] = aa * even_a + (bb * even_b + from[5]);
+    } else {
         to[1] = even_a + odd_a;
         to[2] = even_a - odd_a;
         to[3] = even_b + odd_b;
         to[4] = even_b - odd_b;
-        to[5] = from[3];
-    } else {
-        const VECTOR even_a = near * (from[1] + from[2]), odd_a = near * a * (from[1] - from[2]);
-        const VECTOR even_b = far * (from[3] + from[4]), odd_b = far * b * (from[3] - from[4]);
-        to[0] = zero * from[0] + (even_a + even_b);
-        to[1] = odd_a + odd_b;
-        to[2] = aa * even_a + (bb * even_b + from[5]);
     }
 }
 
 static inline __attribute__((always_inline)) void NAME(line)(const int KIND, const int M, const VECTOR *from,
                                                              VECTOR *to)
 {
-    if (M == 2)
+    if (M == 1)
+        to[0] = from[0];
+    else if (M == 2)
         NAME(line_2)(KIND, from, to);
     else
         NAME(line_4)(KIND, from, to);
 }
 
-/* Arrays of a pass: array i of row r of lot l begins at `at` + l * lot + r * row + i % M * step + i / M * turn. */
+/* Some arrays, `step` apart, of rows of lots: row r of lot l of the first begins at `at` + l * lot + r * row. After M
+   arrays the step to the next is `turn` more. */
 typedef struct {
     REAL *at;
     index_t lot, row, step, turn;
 } NAME(arrays);
 
-/* One axis transformed: in every row, the n elements that lie at the same place of each array are a line. At most 6
-   vectors of a line come in and 6 go out. Whole vectors, so up to a vector more of every array is overwritten. */
+static inline NAME(arrays) NAME(spaced)(const REAL *at, index_t lot, index_t row, index_t step)
+{
+    return (NAME(arrays)){(REAL *)at, lot, row, step, 0};
+}
+
+/* Loads stay before, so that GCC keeps in a register what is used twice instead of loading it twice. */
+#define LOADED __asm__ volatile("" ::: "memory")
+
+/* Lines across arrays: in every row, the n elements at the same places. At most 6 vectors come in and 6 go out. Whole
+   vectors, so up to a vector more of every row is overwritten. */
 static inline __attribute__((always_inline)) void NAME(pass)(
     const int KIND, const int M, index_t lots, index_t rows, index_t n, const NAME(arrays) *from,
     const NAME(arrays) *to)
@@ -129,12 +129,12 @@ static inline __attribute__((always_inline)) void NAME(pass)(
                 VECTOR x[6], y[6];
 #pragma GCC unroll 6
                 for (int i = 0; i < inputs; i++)
-                    x[i] = LOAD(in + i % M * from->step + i / M * from->turn + p);
-                __asm__ volatile("" ::: "memory");
+                    x[i] = LOAD(in + i * from->step + i / M * from->turn + p);
+                LOADED;
                 NAME(line)(KIND, M, x, y);
 #pragma GCC unroll 6
                 for (int i = 0; i < outputs; i++)
-                    STORE(out + i % M * to->step + i / M * to->turn + p, y[i]);
+                    STORE(out + i * to->step + p, y[i]);
             }
         }
 }
@@ -152,13 +152,7 @@ PASS(pass_cells, CELLS) PASS(pass_taps, TAPS) PASS(pass_outputs, OUTPUTS) PASS(p
 PASS(pass_gradient, GRADIENT)
 #undef PASS
 
-/* Arrays `step` apart, however many there are. */
-static inline NAME(arrays) NAME(spaced)(index_t m, const REAL *at, index_t lot, index_t row, index_t step)
-{
-    return (NAME(arrays)){(REAL *)at, lot, row, step, m * step};
-}
-
-/* Two vectors of cells to their even and their odd cells, and back. */
+/* Two vectors of cells to their even and their odd cells; and back. */
 static inline __attribute__((always_inline)) void NAME(halve)(const int back, VECTOR *a, VECTOR *b)
 {
 #if defined(__GNUC__) && !defined(__clang__)
@@ -166,22 +160,18 @@ static inline __attribute__((always_inline)) void NAME(halve)(const int back, VE
 #pragma GCC unroll 16
     for (int e = 0; e < LANES; e++) {
         first[e] = back ? e / 2 + e % 2 * LANES : 2 * e;
-        second[e] = back ? first[e] + LANES / 2 : 2 * e + 1;
+        second[e] = first[e] + (back ? LANES / 2 : 1);
     }
     const VECTOR x = *a, y = *b;
     *a = __builtin_shuffle(x, y, first);
     *b = __builtin_shuffle(x, y, second);
 #else
-    REAL x[2 * LANES], y[2 * LANES];
-    STORE(x, *a);
-    STORE(x + LANES, *b);
-    for (int e = 0; e < 2 * LANES; e++)
-        if (back)
-            y[e] = x[e / 2 + e % 2 * LANES];
-        else
-            y[e / 2 + e % 2 * LANES] = x[e];
-    *a = LOAD(y);
-    *b = LOAD(y + LANES);
+    const VECTOR both[2] = {*a, *b};
+    for (int e = 0; e < LANES; e++) {
+        const int first = back ? e / 2 + e % 2 * LANES : 2 * e, second = first + (back ? LANES / 2 : 1);
+        (*a)[e] = both[first / LANES][first % LANES];
+        (*b)[e] = both[second / LANES][second % LANES];
+    }
 #endif
 }
 
@@ -190,12 +180,12 @@ static inline __attribute__((always_inline)) void NAME(deal)(const int back, con
 {
     if (M == 2) {
         NAME(halve)(back, &v[0], &v[1]);
-    } else if (back) {
+    } else if (M == 4 && back) {
         NAME(halve)(1, &v[0], &v[2]);
         NAME(halve)(1, &v[1], &v[3]);
         NAME(halve)(1, &v[0], &v[1]);
         NAME(halve)(1, &v[2], &v[3]);
-    } else {
+    } else if (M == 4) {
         NAME(halve)(0, &v[0], &v[1]);
         NAME(halve)(0, &v[2], &v[3]);
         NAME(halve)(0, &v[0], &v[2]);
@@ -203,7 +193,7 @@ static inline __attribute__((always_inline)) void NAME(deal)(const int back, con
     }
 }
 
-/* Lanes 1, 2, ... of a, and lane `lane` of b in place of the one after the last. */
+/* Lanes 1, 2, ... of a, and after the last lane `lane` of b. */
 static inline __attribute__((always_inline)) VECTOR NAME(follow)(VECTOR a, VECTOR b, const int lane)
 {
 #if defined(__GNUC__) && !defined(__clang__)
@@ -221,51 +211,44 @@ static inline __attribute__((always_inline)) VECTOR NAME(follow)(VECTOR a, VECTO
 }
 
 /* LANES tiles along x: M vectors of their own cells, and one that begins with the two that the last shares with the
-   next. Cells that do not exist are zero. With M = 1 cells are copied. */
-static inline __attribute__((always_inline)) void NAME(part)(const int M, const REAL *cells,
-                                                             const NAME(mask) *exists, REAL *to, index_t step)
+   next. Cells that do not exist are zero. */
+static inline __attribute__((always_inline)) void NAME(part)(const int M, const REAL *cells, const NAME(mask) *exist,
+                                                             REAL *to, index_t step)
 {
+    const int vectors = M == 1 ? 1 : M + 1, outputs = TO(CELLS, M);
     VECTOR x[6], y[6];
 #pragma GCC unroll 5
-    for (int j = 0; j <= M; j++)
-        x[j] = (VECTOR)((NAME(mask))LOAD(cells + j * LANES) & exists[j]);
-    __asm__ volatile("" ::: "memory");
-    if (M == 1) {
-        STORE(to, x[0]);
-        return;
+    for (int j = 0; j < vectors; j++)
+        x[j] = (VECTOR)((NAME(mask))LOAD(cells + j * LANES) & exist[j]);
+    if (M > 1) {
+        const VECTOR next = x[M];
+        NAME(deal)(0, M, x);
+        x[M] = NAME(follow)(x[0], next, 0);
+        x[M + 1] = NAME(follow)(x[1], next, 1);
     }
-    const VECTOR next = x[M];
-    NAME(deal)(0, M, x);
-    x[M] = NAME(follow)(x[0], next, 0);
-    x[M + 1] = NAME(follow)(x[1], next, 1);
     NAME(line)(CELLS, M, x, y);
 #pragma GCC unroll 6
-    for (int i = 0; i < M + 2; i++)
+    for (int i = 0; i < outputs; i++)
         STORE(to + i * step, y[i]);
 }
 
-/* Rows of n tiles: their products along x to outputs side by side. Answers whether all are finite, which zero times
-   their sum tells; lanes past n do not count. With M = 1 products are outputs. */
+/* Rows of n tiles: products along x to outputs side by side. Answers whether all of them are finite: then zero times
+   their sum is zero. Lanes past n do not count. */
 static inline __attribute__((always_inline)) int NAME(join)(const int M, index_t rows, index_t n,
                                                             const NAME(arrays) *from, REAL *to, index_t to_row)
 {
-    const int inputs = M == 1 ? 1 : M + 2;
+    const int inputs = FROM(OUTPUTS, M);
     VECTOR none = {0};
     REAL total = 0;
     for (index_t r = 0; r < rows; r++)
         for (index_t p = 0; p < n; p += LANES) {
-            const REAL *in = from->at + r * from->row + p;
             VECTOR x[6], y[6];
 #pragma GCC unroll 6
             for (int i = 0; i < inputs; i++)
-                x[i] = LOAD(in + i * from->step);
-            __asm__ volatile("" ::: "memory");
-            if (M == 1)
-                y[0] = x[0];
-            else {
-                NAME(line)(OUTPUTS, M, x, y);
-                NAME(deal)(1, M, y);
-            }
+                x[i] = LOAD(from->at + r * from->row + i * from->step + p);
+            LOADED;
+            NAME(line)(OUTPUTS, M, x, y);
+            NAME(deal)(1, M, y);
 #pragma GCC unroll 4
             for (int j = 0; j < M; j++) {
                 STORE(to + r * to_row + M * p + j * LANES, y[j]);

@@ -1,0 +1,289 @@
+/* Stride-1 convolutions of 3 taps along y, x or both as products in each frequency of small tiles: M + 2 frequencies an
+   axis for M outputs. The transforms go one axis at a time through arrays in the first-level cache, so that y, x and
+   both are the same code; z's taps stay in the depth. See lines.h for one axis, and body.h for the macros. */
+
+#define WORK ((index_t)(16384 / sizeof(REAL))) /* elements of such arrays: half of that cache, as the rest streams */
+#define SLACK (32 * LANES)                     /* that whole vectors may touch past their ends */
+#define CELL_ROWS 256                          /* rows of cells that are transformed together at most */
+#define RUN_TILES (WORK / 64)                  /* tiles whose outputs are stored together at most */
+
+/* A piece's tiles: `m` outputs of one along its transformed axes; outputs and frequencies along y and x. */
+typedef struct {
+    index_t m, outputs_y, outputs_x, y, x;
+} NAME(tiling);
+
+static inline NAME(tiling) NAME(tiling_of)(const piece_t *piece)
+{
+    const index_t y = piece->tile[1], x = piece->tile[2];
+    return (NAME(tiling)){y > x ? y : x, y, x, y > 1 ? y + 2 : 1, x > 1 ? x + 2 : 1};
+}
+
+static inline index_t NAME(least)(index_t a, index_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Source is transformed in chunks of `rows` by `columns` tiles of one plane of some `channels`. Along x, rows of cells
+   become images: row i of every tile goes to image i, so that in an image whole vectors of tiles span its rows. What a
+   tile shares with the next along y is read one row further on: images have an `extra` row where y is transformed. */
+typedef struct {
+    index_t channels, rows, columns, extra;
+} NAME(chunks);
+
+static NAME(chunks) NAME(find_chunks)(const NAME(tiling) *t, index_t rows, index_t columns)
+{
+    const index_t widest = WORK / 4 / (t->outputs_y * t->x) / LANES * LANES;
+    NAME(chunks) c = {1, rows, NAME(least)(columns, widest), t->y > 1};
+    const index_t row = t->outputs_y * t->x * c.columns;
+    const index_t fit = NAME(least)(WORK / row, CELL_ROWS / t->outputs_y) - c.extra;
+    if (fit < rows) {
+        const index_t parts = (rows + fit - 1) / fit;
+        c.rows = (rows + parts - 1) / parts;
+        for (index_t even = c.rows; even <= fit && c.rows * columns % LANES; even++)
+            if (even * columns % LANES == 0)
+                c.rows = even; /* so that later chunks begin at a whole vector of scratch */
+    }
+    c.channels = WORK / (row * (c.rows + c.extra));
+    return c;
+}
+
+/* The rows of cells of a chunk, image after image: where each is in a channel of source if it is `found` there, and
+   which of its cells exist. */
+typedef struct {
+    index_t count, at[CELL_ROWS];
+    char found[CELL_ROWS];
+    MASK exist[WORK / 4];
+} NAME(cell_rows);
+
+static void NAME(find_rows)(const piece_t *piece, const NAME(tiling) *t, const NAME(chunks) *c, index_t plane,
+                            index_t z, index_t y, index_t rows, index_t x, NAME(cell_rows) *cells)
+{
+    const index_t first = x * t->outputs_x + piece->axis[2].offset, width = t->outputs_x * (c->columns - 1) + t->x;
+    for (index_t q = 0; q < t->outputs_x * NAME(up)(c->columns) + LANES; q++)
+        cells->exist[q] = first + q >= 0 && first + q < piece->axis[2].size && q < width ? -1 : 0;
+    cells->count = 0;
+    for (index_t i = 0; i < t->outputs_y; i++)
+        for (index_t r = 0; r < rows + c->extra; r++, cells->count++) {
+            const index_t cell = (y + r) * t->outputs_y + i + piece->axis[1].offset;
+            cells->found[cells->count] = z >= 0 && z < piece->axis[0].size && cell >= 0
+                && cell < piece->axis[1].size && (r < rows || i < 2);
+            cells->at[cells->count] = plane + cell * piece->source_stride[1] + first;
+        }
+}
+
+/* The rows of some channels along x, their last vectors first: what spills from a row is overwritten by the next. Where
+   whole vectors would reach outside the source, cells are taken one by one. */
+static inline __attribute__((always_inline)) void NAME(part_rows)(
+    const int M, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source, index_t channel,
+    const REAL *begin, const REAL *limit, const NAME(arrays) *to)
+{
+    const int vectors = M == 1 ? 1 : M + 1, outputs = TO(CELLS, M);
+    const index_t ahead = AHEAD * channel;
+    for (index_t p = (columns - 1) / LANES * LANES; p >= 0; p -= LANES) {
+        NAME(mask) exist[5];
+        REAL edge[5 * LANES];
+#pragma GCC unroll 5
+        for (int j = 0; j < vectors; j++)
+            exist[j] = *(const NAME(mask) *)(rows->exist + M * p + j * LANES);
+        for (index_t k = 0; k < channels; k++)
+            for (index_t r = 0; r < rows->count; r++) {
+                REAL *out = to->at + k * to->lot + r * to->row + p;
+                const index_t at = k * channel + rows->at[r] + M * p;
+                for (int q = 0; q < M * LANES; q += 64 / (int)sizeof(REAL))
+                    __builtin_prefetch(source + at + ahead + q);
+                if (!rows->found[r]) {
+#pragma GCC unroll 6
+                    for (int i = 0; i < outputs; i++)
+                        STORE(out + i * to->step, (VECTOR){0});
+                } else if (at < begin - source || at + vectors * LANES > limit - source) {
+                    for (int q = 0; q < vectors * LANES; q++)
+                        edge[q] = rows->exist[M * p + q] ? source[at + q] : 0;
+                    NAME(part)(M, edge, exist, out, to->step);
+                } else
+                    NAME(part)(M, source + at, exist, out, to->step);
+            }
+    }
+}
+
+static __attribute__((noinline)) void NAME(part_cells)(
+    index_t m, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source, index_t channel,
+    const REAL *begin, const REAL *limit, const NAME(arrays) to)
+{
+    if (m == 1)
+        NAME(part_rows)(1, rows, channels, columns, source, channel, begin, limit, &to);
+    else if (m == 2)
+        NAME(part_rows)(2, rows, channels, columns, source, channel, begin, limit, &to);
+    else
+        NAME(part_rows)(4, rows, channels, columns, source, channel, begin, limit, &to);
+}
+
+/* One chunk: along x to images (or to scratch), along y to scratch, where rows of tiles are `to_row` apart. */
+static void NAME(transform_chunk)(const piece_t *piece, const layout_t *layout, const NAME(tiling) *t,
+                                  const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
+                                  const REAL *begin, const REAL *limit, REAL *to, index_t to_row)
+{
+    REAL images[WORK + SLACK] __attribute__((aligned(BYTES)));
+    const index_t n = rows->count * columns, image = n / t->outputs_y, area = NAME(up)(channels * n + LANES);
+    NAME(arrays) from = {images, n, area, image, columns - t->m * image};
+    NAME(arrays) out = NAME(spaced)(to, layout->channel, layout->set, t->x * layout->set);
+    NAME(part_cells)(t->outputs_x, rows, channels, columns, source, piece->source_channel, begin, limit,
+                     t->y > 1 ? NAME(spaced)(images, n, columns, area)
+                              : NAME(spaced)(to, layout->channel, to_row, layout->set));
+    if (t->y > 1 && columns == to_row)
+        NAME(pass_cells)(t->m, channels, t->x, image - columns, from, out);
+    else if (t->y > 1) {
+        from.lot = columns;
+        out.lot = to_row;
+        for (index_t k = 0; k < channels; k++, from.at += n, out.at += layout->channel)
+            NAME(pass_cells)(t->m, image / columns - 1, t->x, columns, from, out);
+    }
+}
+
+/* As `unroll`, for a piece with tiles: scratch of each frequency is layout->set after the one before. Strips of columns
+   come from the right, so that what spills from a row of tiles is overwritten by the next row's strip to the left. */
+static void NAME(transform_source)(const piece_t *piece, const block_t *block, const layout_t *layout,
+                                   const void *source, const void *begin, const void *limit, index_t channels,
+                                   void *scratch)
+{
+    const NAME(tiling) t = NAME(tiling_of)(piece);
+    const NAME(chunks) c = NAME(find_chunks)(&t, block->extent[1], block->extent[2]);
+    const axis_t *axis = &piece->axis[0];
+    const index_t planes = block->extent[0] + (block->shared & 1 ? NAME(beyond)(axis) : 0);
+    const index_t lines = layout->streams[0] * block->samples * planes, *extent = block->extent;
+    NAME(cell_rows) rows;
+    index_t shift[3];
+    for (index_t x = (extent[2] - 1) / c.columns * c.columns; x >= 0; x -= c.columns)
+        for (index_t line = 0; line < lines; line++) {
+            const index_t stream = line / (block->samples * planes), sample = line / planes % block->samples;
+            NAME(shifts)(piece, block, stream, 0, 0, shift);
+            const index_t z = axis->step * (block->start[0] + line % planes) + shift[0];
+            const index_t plane = (block->sample + sample) * piece->source_batch + z * piece->source_stride[0];
+            for (index_t y = 0; y < extent[1]; y += c.rows) {
+                REAL *to = (REAL *)scratch + stream * layout->stream
+                    + (line % (block->samples * planes) * extent[1] + y) * extent[2] + x;
+                NAME(find_rows)(piece, &t, &c, plane, z, block->start[1] + y, NAME(least)(c.rows, extent[1] - y),
+                                block->start[2] + x, &rows);
+                for (index_t k = 0; k < channels; k += c.channels)
+                    NAME(transform_chunk)(piece, layout, &t, &rows, NAME(least)(c.channels, channels - k),
+                                          NAME(least)(c.columns, extent[2] - x),
+                                          (const REAL *)source + k * piece->source_channel, begin, limit,
+                                          to + k * layout->channel, extent[2]);
+            }
+        }
+}
+
+/* Runs of outputs of some tiles that lie side by side in target: where they begin there and among the outputs of a
+   channel, their length, and how much may be written from there on because later runs follow without a gap. */
+typedef struct {
+    index_t count, to[4 * RUN_TILES], from[4 * RUN_TILES], length[4 * RUN_TILES], room[4 * RUN_TILES];
+} NAME(tile_runs);
+
+/* Those of the n tiles from `tile`, without the outputs beyond the piece's. */
+static void NAME(find_tile_runs)(const piece_t *piece, const block_t *block, index_t tile, index_t n, index_t from_row,
+                                 NAME(tile_runs) *runs)
+{
+    const index_t *extent = block->extent, *stride = piece->target_stride, *size = piece->tile;
+    index_t run, count = 0;
+    for (index_t done = 0; done < n; done += run) {
+        const index_t at = tile + done, x = at % extent[2], y = at / extent[2] % extent[1];
+        const index_t plane = at / (extent[2] * extent[1]), z = block->start[0] + plane % extent[0];
+        const index_t first_y = (block->start[1] + y) * size[1], first_x = (block->start[2] + x) * size[2];
+        run = NAME(least)(extent[2] - x, n - done);
+        for (index_t i = 0; i < NAME(least)(size[1], piece->count[1] - first_y); i++, count++) {
+            runs->to[count] = (block->sample + plane / extent[0]) * piece->target_batch + z * stride[0]
+                + (first_y + i) * stride[1] + first_x * stride[2];
+            runs->from[count] = i * from_row + done * size[2];
+            runs->length[count] = NAME(least)(run * size[2], piece->count[2] - first_x);
+        }
+    }
+    for (index_t i = count; i-- > 0;) {
+        const int follows = i + 1 < count && runs->to[i + 1] == runs->to[i] + runs->length[i];
+        runs->room[i] = runs->length[i] + (follows ? runs->room[i + 1] : 0);
+    }
+    runs->count = count;
+}
+
+/* to[0, n) <- from + bias, where `room` elements may be written; the last vector may do again what others did. */
+static inline void NAME(put_run)(REAL *to, const REAL *from, index_t n, index_t room, REAL bias)
+{
+    index_t q = 0;
+    for (; q < n && q + LANES <= room; q += LANES)
+        STORE(to + q, LOAD(from + q) + bias);
+    if (q < n && n >= LANES)
+        STORE(to + n - LANES, LOAD(from + n - LANES) + bias);
+    else
+        for (; q < n; q++)
+            to[q] = from[q] + bias;
+}
+
+/* to[0, n) += from + bias; the last vector is added before others change what it shares with them. */
+static inline void NAME(add_run)(REAL *to, const REAL *from, index_t n, REAL bias)
+{
+    if (n < LANES) {
+        NAME(store_run)(to, 1, from, n, bias, 1);
+        return;
+    }
+    const VECTOR last = LOAD(to + n - LANES) + (LOAD(from + n - LANES) + bias);
+    for (index_t q = 0; q + LANES <= n; q += LANES)
+        STORE(to + q, LOAD(to + q) + (LOAD(from + q) + bias));
+    STORE(to + n - LANES, last);
+}
+
+static void NAME(store_runs)(const NAME(tile_runs) *runs, const REAL *outputs, REAL bias, REAL *target, index_t step,
+                             int accumulate)
+{
+    for (index_t i = 0; i < runs->count; i++) {
+        REAL *to = target + runs->to[i];
+        const REAL *from = outputs + runs->from[i];
+        if (step != 1)
+            NAME(store_run)(to, step, from, runs->length[i], bias, accumulate);
+        else if (accumulate)
+            NAME(add_run)(to, from, runs->length[i], bias);
+        else
+            NAME(put_run)(to, from, runs->length[i], runs->room[i], bias);
+    }
+}
+
+/* Mark the samples of the n tiles from `tile` on that have an output which is not finite. */
+static void NAME(doubt)(const block_t *block, const REAL *out, index_t lines, index_t width, index_t tile, index_t n,
+                        index_t outputs, char *doubtful)
+{
+    const index_t tiles = block->extent[0] * block->extent[1] * block->extent[2];
+    for (index_t line = 0; line < lines; line++)
+        for (index_t q = 0; q < n * outputs; q++)
+            if (out[line * width + q] * 0 != 0)
+                doubtful[block->sample + (tile + q / outputs) / tiles] = 1;
+}
+
+/* target <- result (+ bias of the channel) (+ target). Samples whose values before that are not finite are doubtful. */
+static void NAME(transform_result)(const piece_t *piece, const block_t *block, const void *result, index_t set,
+                                   index_t pitch, index_t row, index_t rows, const void *bias, void *target,
+                                   int accumulate, char *doubtful)
+{
+    const NAME(tiling) t = NAME(tiling_of)(piece);
+    const index_t tiles = block->samples * block->extent[0] * block->extent[1] * block->extent[2];
+    REAL work[WORK + SLACK] __attribute__((aligned(BYTES)));
+    NAME(tile_runs) runs;
+    for (index_t p = 0, n; p < tiles; p += n) {
+        n = NAME(least)(RUN_TILES, tiles - p);
+        const index_t whole = NAME(up)(n), half = t.y > 1 ? t.outputs_y * t.x * whole : 0;
+        const index_t outputs = t.outputs_y * t.outputs_x * whole, most = WORK / (half + outputs);
+        NAME(find_tile_runs)(piece, block, p, n, t.outputs_x * whole, &runs);
+        for (index_t i = 0, some; i < rows; i += some) {
+            some = NAME(least)(most, rows - i);
+            REAL *out = work + some * half;
+            const REAL *from = (const REAL *)result + i * pitch + p;
+            if (t.y > 1)
+                NAME(pass_outputs)(t.m, some, t.x, n, NAME(spaced)(from, pitch, set, t.x * set),
+                                   NAME(spaced)(work, half, whole, t.x * whole));
+            if (!NAME(join_outputs)(t.outputs_x, some * t.outputs_y, n,
+                                    t.y > 1 ? NAME(spaced)(work, 0, t.x * whole, whole)
+                                            : NAME(spaced)(from, 0, pitch, set), out, t.outputs_x * whole))
+                NAME(doubt)(block, out, some * t.outputs_y, t.outputs_x * whole, p, n, t.outputs_x, doubtful);
+            for (index_t k = 0; k < some; k++)
+                NAME(store_runs)(&runs, out + k * outputs, bias ? ((const REAL *)bias)[row + i + k] : 0,
+                                 (REAL *)target + (row + i + k) * piece->target_channel, piece->target_stride[2],
+                                 accumulate);
+        }
+    }
+}
