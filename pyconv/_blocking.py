@@ -21,7 +21,7 @@ PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
-UNITS = 32  # of work that grad_weight is cut into where its result is small
+UNITS = 16  # of work that grad_weight is cut into where its result is small
 WORK = 1 << 18  # products that make a task worth its handling
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
 GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may take: with their results, most of L1
@@ -33,7 +33,6 @@ TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of th
 WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algorithm sums at a time
 WINOGRAD_ROOM = 15 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
 TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
-WINOGRAD_UNITS = 16  # of work that grad_weight is cut into, as UNITS
 ALL = 7  # all axes share their streams
 
 
@@ -286,7 +285,7 @@ def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
     sizes = {_up(_even(piece.rows, n * tile.vectors * tile.lanes), tile.lanes) for n in range(1, 5)}
     columns, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)
     units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-    splits = max(1, min(_blocks(one, block), -(-WINOGRAD_UNITS // units)))
+    splits = max(1, min(_blocks(one, block), -(-UNITS // units)))
     return Blocking(CORRELATE_WINOGRAD, *block, channels, columns, splits)
 
 
@@ -299,6 +298,13 @@ def choose(map: str, piece: Piece, groups: int, tile: Tile, algorithm: str) -> t
                 return tiled, correlate_winograd(tiled, groups, tile)
             return tiled, gather_winograd(tiled, tile)
     return piece, (correlate_blocking if map == "grad_weight" else gather_blocking)(piece, groups, tile)
+
+
+def name_of(piece: Piece, blocking: Blocking) -> str:
+    """What a person calls the way."""
+    if blocking.way in (GATHER_WINOGRAD, CORRELATE_WINOGRAD):
+        return f"Winograd F({max(piece.tile)}, 3)"
+    return "direct" if blocking.way in (GATHER_DIRECT, CORRELATE_DIRECT) else "matrix product"
 
 
 def _tiling_pays(piece: Piece) -> bool:

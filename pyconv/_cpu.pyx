@@ -7,6 +7,7 @@ all channels are summed, store. grad_weight keeps a block of the weight as its r
 Nothing here knows a real type or an instruction set: the kernels' table does.
 """
 
+import logging
 import os
 from functools import lru_cache
 from math import prod
@@ -24,6 +25,8 @@ from pyconv._kernels cimport (
     axis_t, block_t, index_t, kernels_t, part_t, piece_t, pyconv_kernels, pyconv_openmp, pyconv_seconds, way_t, work_t)
 
 cnp.import_array()
+
+_log = logging.getLogger("pyconv")
 
 cdef double PATIENCE = 0.05  # seconds between two looks for a signal
 cdef index_t LINE = 64  # bytes: every array in scratch begins on a cache line

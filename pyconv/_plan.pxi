@@ -100,12 +100,13 @@ cdef class Plan:
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
-    cdef object map, geometry, dtype, algorithm, exact
+    cdef object map, geometry, dtype, algorithm, exact, chosen
     cdef readonly index_t scratch_minimum
 
     def __cinit__(self, map, geometry, dtype, algorithm, exact=False):
         self.kernels = _kernels(dtype)
         self.map, self.geometry, self.dtype, self.algorithm = map, geometry, dtype, algorithm
+        self.chosen = set()
         self.gathers = map != "grad_weight"
         self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
         self.exact = () if _pieces.touches_padding(map, geometry) and not exact else None
@@ -119,6 +120,7 @@ cdef class Plan:
         self.count = len(found)
         for i, piece in enumerate(found):
             self._prepare(&self.steps[i], piece)
+        _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
         if self.gapped or (self.tiled and not self.gathers):
             self.exact = ()
         self._measure()
@@ -132,6 +134,7 @@ cdef class Plan:
         tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
         piece, blocking = _blocking.choose(self.map, piece, self.groups, tile, self.algorithm)
         self.tiled = self.tiled or max(piece.tile) > 1
+        self.chosen.add(_blocking.name_of(piece, blocking))
         _fill_piece(&step.piece, piece)
         step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate

@@ -133,6 +133,22 @@ def test_added_to_what_is_there(problem, dtype):
     assert_equal(actual, wanted, dtype)
 
 
+@pytest.mark.parametrize('shape, weight, groups, algorithm, name', [
+    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 'auto', 'Winograd F(2, 3)'),
+    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 'winograd', 'Winograd F(4, 3)'),
+    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 'gemm', 'matrix product'),
+    ((1, 64, 28, 28), (64, 1, 3, 3), 64, 'auto', 'direct'),
+    ((1, 64, 28, 28), (64, 64, 5, 5), 1, 'winograd', 'matrix product'),
+])
+def test_the_logger_tells_what_was_chosen(shape, weight, groups, algorithm, name, caplog, monkeypatch):
+    monkeypatch.undo()  # as users have it
+    with caplog.at_level('DEBUG', 'pyconv'):
+        for _ in range(2):
+            pyconv.conv2d(np.zeros(shape), np.zeros(weight), padding=1, groups=groups, algorithm=algorithm)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1 and messages[0].startswith('forward in float64') and messages[0].endswith(': ' + name)
+
+
 @pytest.mark.parametrize('channels, size', [(64, 28), (128, 14), (256, 7)])
 def test_errors_stay_those_of_sums(channels, size):
     """Relative Frobenius errors against float64: F(2, 3) within DESIGN's 1e-6, F(4, 3) within its own 2e-6."""

@@ -343,7 +343,8 @@ static void NAME(turn_direct)(const work_t *work, const void *target, void *turn
                 }
 }
 
-/* N taps of one output channel stay in registers while a row of positions runs. */
+/* N taps of one output channel stay in registers while a row of positions runs; rows are summed apart, so that rounding
+   errors grow with a row and with the rows, not with their product. */
 static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, index_t n, const index_t *offset,
                                                                  const REAL *cells, index_t step, const REAL *turned,
                                                              REAL *result)
@@ -351,7 +352,7 @@ static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, in
     VECTOR sum[9];
 #pragma GCC unroll 9
     for (int i = 0; i < N; i++)
-        sum[i] = LOAD(result + i * LANES);
+        sum[i] = (VECTOR){0};
     for (index_t q = 0; q < n; q++, cells += step) {
         const VECTOR y = LOAD(turned + q * LANES);
 #pragma GCC unroll 9
@@ -360,7 +361,7 @@ static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, in
     }
 #pragma GCC unroll 9
     for (int i = 0; i < N; i++)
-        STORE(result + i * LANES, sum[i]);
+        STORE(result + i * LANES, LOAD(result + i * LANES) + sum[i]);
 }
 
 static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, const REAL *cells, index_t step,

@@ -1,9 +1,60 @@
 /* Weight to panels, results to target. See body.h for the macros. */
 
+/* Whether the weights that a row multiplies follow each other in memory as the depth runs. */
+static inline int NAME(is_dense)(const piece_t *piece)
+{
+    const axis_t *axis = piece->axis;
+    const index_t *stride = piece->weight_stride, row = axis[2].taps, plane = row * axis[1].taps;
+    return (axis[2].taps == 1 || stride[2] == 1) && (axis[1].taps == 1 || stride[1] == row)
+        && (axis[0].taps == 1 || stride[0] == plane) && piece->weight_channel == plane * axis[0].taps;
+}
+
+/* LANES such rows to their panels, squares of them turned in registers: a vector then has a row of several tiles. */
+static void NAME(pack_dense)(const REAL *from, index_t row_pitch, index_t depth, REAL *to)
+{
+    index_t k = 0;
+    for (; k + LANES <= depth; k += LANES) {
+        VECTOR square[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            square[i] = LOAD(from + i * row_pitch + k);
+        NAME(turn_square)(square);
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++)
+            for (int i = 0; i < LANES; i += ROWS)
+                __builtin_memcpy(to + i * depth + (k + j) * ROWS, (const REAL *)&square[j] + i, ROWS * sizeof(REAL));
+    }
+    for (; k < depth; k++)
+        for (int i = 0; i < LANES; i++)
+            to[i / ROWS * ROWS * depth + k * ROWS + i % ROWS] = from[i * row_pitch + k];
+}
+
+/* Rows of whole tiles that lie side by side in memory, all of them for one k after the other. */
+static void NAME(pack_beside)(const REAL *from, index_t k_pitch, index_t rows, index_t depth, REAL *to)
+{
+    for (index_t k = 0; k < depth; k++, from += k_pitch)
+        for (index_t i = 0; i < rows; i += ROWS) {
+            __builtin_prefetch(from + AHEAD * 2 * k_pitch + i);
+            __builtin_memcpy(to + i * depth + k * ROWS, from + i, ROWS * sizeof(REAL));
+        }
+}
+
 /* [rows of a tile after rows of a tile][k][rows of the tile] */
 static REAL *NAME(pack_one)(const piece_t *piece, const REAL *weight, index_t row, index_t rows, index_t channels,
                             REAL *to)
 {
+    const index_t depth = channels * piece->axis[0].taps * piece->axis[1].taps * piece->axis[2].taps;
+    for (; LANES % ROWS == 0 && rows >= LANES && NAME(is_dense)(piece); row += LANES, rows -= LANES) {
+        NAME(pack_dense)(weight + row * piece->weight_row, piece->weight_row, depth, to);
+        to += LANES * depth;
+    }
+    if (depth == channels && piece->weight_row == 1) {
+        const index_t whole = rows / ROWS * ROWS;
+        NAME(pack_beside)(weight + row, piece->weight_channel, whole, depth, to);
+        row += whole;
+        rows -= whole;
+        to += whole * depth;
+    }
     while (rows > 0) {
         const index_t high = (index_t)1 << NAME(tall)(rows);
         for (index_t c = 0; c < channels; c++)

@@ -74,21 +74,38 @@ static inline __attribute__((always_inline)) void NAME(unroll_rows)(
     }
 }
 
+/* Of one stream: its first cell seen from its channel, the positions that have a cell, and the lanes of these in the
+   first and the last vector of a row. */
+typedef struct {
+    index_t corner, lo[3], hi[3];
+    NAME(mask) first, last;
+    int whole; /* rows follow each other in source as in scratch */
+} NAME(clip);
+
+static inline NAME(clip) NAME(find_clip)(const piece_t *piece, const block_t *block, const index_t shift[3],
+                                         const index_t extent[3])
+{
+    const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
+    const index_t n = extent[2];
+    NAME(clip) c;
+    for (int a = 0; a < 3; a++)
+        NAME(valid)(&piece->axis[a], block->start[a], extent[a], shift[a], &c.lo[a], &c.hi[a]);
+    c.first = NAME(lanes)(0, c.lo[2], c.hi[2]);
+    c.last = NAME(lanes)((n - 1) / LANES * LANES, c.lo[2], c.hi[2]);
+    c.corner = (z->step * block->start[0] + shift[0]) * piece->source_stride[0]
+        + (y->step * block->start[1] + shift[1]) * piece->source_stride[1] + x->step * block->start[2] + shift[2];
+    c.whole = x->step == 1 && c.lo[2] == 0 && c.hi[2] == n && y->step * piece->source_stride[1] == n;
+    return c;
+}
+
 /* One stream of one channel: all rows of the block, each clipped to the cells that exist. */
-static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, const index_t shift[3],
+static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, const NAME(clip) *clip,
                                 const index_t extent[3], const REAL *source, const REAL *begin, const REAL *limit,
                                 REAL *to)
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
-    const index_t n = extent[2], last = (n - 1) / LANES * LANES;
-    index_t lo[3], hi[3];
-    for (int a = 0; a < 3; a++)
-        NAME(valid)(&piece->axis[a], block->start[a], extent[a], shift[a], &lo[a], &hi[a]);
-    const NAME(mask) first_lanes = NAME(lanes)(0, lo[2], hi[2]), last_lanes = NAME(lanes)(last, lo[2], hi[2]);
-    const index_t row = y->step * piece->source_stride[1];
-    const index_t corner = (z->step * block->start[0] + shift[0]) * piece->source_stride[0]
-        + (y->step * block->start[1] + shift[1]) * piece->source_stride[1] + x->step * block->start[2] + shift[2];
-    const int whole = x->step == 1 && lo[2] == 0 && hi[2] == n && row == n;
+    const index_t n = extent[2], last = (n - 1) / LANES * LANES, *lo = clip->lo, *hi = clip->hi;
+    const index_t row = y->step * piece->source_stride[1], corner = clip->corner;
     for (index_t s = 0; s < block->samples; s++)
         for (index_t q = 0; q < extent[0]; q++, to += extent[1] * n) {
             const REAL *plane = source + (block->sample + s) * piece->source_batch + corner
@@ -98,16 +115,16 @@ static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, cons
                 continue;
             }
             NAME(clear)(to, lo[1] * n);
-            if (whole)
+            if (clip->whole)
                 NAME(copy)(to + lo[1] * n, plane + lo[1] * row, (hi[1] - lo[1]) * n, limit);
             else if (x->step <= 2 && lo[2] < LANES && hi[2] > last && plane + lo[1] * row >= begin
                      && limit - plane >= (hi[1] - 1) * row + x->step * (last + LANES)) {
                 REAL *first = to + lo[1] * n;
                 const REAL *from = plane + lo[1] * row;
                 if (x->step == 1)
-                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, first_lanes, last_lanes, 1);
+                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, clip->first, clip->last, 1);
                 else
-                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, first_lanes, last_lanes, 2);
+                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, clip->first, clip->last, 2);
             }
             else
                 for (index_t r = lo[1]; r < hi[1]; r++)
@@ -178,20 +195,26 @@ static void NAME(unroll)(const work_t *work, const void *source, const void *beg
     const layout_t *layout = &work->layout;
     REAL *to = scratch;
     index_t extent[3], shift[3];
+    NAME(clip) clip;
     for (int a = 0; a < 3; a++)
         extent[a] = NAME(cells)(piece, block, a);
     if (piece->turned) {
         NAME(unroll_turned)(work, extent, source, scratch);
         return;
     }
+    NAME(shifts)(piece, block, 0, 0, 0, shift);
+    clip = NAME(find_clip)(piece, block, shift, extent); /* all that channels of one stream need */
     for (index_t c = 0; c < work->part.groups * work->part.channels; c++) {
         const REAL *from = (const REAL *)source + c * piece->source_channel;
         NAME(fetch)(piece, block, from + AHEAD * piece->source_channel, limit);
         for (index_t jz = 0; jz < layout->streams[0]; jz++)
             for (index_t jy = 0; jy < layout->streams[1]; jy++)
                 for (index_t jx = 0; jx < layout->streams[2]; jx++, to += layout->stream) {
-                    NAME(shifts)(piece, block, jz, jy, jx, shift);
-                    NAME(unroll_stream)(piece, block, shift, extent, from, begin, limit, to);
+                    if (layout->channel > layout->stream) {
+                        NAME(shifts)(piece, block, jz, jy, jx, shift);
+                        clip = NAME(find_clip)(piece, block, shift, extent);
+                    }
+                    NAME(unroll_stream)(piece, block, &clip, extent, from, begin, limit, to);
                 }
     }
 }
