@@ -38,11 +38,13 @@ finput, fgrad_input: arrays to use as scratch, finput for what conv and conv_wei
     what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither read nor kept, results
     do not depend on them, their size limits the scratch; None or an empty array: allocated inside. One buffer may serve
     all layers and both roles, but not two calls at once. With buffers and out, a call allocates nothing of array size,
-    where its arrays are C-contiguous, aligned and in native byte order; NumPy copies others first.
+    where its arrays are C-contiguous, aligned and in native byte order; NumPy copies others first. Where operands are
+    not finite, up to 2 MB are allocated if the buffer is too small for the way that they take.
 algorithm: 'auto', 'gemm' or 'winograd'. Kernels of three taps at stride 1 with enough channels are multiplied as
     Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times fewer
-    multiplications once more where two axes have three taps, errors about three times those); 'gemm' makes every
-    product of the definition. A sample whose result is not finite is computed again with 'gemm'.
+    multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
+    lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
+    'gemm'.
 
 Results are C-contiguous, in native byte order, with the same bits for any number of threads and any size of scratch.
 

@@ -25,13 +25,13 @@ UNITS = 16  # of work that grad_weight is cut into where its result is small
 WORK = 1 << 18  # products that make a task worth its handling
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
 GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may take: with their results, most of L1
-BOX = 1 << 17  # bytes of the cells that a direct block reads: with its results, half of a common L2
-LEAST_BOX = 1 << 14  # below which it takes several samples
+BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
+LEAST_BOX = 1 << 15  # below which it takes several samples
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
 WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algorithm sums at a time
-WINOGRAD_ROOM = 15 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
+WINOGRAD_ROOM = 14 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
 TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
 ALL = 7  # all axes share their streams
 
@@ -139,10 +139,12 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | N
     def cells(extent: Triple) -> int:
         return prod(x.step * (n - 1) + 1 + abs(x.tap_step) * (x.taps - 1) for x, n in zip(piece.axes, extent))
 
-    room = BOX // (width * piece.channels)
+    def vectors(extent: Triple) -> int:
+        return piece.channels * cells(extent) + piece.rows * prod(extent)
+
     extents = [extent for n in range(prod(count).bit_length() + 1)
                for extent, _ in _candidates(count, 1 << n, tile.lanes)]
-    fitting = [extent for extent in extents if cells(extent) <= room]
+    fitting = [extent for extent in extents if vectors(extent) * width <= BOX]
     if not fitting:
         return None
     turned = tile.lanes.bit_length() + 1  # operations of turning a vector
@@ -157,7 +159,7 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | N
     other = _cost(one, _block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True), piece.rows, tile)
     if cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
-    samples = min(piece.batch, max(1, LEAST_BOX // (cells(best) * piece.channels * width)))
+    samples = min(piece.batch, max(1, LEAST_BOX // (vectors(best) * width)))
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
 
 
@@ -171,7 +173,8 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
         return 1
     taps = prod(axis.taps for axis in piece.axes)
     size, _, positions = _scratch(piece, *block, tile.lanes)
-    most = min(WORK // max(1, positions * taps * channels * piece.rows), GROUPS // (size * channels * tile.itemsize))
+    most = min(WORK // max(1, positions * taps * channels * piece.rows), GROUPS // (size * channels * tile.itemsize),
+               RESULTS // (positions * piece.rows * tile.itemsize))
     return min(groups, max(1, min(most, blocks * groups // TASKS)))
 
 
@@ -275,7 +278,8 @@ def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
         columns, block = option
         size, _, positions = _scratch(one, *block, tile.lanes)
         vectors = -(-columns // tile.lanes)
-        elements = channels * size + vectors * tile.lanes * (positions + 2.6 * channels * taps)  # sums twice, gradient
+        sums = 2 * (1 + prod(axis.taps for axis in piece.axes[1:]) / frequencies)  # two partial ones, with gradients
+        elements = channels * size + vectors * tile.lanes * (positions + sums * channels * taps)
         if frequencies * tile.itemsize * elements > WINOGRAD_ROOM:
             return inf
         products = channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)

@@ -310,7 +310,10 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
     if piece.turned or not any(dense[1:]) or piece.axes[0].step != 1 or any(n > 1 for n, _ in piece.row_taps) or any(
             not three and (axis.taps != 1 or axis.step != 1) for three, axis in zip(dense[1:], piece.axes[1:])):
         return None
-    return piece._replace(tile=(1, *(outputs if three else 1 for three in dense[1:])))
+    seen = [axis.positions + axis.offset + 2 for axis in piece.axes]  # a tile must not see what no position reads
+    axes = tuple(axis._replace(size=min(axis.size, end)) if three and a else axis
+                 for a, (axis, three, end) in enumerate(zip(piece.axes, dense, seen)))
+    return piece._replace(axes=axes, tile=(1, *(outputs if three else 1 for three in dense[1:])))
 
 
 def of_frequency(piece: Piece) -> Piece:

@@ -101,7 +101,7 @@ cdef class Plan:
     cdef index_t most_tasks
     cdef double products
     cdef object map, geometry, dtype, algorithm, exact, chosen
-    cdef readonly index_t scratch_minimum
+    cdef index_t least_scratch
 
     def __cinit__(self, map, geometry, dtype, algorithm, exact=False):
         self.kernels = _kernels(dtype)
@@ -201,11 +201,28 @@ cdef class Plan:
                 own += step.result
                 self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
             self.thread_scratch = max(self.thread_scratch, own)
-        self.scratch_minimum = self.thread_scratch + LINE // self.kernels.itemsize
+        self.least_scratch = self.thread_scratch + LINE // self.kernels.itemsize
+
+    @property
+    def scratch_minimum(self):
+        """Elements that one thread needs, for what is added to out as well."""
+        if not self.tiled:
+            return self.least_scratch
+        return max(self.least_scratch, plan(self.map, self.geometry, self.dtype, "gemm").scratch_minimum)
 
     def scratch_size(self, threads):
         """Elements that full speed wants on so many threads."""
+        return max(self.scratch_minimum, self.own_scratch(threads))
+
+    def own_scratch(self, threads):
+        """The same, for what is not added to out."""
         return self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
+
+    def enough(self, scratch):
+        """The scratch, or where that was given but is too small for this plan, the least that is not."""
+        if scratch is None or scratch.size >= self.scratch_minimum:
+            return scratch
+        return np.empty(self.scratch_minimum, self.dtype)
 
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
@@ -225,7 +242,7 @@ cdef class Plan:
         call.threads = _worth(_process_threads if threads is None else threads, self.most_tasks,
                               self.products)
         if scratch is None:
-            scratch = np.empty(self.scratch_size(call.threads), self.dtype)
+            scratch = np.empty(self.own_scratch(call.threads), self.dtype)
         call.place(_data(scratch), scratch.size)
         # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
         # shows in the (smaller) result unless that is added to
@@ -263,8 +280,7 @@ cdef class Plan:
     def _otherwise(self, geometry, first, second, out, bias, scratch, accumulate, threads):
         """The map without Winograd's algorithm, of this geometry or of one sample."""
         other = plan(self.map, geometry, self.dtype, "gemm")
-        enough = scratch is not None and scratch.size >= other.scratch_minimum
-        other.run(first, second, out, bias, scratch if enough else None, accumulate, threads)
+        other.run(first, second, out, bias, other.enough(scratch), accumulate, threads)
 
     def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
         """Again without a padded product, for operands that are not all finite."""
@@ -273,5 +289,4 @@ cdef class Plan:
         exact = self.exact[0]
         if self.swapped:
             first, second = second, first
-        exact.run(first, second, out, bias, scratch if scratch.size >= exact.scratch_minimum else None, accumulate,
-                  threads)
+        exact.run(first, second, out, bias, exact.enough(scratch), accumulate, threads)

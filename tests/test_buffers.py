@@ -77,6 +77,12 @@ def test_workspace_defaults_to_float32():
     (1, (100000,), (1, 1, 50000), {}),
     (1, (64, 64, 64), (64, 64, 5, 5, 5), {'stride': 2}),
     (1, (32, 32), (256, 8, 3, 3), {'groups': 32, 'dilation': 3, 'padding': 3}),
+    (2, (500,), (256, 256, 3), {'padding': 1}),
+    (2, (3599,), (64, 1024, 3), {'padding': 1}),
+    (4, (28, 28), (256, 256, 3, 3), {'padding': 1, 'algorithm': 'winograd'}),
+    (8, (56, 112), (1600, 2, 3, 3), {'groups': 16, 'padding': 3}),
+    (8, (56, 56), (12800, 1, 1, 1), {'groups': 128, 'stride': 2, 'padding': 1}),
+    (1, (81, 226), (32, 200, 3, 3), {'groups': 32, 'padding': 1, 'algorithm': 'winograd'}),
 ])
 def test_the_minimum_is_at_most_two_megabytes(batch, spatial, weight, keywords, transposed, dtype):
     """Weights of hundreds of megabytes are transformed panel by panel; a long row is cut."""

@@ -2,6 +2,8 @@
 
 `auto` and `winograd` use it where it pays, which is where channels are many; here it is used wherever it is possible.
 """
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -119,6 +121,50 @@ def test_what_only_a_transform_makes_infinite():
     for algorithm in ('auto', 'winograd'):
         assert_equal(pyconv.conv2d(x, w, padding=1, algorithm=algorithm),
                      pyconv.conv2d(x, w, padding=1, algorithm='gemm'), np.dtype(np.float32))
+
+
+def test_denormal_numbers_are_kept(dtype):
+    """Weights of one bit, and of all bits, below the smallest normal number: F(2, 3) never halves an operand."""
+    problem = P('denormal', (12, 13), (3, 3), (8, 9), padding=1)
+    data, least = problem.integers(dtype), np.nextafter(dtype.type(0), dtype.type(1))
+    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    large = dtype.type(1) / np.finfo(dtype).tiny
+    forward = calls.forward(problem, data.x * large, data.w * least)
+    assert_equal(forward, (wanted.forward * (large * least)).astype(dtype), dtype)
+    grad_input = calls.grad_input(problem, data.w * least, data.y * large)
+    assert_equal(grad_input, (wanted.grad_input * (large * least)).astype(dtype), dtype)
+
+
+@pytest.mark.parametrize('algorithm', ['auto', 'winograd'])
+@pytest.mark.parametrize('size', [9, 10, 11, 12])
+def test_cells_that_nothing_reads_change_nothing(size, algorithm, dtype):
+    """A tile that sticks out over the last output does not see what lies there."""
+    problem = P('cropped', (size, size), (3, 3), (4, 5), padding=((0, -1), (1, -2)))
+    data = problem.floats(dtype)
+    spoiled = data.x.copy()
+    spoiled[..., -1, :] = spoiled[..., -2:] = 1e20
+    for before, after in zip(calls.three_maps(problem, data.x, data.w, data.y, algorithm=algorithm)[::2],
+                             calls.three_maps(problem, spoiled, data.w, data.y, algorithm=algorithm)[::2]):
+        assert_same_bits(after, before)
+
+
+@pytest.mark.parametrize('algorithm', ['auto', 'winograd', 'gemm'])
+def test_scratch_stays_small_where_operands_are_not_finite(algorithm, dtype):
+    """At most two megabytes beside the caller's buffers."""
+    problem = P('not finite', (14, 14), (3, 3), (160, 160), padding=1, batch=4)
+    data = problem.floats(dtype)
+    for part in data[:3]:
+        part.flat[5] = np.nan
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, padding=1, dtype=dtype, algorithm=algorithm)
+    finput, fgrad_input = (np.empty(n, dtype) for n in sizes[2:4])
+    outs = [np.empty_like(part) for part in (data.y, data.x, data.w)]
+    tracemalloc.start()
+    calls.forward(problem, data.x, data.w, out=outs[0], finput=finput, algorithm=algorithm)
+    calls.grad_input(problem, data.w, data.y, out=outs[1], fgrad_input=fgrad_input, algorithm=algorithm)
+    calls.grad_weight(problem, data.x, data.y, out=outs[2], finput=finput, algorithm=algorithm)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= 2 << 20
 
 
 @pytest.mark.parametrize('problem', TILED[-7:], ids=str)

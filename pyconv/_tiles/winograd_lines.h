@@ -23,14 +23,14 @@ static inline __attribute__((always_inline)) void NAME(line_2)(const int KIND, c
         to[2] = from[2] - from[1];
         to[3] = from[3] - from[1];
     } else if (KIND == TAPS) {
-        const VECTOR even = half * (from[0] + from[2]);
+        const VECTOR even = from[0] + from[2]; /* twice what is usual: half of a denormal number would lose a bit */
         to[0] = from[0];
-        to[1] = even + half * from[1];
-        to[2] = even - half * from[1];
+        to[1] = even + from[1];
+        to[2] = even - from[1];
         to[3] = from[2];
     } else if (KIND == OUTPUTS) {
-        to[0] = from[0] + (from[1] + from[2]);
-        to[1] = from[3] + (from[1] - from[2]);
+        to[0] = from[0] + half * (from[1] + from[2]);
+        to[1] = from[3] + half * (from[1] - from[2]);
     } else if (KIND == ERRORS) {
         to[0] = from[0];
         to[1] = from[0] + from[1];
