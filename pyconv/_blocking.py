@@ -96,6 +96,11 @@ def _blocks(piece: Piece, block: Block) -> int:
     return prod(-(-axis.positions // n) for axis, n in zip(piece.axes, extent)) * -(-piece.batch // samples)
 
 
+def _splits(blocks: int, units: int) -> int:
+    """Into how many partial sums grad_weight's blocks go, where there are so many parts of the weight."""
+    return max(1, min(blocks, -(-UNITS // units)))
+
+
 def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
     """Vector operations of all blocks: products, unrolling, storing, and a fixed cost a block."""
     samples, extent, shared = block
@@ -150,12 +155,11 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | N
     turned = tile.lanes.bit_length() + 1  # operations of turning a vector
 
     def cost(extent: Triple) -> float:
-        blocks = prod(-(-n // part) for n, part in zip(count, extent))
         work = cells(extent) * piece.channels * turned + prod(extent) * piece.rows * (1.2 * depth + turned + 1) + 300
-        return blocks * -(-groups // tile.lanes) * work
+        return _blocks(one, (1, extent, 0)) * -(-groups // tile.lanes) * work
 
-    best = min(fitting, key=cost)
     one = piece._replace(batch=1)
+    best = min(fitting, key=cost)
     other = _cost(one, _block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True), piece.rows, tile)
     if cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
@@ -245,11 +249,16 @@ def _tiled_blocks(one: Piece, tile: Tile) -> "set[Block]":
             for n in (whole if extent == count else (1,))}
 
 
-def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
-    """For forward and grad_input in tiles: the rows and positions whose vector operations are fewest."""
+def _of_tiles(piece: Piece) -> tuple[Piece, int, int, int]:
+    """The piece of one frequency, how many frequencies, taps of a frequency, and channels summed at a time."""
     one, frequencies = of_frequency(piece), _frequencies(piece)
     taps = one.axes[0].taps
-    channels = _even(piece.channels, max(1, WINOGRAD_DEPTH // frequencies // taps))
+    return one, frequencies, taps, _even(piece.channels, max(1, WINOGRAD_DEPTH // frequencies // taps))
+
+
+def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
+    """For forward and grad_input in tiles: the rows and positions whose vector operations are fewest."""
+    one, frequencies, taps, channels = _of_tiles(piece)
 
     def cost(option: tuple[int, Block]) -> float:
         rows, block = option
@@ -270,9 +279,7 @@ def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
 
 def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight in tiles, likewise."""
-    one, frequencies = of_frequency(piece), _frequencies(piece)
-    taps = one.axes[0].taps
-    channels = _even(piece.channels, max(1, WINOGRAD_DEPTH // frequencies // taps))
+    one, frequencies, taps, channels = _of_tiles(piece)
 
     def cost(option: tuple[int, Block]) -> float:
         columns, block = option
@@ -289,7 +296,7 @@ def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
     sizes = {_up(_even(piece.rows, n * tile.vectors * tile.lanes), tile.lanes) for n in range(1, 5)}
     columns, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)
     units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-    splits = max(1, min(_blocks(one, block), -(-UNITS // units)))
+    splits = _splits(_blocks(one, block), units)
     return Blocking(CORRELATE_WINOGRAD, *block, channels, columns, splits)
 
 
@@ -336,7 +343,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     direct = _direct(piece, groups, tile, DIRECT_RESULTS)
     if direct:
         blocks = _blocks(piece, (direct.samples, direct.extent, 0))
-        splits = max(1, min(blocks, -(-UNITS // -(-groups // direct.groups))))
+        splits = _splits(blocks, -(-groups // direct.groups))
         return direct._replace(way=CORRELATE_DIRECT, splits=splits)
     columns = piece.rows
     taps = max(1, prod(axis.taps for axis in piece.axes))
@@ -348,7 +355,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     samples, extent, shared = _fitting(piece, positions, column_block / tile.lanes, channels, tile)
     blocks = _blocks(piece, (samples, extent, shared))
     units = groups * -(-columns // column_block) * -(-piece.channels // channels)
-    splits = max(1, min(blocks, -(-UNITS // units)))
+    splits = _splits(blocks, units)
     together = 1
     if few:
         together = _together(piece, groups, 1, (samples, extent, shared), column_block, channels, tile)

@@ -257,13 +257,14 @@ cdef class Plan:
             channels = out.reshape(self.geometry.batch, self.geometry.in_channels, -1)
             channels[...] = (channels if accumulate else 0) + bias[:, None]
             call.bias, call.accumulate = NULL, True
-        doubtful = np.zeros(self.geometry.batch if self.tiled else 0, np.bool_)
-        call.doubtful = _data(doubtful)
+        cdef bint doubts = self.tiled and self.gathers
+        doubtful = np.zeros(self.geometry.batch, np.bool_) if doubts else None
+        call.doubtful = _data(doubtful) if doubts else NULL
         if self.gathers:
             call.gather()
         else:
             call.correlate()
-        if doubtful.any():
+        if doubts and doubtful.any():
             single = self.geometry._replace(batch=1)
             for sample in np.flatnonzero(doubtful):
                 self._otherwise(single, first.reshape(self.geometry.batch, -1)[sample], second,

@@ -268,6 +268,15 @@ static void NAME(multiply_direct)(const work_t *work, const void *panel, const i
                             axis[2].step * LANES, to);
 }
 
+/* The runs of results, which lie side by side although the cells that they come from may not. */
+static inline NAME(runs) NAME(dense_runs)(const work_t *work)
+{
+    layout_t dense = work->layout;
+    dense.axis[1] = work->block.extent[2];
+    dense.axis[0] = work->block.extent[1] * dense.axis[1];
+    return NAME(find_runs)(work->piece, &work->block, &dense);
+}
+
 /* n vectors -> n cells, `step` apart, of each of `groups` planes. */
 static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias, REAL *to, index_t step, index_t plane,
                                        index_t groups, int accumulate)
@@ -296,10 +305,7 @@ static void NAME(store_direct)(const work_t *work, void *result, const void *bia
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const part_t *part = &work->part;
-    layout_t dense = work->layout;
-    dense.axis[1] = block->extent[2];
-    dense.axis[0] = block->extent[1] * dense.axis[1];
-    const NAME(runs) r = NAME(find_runs)(piece, block, &dense);
+    const NAME(runs) r = NAME(dense_runs)(work);
     const REAL *from = result;
     const index_t channels = piece->target_group / piece->target_channel;
     for (index_t row = part->row; row < part->row + part->rows; row++) {
@@ -322,10 +328,7 @@ static void NAME(turn_direct)(const work_t *work, const void *target, void *turn
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const part_t *part = &work->part;
-    layout_t dense = work->layout;
-    dense.axis[1] = block->extent[2];
-    dense.axis[0] = block->extent[1] * dense.axis[1];
-    const NAME(runs) r = NAME(find_runs)(piece, block, &dense);
+    const NAME(runs) r = NAME(dense_runs)(work);
     REAL *to = turned;
     for (index_t row = part->row; row < part->row + part->rows; row++)
         for (index_t s = 0; s < block->samples; s++)
@@ -347,7 +350,7 @@ static void NAME(turn_direct)(const work_t *work, const void *target, void *turn
    errors grow with a row and with the rows, not with their product. */
 static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, index_t n, const index_t *offset,
                                                                  const REAL *cells, index_t step, const REAL *turned,
-                                                             REAL *result)
+                                                                 REAL *result)
 {
     VECTOR sum[9];
 #pragma GCC unroll 9
@@ -365,7 +368,7 @@ static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, in
 }
 
 static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, const REAL *cells, index_t step,
-                           const REAL *turned, REAL *result)
+                               const REAL *turned, REAL *result)
 {
     for (index_t k = 0, wide; k < depth; k += wide) {
         const index_t left = depth - k;

@@ -24,17 +24,23 @@ static inline index_t NAME(frequencies)(const work_t *work)
 /* Between two frequencies, or they would all fall into the same sets of a cache where a power of two lies between. */
 #define APART 32
 
-/* As for one frequency, its arrays once for each. */
-static void NAME(layout_winograd)(work_t *work)
+/* The layout of one frequency, with scratch for all of them; gives back how many there are. */
+static index_t NAME(layout_frequencies)(work_t *work, void (*layout_one)(work_t *))
 {
     piece_t piece;
     work_t one = NAME(of_frequency)(work, &piece);
-    layout_t *layout = &work->layout;
     const index_t frequencies = NAME(frequencies)(work);
-    NAME(layout)(&one);
-    *layout = one.layout;
-    layout->set += APART;
-    layout->scratch = frequencies * layout->set + LANES;
+    layout_one(&one);
+    work->layout = one.layout;
+    work->layout.set += APART;
+    work->layout.scratch = frequencies * work->layout.set + LANES;
+    return frequencies;
+}
+
+static void NAME(layout_winograd)(work_t *work)
+{
+    layout_t *layout = &work->layout;
+    const index_t frequencies = NAME(layout_frequencies)(work, NAME(layout));
     layout->panel *= frequencies;
     layout->result = layout->sums = frequencies * (layout->result + APART);
 }
@@ -42,14 +48,8 @@ static void NAME(layout_winograd)(work_t *work)
 /* For grad_weight the gradient of all taps comes behind the sums. */
 static void NAME(layout_winograd_turned)(work_t *work)
 {
-    piece_t piece;
-    work_t one = NAME(of_frequency)(work, &piece);
     layout_t *layout = &work->layout;
-    const index_t frequencies = NAME(frequencies)(work);
-    NAME(layout_turned)(&one);
-    *layout = one.layout;
-    layout->set += APART;
-    layout->scratch = frequencies * layout->set + LANES;
+    const index_t frequencies = NAME(layout_frequencies)(work, NAME(layout_turned));
     layout->panel = frequencies * (layout->panel + APART);
     layout->sums = frequencies * (layout->result + APART);
     layout->result = layout->sums + NAME(depth)(work) * layout->pitch;

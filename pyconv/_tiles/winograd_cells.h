@@ -1,6 +1,6 @@
 /* Stride-1 convolutions of 3 taps along y, x or both as products in each frequency of small tiles: M + 2 frequencies an
    axis for M outputs. The transforms go one axis at a time through arrays in the first-level cache, so that y, x and
-   both are the same code; z's taps stay in the depth. See lines.h for one axis, and body.h for the macros. */
+   both are the same code; z's taps stay in the depth. See winograd_lines.h for one axis, and body.h for the macros. */
 
 #define WORK ((index_t)(16384 / sizeof(REAL))) /* elements of such arrays: half of that cache, as the rest streams */
 #define SLACK (32 * LANES)                     /* that whole vectors may touch past their ends */
