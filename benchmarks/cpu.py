@@ -14,13 +14,15 @@ blocks that begin with an untimed call.
 
 Both sides are called as a user calls them, and allocate their results: torch through torch.nn.functional and
 torch.ops.aten.convolution_backward with a mask for one gradient, pyconv through its plain functions. No workspace, no
-`out=`, no layout but NCHW. torch.set_num_threads and pyconv.set_num_threads get the same number.
+`out=`. torch.set_num_threads and pyconv.set_num_threads get the same number. In two and three dimensions torch also
+runs on copies of its operands in channels-last order, made beforehand: column "torch cl".
 
-ratio is torch's time over pyconv's: above 1, pyconv is faster. "% peak" counts every product of the definition, those
-with padding too, over pyconv's time and the machine's measured peak, which is the best rate of a 2048² matrix product
-in NumPy or torch with as many threads, in a process of its own. That is a proxy: it lies some percent below what the
-processor's multiply-add units can do, and an algorithm that saves multiplications may pass 100 %. The peak is measured
-before and after; a difference shows that something else was running.
+ratio is torch's time (NCHW) over pyconv's: above 1, pyconv is faster. "bound" is what the machine allows: the larger of
+products over peak and bytes over bandwidth, as a share of pyconv's time. Products with padding are not counted; bytes
+are those of both operands and the result, once each. The peak is the best rate of a 2048² matrix product in NumPy or
+torch with as many threads, the bandwidth that of torch's copy of 256 MB (bytes read and bytes written), both in a
+process of their own. They are proxies: an algorithm that saves multiplications, or operands that stay in the cache, may
+pass 100 %. Both are measured before and after; a difference shows that something else was running.
 
 The results go to benchmarks/results as JSON, with machine, threads, date, versions and command, and as a picture (see
 picture.py, which can also draw it again).
@@ -200,46 +202,84 @@ def matrix_product_rate(threads: int, seconds: float = 1.5) -> dict[str, float]:
     return rates
 
 
-def measured_peak(threads: int) -> dict[str, float]:
-    """matrix_product_rate in a fresh process, since OpenBLAS takes its number of threads when it is loaded."""
+def copy_rate(threads: int, seconds: float = 1.5) -> float:
+    """Best bytes per second, read and written, of copying 256 MB."""
+    torch.set_num_threads(threads)
+    to, source = torch.zeros(2, 1 << 26)
+    best, deadline = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        start = time.perf_counter()
+        to.copy_(source)
+        best = max(best, 2 * source.nbytes / (time.perf_counter() - start))
+    return best
+
+
+def measured_limits(threads: int) -> dict[str, float]:
+    """Flop per second by dtype, and bytes per second.
+
+    In a fresh process, since OpenBLAS takes its number of threads when it is loaded.
+    """
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(matrix_product_rate, (threads,))
+        return {**pool.apply(matrix_product_rate, (threads,)), "bandwidth": pool.apply(copy_rate, (threads,))}
+
+
+def bound_of(layer: Layer, batch: int, dtype: str, limits: dict[str, float]) -> tuple[float, str]:
+    """Seconds that the machine needs at least, and for what."""
+    itemsize = DTYPES[dtype].itemsize
+    return max((layer.flop(batch) / limits[dtype], "products"),
+               (layer.elements(batch) * itemsize / limits["bandwidth"], "bytes"))
 
 
 # The rows
 
 
-def time_row(network: Network, layer: Layer, map_name: str, dtype: str, arguments, peak: dict[str, float]) -> dict:
+def channels_last(layer: Layer, arrays):
+    """The operands in channels-last order, or None where torch has no such order or it is the same."""
+    orders = {2: torch.channels_last, 3: torch.channels_last_3d}
+    if layer.rank not in orders:
+        return None
+    return [array.contiguous(memory_format=orders[layer.rank]) for array in arrays]
+
+
+def time_row(network: Network, layer: Layer, map_name: str, dtype: str, arguments, limits: dict[str, float]) -> dict:
     """Check one layer's map against float64, time it, and return the row as data."""
     arrays = operands(layer, network.batch, DTYPES[dtype])
     calls = [torch_call(layer, map_name, *arrays), pyconv_call(layer, map_name, *arrays, arguments.algorithm)]
     reference = torch_call(layer, map_name, *(array.double() for array in arrays))()
     errors = [relative_error(call(), reference) for call in calls]
     del reference
+    turned = channels_last(layer, arrays)
+    if turned:
+        calls.append(torch_call(layer, map_name, *turned))
     limit = (ERROR_LIMIT if arguments.algorithm == "auto" else ERROR_LIMIT_ON_REQUEST)[dtype]
     medians, spreads, samples = interleaved_medians(calls, arguments.seconds)
-    flop = layer.flop(network.batch)
+    bound, bound_by = bound_of(layer, network.batch, dtype, limits)
     return {
         "network": network.name, "layer": str(layer), "count": network.layers[layer], "batch": network.batch,
-        "map": map_name, "dtype": dtype, "flop": flop,
+        "map": map_name, "dtype": dtype, "flop": layer.flop(network.batch), "elements": layer.elements(network.batch),
         "torch_seconds": medians[0], "pyconv_seconds": medians[1], "ratio": medians[0] / medians[1],
+        "torch_channels_last_seconds": medians[2] if turned else None,
         "torch_quartiles": spreads[0], "pyconv_quartiles": spreads[1], "samples": samples,
-        "torch_peak": flop / medians[0] / peak[dtype], "pyconv_peak": flop / medians[1] / peak[dtype],
+        "bound_seconds": bound, "bound_by": bound_by, "share_of_bound": bound / medians[1],
         "torch_error": errors[0], "pyconv_error": errors[1],
         "right": errors[1] <= limit,
     }
 
 
-HEADING = f"{'layer':36} {'map':11} {'torch':>10} {'pyconv':>10} {'ratio':>6} {'% peak':>6} {'error':>8}"
+HEADING = (f"{'layer':36} {'map':11} {'torch cl':>10} {'torch':>10} {'pyconv':>10} {'ratio':>6} {'bound':>11} "
+           f"{'error':>8}")
 
 
 def row_text(row: dict) -> str:
     """One line of the table."""
     label = f"{row['layer']} ×{row['count']}" if row["count"] > 1 else row["layer"]
     mark = "" if row["right"] else " !"
-    return (f"{label:36} {row['map']:11} {duration(row['torch_seconds']):>10} {duration(row['pyconv_seconds']):>10} "
-            f"{row['ratio']:6.2f} {100 * row['pyconv_peak']:6.1f} {row['pyconv_error']:8.1e}{mark}")
+    turned = row["torch_channels_last_seconds"]
+    times = (duration(time) if time else "" for time in (turned, row["torch_seconds"], row["pyconv_seconds"]))
+    bound = f"{100 * row['share_of_bound']:.0f}% {row['bound_by'][:5]}"
+    return (f"{label:36} {row['map']:11} {' '.join(f'{time:>10}' for time in times)} {row['ratio']:6.2f} {bound:>11} "
+            f"{row['pyconv_error']:8.1e}{mark}")
 
 
 def duration(seconds: float) -> str:
@@ -247,7 +287,7 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
-def run_rows(arguments, peak: dict[str, float]) -> list[dict]:
+def run_rows(arguments, limits: dict[str, float]) -> list[dict]:
     """Time every row, printing each as it comes."""
     work = [
         (NETWORKS[key], layer, map_name, dtype)
@@ -264,7 +304,7 @@ def run_rows(arguments, peak: dict[str, float]) -> list[dict]:
             if shown != (network, dtype):
                 shown = (network, dtype)
                 say(f"\n{network.name}, {dtype}\n{HEADING}")
-            rows.append(time_row(network, layer, map_name, dtype, arguments, peak))
+            rows.append(time_row(network, layer, map_name, dtype, arguments, limits))
             say(row_text(rows[-1]) if tqdm else f"{row_text(rows[-1])}  [{number}/{len(work)}]")
             if bar:
                 bar.update()
@@ -276,6 +316,10 @@ def summarise(rows: list[dict]) -> list[dict]:
     groups: dict[tuple, list[dict]] = {}
     for row in rows:
         groups.setdefault((row["network"], row["dtype"], row["map"]), []).append(row)
+    if len({row["network"] for row in rows}) > 1:
+        distinct = {(row["layer"], row["batch"], row["dtype"], row["map"]): row for row in rows}
+        for (_, _, dtype, map_name), row in distinct.items():
+            groups.setdefault(("all", dtype, map_name), []).append(row)
     return [
         {
             "network": network, "dtype": dtype, "map": map_name,
@@ -286,6 +330,7 @@ def summarise(rows: list[dict]) -> list[dict]:
             "ratio_of_total_time": sum(row["count"] * row["torch_seconds"] for row in group)
             / sum(row["count"] * row["pyconv_seconds"] for row in group),
             "least": min(row["ratio"] for row in group),
+            "geometric_mean_of_bound": statistics.geometric_mean(row["share_of_bound"] for row in group),
         }
         for (network, dtype, map_name), group in groups.items()
     ]
@@ -293,11 +338,13 @@ def summarise(rows: list[dict]) -> list[dict]:
 
 def summary_text(summary: list[dict]) -> str:
     """The means as a table."""
-    lines = [f"{'torch / pyconv':44} {'distinct layers':>15} {'all layers':>10} {'total time':>10} {'least':>6}"]
+    lines = [f"{'torch / pyconv':44} {'distinct layers':>15} {'all layers':>10} {'total time':>10} {'least':>6} "
+             f"{'bound':>6}"]
     for entry in summary:
         lines.append(f"{entry['network']:28} {entry['dtype']} {entry['map']:11}"
                      f"{entry['geometric_mean']:12.2f} {entry['geometric_mean_by_count']:10.2f} "
-                     f"{entry['ratio_of_total_time']:10.2f} {entry['least']:6.2f}")
+                     f"{entry['ratio_of_total_time']:10.2f} {entry['least']:6.2f} "
+                     f"{100 * entry['geometric_mean_of_bound']:5.0f}%")
     return "\n".join(lines)
 
 
@@ -315,7 +362,7 @@ def processor_name() -> str:
     return platform.processor()
 
 
-def describe(arguments, peak: dict[str, float]) -> dict:
+def describe(arguments, limits: dict[str, float]) -> dict:
     """What the numbers depend on."""
     configuration = io.StringIO()
     with contextlib.redirect_stdout(configuration):
@@ -335,23 +382,23 @@ def describe(arguments, peak: dict[str, float]) -> dict:
             **{module.__name__: module.__version__ for module in (pyconv, numpy, torch)},
         },
         "configuration": configuration.getvalue().splitlines(),
-        "peak_flop_per_second": peak,
+        "limits": limits,
     }
 
 
 def main() -> None:
     """Measure, print, write."""
     arguments = parse_arguments()
-    peak = measured_peak(arguments.threads)
+    limits = measured_limits(arguments.threads)
     torch.set_num_threads(arguments.threads)
     pyconv.set_num_threads(arguments.threads)
-    record = describe(arguments, peak)
-    rates = ", ".join(f"{rate / 1e9:.0f} GFLOP/s {name}" for name, rate in peak.items())
-    print(f"{record['machine']['processor']}, {arguments.threads} threads; peak {rates}")
+    record = describe(arguments, limits)
+    rates = [f"{limits[name] / 1e9:.0f} GFLOP/s {name}" for name in DTYPES] + [f"{limits['bandwidth'] / 1e9:.0f} GB/s"]
+    print(f"{record['machine']['processor']}, {arguments.threads} threads; {', '.join(rates)}")
     with torch.no_grad():
-        record["rows"] = run_rows(arguments, peak)
+        record["rows"] = run_rows(arguments, limits)
     record["summary"] = summarise(record["rows"])
-    record["peak_flop_per_second_after"] = measured_peak(arguments.threads)
+    record["limits_after"] = measured_limits(arguments.threads)
     print(f"\n{summary_text(record['summary'])}")
     if arguments.output is not None:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)

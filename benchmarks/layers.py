@@ -4,6 +4,7 @@ Each network is built block by block as its paper or torchvision does, equal lay
 often a layer occurs. Sizes are those of one training step on the usual images.
 """
 
+import math
 from collections import Counter
 from typing import NamedTuple
 
@@ -46,11 +47,22 @@ class Layer(NamedTuple):
         return tuple((n + 2 * self.padding - e) // self.stride + 1 for n, e in zip(self.size, extents))
 
     def flop(self, batch: int) -> int:
-        """Multiplications and additions of each of the three maps, products with padding included."""
-        positions = self.size if self.transposed else self.output_size
-        total = 2 * batch
-        for factor in (*self.weight_shape, *positions):
-            total *= factor
+        """Multiplications and additions of each of the three maps; products with padding are not counted."""
+        total = 2 * batch * self.in_channels * self.out_channels // self.groups
+        for inner, outer, taps in zip(self.size, self.output_size, self.kernel):
+            if self.transposed:  # forward of the other direction
+                inner, outer = outer, inner
+            total *= sum(
+                0 <= position * self.stride - self.padding + tap * self.dilation < inner
+                for position in range(outer) for tap in range(taps)
+            )
+        return total
+
+    def elements(self, batch: int) -> int:
+        """Numbers in input, weight and output together: each map reads two of the three and writes one."""
+        total = math.prod(self.weight_shape)
+        for channels, size in ((self.in_channels, self.size), (self.out_channels, self.output_size)):
+            total += batch * channels * math.prod(size)
         return total
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ def draw_panel(panel, record: dict, map_name: str, places: dict[tuple[str, str |
                           s=22, label=dtype, zorder=3, **style)
     means: dict[str, list[str]] = {}
     for entry in record["summary"]:
-        if entry["map"] == map_name:
+        if entry["map"] == map_name and (entry["network"], None) in places:
             means.setdefault(entry["network"], []).append(f"{entry['dtype']} {entry['geometric_mean']:.2f}")
     for network, texts in means.items():
         here = places[network, None]

@@ -9,6 +9,7 @@ from numpy import ndarray
 
 from pyconv._backend import Array
 from pyconv._integers import Shape
+from pyconv._memory import empty
 
 ALGORITHMS = ("auto", "gemm", "winograd")
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -115,7 +116,7 @@ def ready(array: Array, dtype: DType) -> Array:
 
 def writing_place(out: Any, shape: Shape, dtype: DType) -> Array:
     """Where a backend writes: `out` itself where it can, else a new array."""
-    return np.asarray(out) if out is not None and is_ready(out, dtype) else np.empty(shape, dtype)
+    return np.asarray(out) if out is not None and is_ready(out, dtype) else empty(shape, dtype)
 
 
 def _overlaps_itself(array: Array) -> bool:

@@ -10,7 +10,7 @@ from itertools import product
 from math import inf, prod
 from typing import NamedTuple
 
-from pyconv._pieces import Piece, Triple, of_frequency, winograd
+from pyconv._pieces import Axis, Piece, Triple, of_frequency, winograd
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
 
@@ -21,6 +21,7 @@ PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
+CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as many as leave UNITS of work
 UNITS = 16  # of work that grad_weight is cut into where its result is small
 WORK = 1 << 18  # products that make a task worth its handling
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
@@ -30,9 +31,14 @@ LEAST_BOX = 1 << 15  # below which it takes several samples
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
+UNROLLED_LOSES = 1.1  # the same for unrolled cells
 WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algorithm sums at a time
 WINOGRAD_ROOM = 14 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
 TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
+BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
+CELL_COST, CELL_COST_OF_PAGE = 3, 10  # operations of reading a line of cells that are broadcast, in L2 and in new pages
+PAGES = 1 << 18  # bytes of pages that the processor finds quickly
+STORE_COST = 16  # operations of turning and storing a vector of results
 ALL = 7  # all axes share their streams
 
 
@@ -46,7 +52,8 @@ class Tile(NamedTuple):
 
 
 # the ways of kernels.h
-GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT, GATHER_WINOGRAD, CORRELATE_WINOGRAD = range(7)
+(GATHER, GATHER_FLAT, GATHER_BROADCAST, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT,
+ GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(9)
 
 
 class Blocking(NamedTuple):
@@ -101,6 +108,14 @@ def _splits(blocks: int, units: int) -> int:
     return max(1, min(blocks, -(-UNITS // units)))
 
 
+def _is_flat(piece: Piece, block: Block) -> bool:
+    """Whether the positions of a block are one row of source, without padding, under one tap: it needs no unrolling."""
+    *others, x = piece.axes
+    return block[0] == 1 and not piece.turned and all(
+        (axis.positions, axis.size, axis.offset, axis.taps) == (1, 1, 0, 1) for axis in others) and (
+        (x.positions, x.step, x.offset, x.taps) == (x.size, 1, 0, 1))
+
+
 def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
     """Vector operations of all blocks: products, unrolling, storing, and a fixed cost a block."""
     samples, extent, shared = block
@@ -112,6 +127,8 @@ def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
     gaps = at_once != prod(extent) * samples
     weights = 3 * taps * rows / tile.lanes  # they come from beyond L2
     unrolled, stored = 2 * size / tile.lanes + 3 * runs * streams, 3 * runs * gaps * rows
+    if _is_flat(piece, block):
+        unrolled = 0
     return _blocks(piece, block) * (products + weights + unrolled + stored + 40)
 
 
@@ -182,13 +199,66 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
     return min(groups, max(1, min(most, blocks * groups // TASKS)))
 
 
+def _met(axis: Axis) -> tuple[int, int]:
+    """How many taps have a cell, summed over the positions of an axis, and over its stretches of equal taps."""
+    ends = [(x.start, x.start + x.lattice * x.positions) for x in (axis.clipped(tap) for tap in range(axis.taps))]
+    starts = {axis.start, *(end for pair in ends for end in pair)} - {axis.start + axis.lattice * axis.positions}
+    return (sum(end - start for start, end in ends) // axis.lattice,
+            sum(start <= at < end for at in starts for start, end in ends))
+
+
+def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
+    """The cheapest blocks for cells that are broadcast, and their cost: as `_cost`, of all channels."""
+    count, taps = tuple(axis.positions for axis in piece.axes), tuple(axis.taps for axis in piece.axes)
+    met, of_stretches = zip(*(_met(axis) for axis in piece.axes))
+    pages = channels * piece.source.channel * tile.itemsize > PAGES
+    cell = (CELL_COST_OF_PAGE if pages else CELL_COST) / tile.rows / taps[2]
+
+    def options() -> Iterator[tuple[int, int, Triple]]:
+        for most in (tile.vectors * tile.lanes, *ROW_BLOCKS):
+            rows = min(piece.rows, _up(_even(piece.rows, most), tile.lanes))
+            for positions in (32, 64, 128, 256, 512, 1024, 2048):
+                if positions * rows * tile.itemsize > 2 * RESULTS and positions > 32:
+                    break
+                for extent, _ in _candidates(count, positions, tile.lanes):
+                    most_samples = max(1, positions // prod(extent)) if extent == count else 1
+                    for samples in {min(piece.batch, most_samples), _even(piece.batch, most_samples)}:
+                        yield rows, samples, extent
+
+    def cost(option: tuple[int, int, Triple]) -> float:
+        rows, samples, extent = option
+        tasks = -(-piece.rows // rows) * _blocks(piece, (samples, extent, 0)) * groups
+        vectors = -(-piece.rows // rows) * -(-rows // tile.lanes)
+        panels = -(-piece.rows // rows) * -(-rows // tile.lanes // tile.vectors)
+        boxes = -(-piece.batch // samples) * prod(
+            total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
+        products = piece.batch * prod(met) * (vectors + cell * panels) + BOX_COST * boxes * panels
+        stored = STORE_COST * piece.batch * prod(count) * vectors
+        return (piece.channels * products + stored + 300 * tasks) * max(1, TASKS / tasks)
+
+    best = min(options(), key=cost)
+    rows, samples, extent = best
+    return cost(best), Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)
+
+
 def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
-    """For forward and grad_input."""
+    """For forward and grad_input. Matrix products and broadcast cells sum in the same order: the batch may decide."""
     direct = _direct(piece, groups, tile, DIRECT_WEIGHTS)
     if direct:
         return direct
+    taps = prod(axis.taps for axis in piece.axes)
+    channels = _even(piece.channels, min(128, DEPTH // max(1, taps)))
+    cost, blocking = _unrolled(piece, groups, channels, tile)
+    if taps and not piece.turned and channels and all(axis.positions for axis in piece.axes):
+        other_cost, other = _broadcast(piece, groups, channels, tile)
+        if other_cost < UNROLLED_LOSES * cost:
+            return other
+    return blocking
+
+
+def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
+    """The cheapest blocks for matrix products of unrolled cells, and their cost."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
-    channels = _even(piece.channels, min(128, DEPTH // taps))
     total = prod(axis.positions for axis in piece.axes) * piece.batch
     width = tile.lanes * tile.vectors
 
@@ -207,13 +277,15 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
 
     def cost(option: tuple[int, Block, int]) -> float:
         rows, block, tasks = option
-        return -(-piece.rows // rows) * _cost(piece, block, rows, tile) * max(1, TASKS / tasks)
+        return piece.channels * -(-piece.rows // rows) * _cost(piece, block, rows, tile) * max(1, TASKS / tasks)
 
-    rows, block, tasks = min(options(), key=cost)
+    best = min(options(), key=cost)
+    rows, block, tasks = best
     if tasks < TASKS:
         rows = min(rows, max(4 * tile.rows, _up(piece.rows * tasks // TASKS, tile.rows)))
     together = _together(piece, groups, _blocks(piece, block), block, rows, channels, tile)
-    return Blocking(GATHER, *block, channels, rows, groups=together)
+    way = GATHER_FLAT if together == 1 and _is_flat(piece, block) else GATHER
+    return cost(best), Blocking(way, *block, channels, rows, groups=together)
 
 
 def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
@@ -321,9 +393,9 @@ def name_of(piece: Piece, blocking: Blocking) -> str:
 def _tiling_pays(piece: Piece) -> bool:
     """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
     one, frequencies = of_frequency(piece), _frequencies(piece)
-    tiles, positions = (prod(axis.positions for axis in x.axes) for x in (one, piece))
-    products = [tiles * frequencies, positions * prod(axis.taps for axis in piece.axes[1:])]
-    tiled, direct = (n * piece.rows * piece.channels * piece.axes[0].taps for n in products)
+    tiles = prod(axis.positions for axis in one.axes)
+    tiled = frequencies * tiles * piece.rows * piece.channels * piece.axes[0].taps
+    direct = prod(_met(axis)[0] for axis in piece.axes) * piece.rows * piece.channels
     transforms = TRANSFORM * frequencies * tiles * (piece.channels * -(-piece.rows // 128) + piece.rows)
     return tiled + transforms < 0.9 * direct
 
@@ -345,19 +417,24 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
         blocks = _blocks(piece, (direct.samples, direct.extent, 0))
         splits = _splits(blocks, -(-groups // direct.groups))
         return direct._replace(way=CORRELATE_DIRECT, splits=splits)
-    columns = piece.rows
+    if piece.rows < tile.lanes // 2:
+        return _correlate_few(piece, groups, tile)
+    taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
+    channels, columns = _correlated(piece, taps, tile)
+    units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
+    most = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, prod(count) * piece.batch * units // UNITS))
+    options = [(samples, extent, 0) for extent, _ in _candidates(count, most, tile.lanes)
+               for samples in ({1, _even(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})
+               if samples * prod(extent) <= 1.5 * most]
+    block = min(options, key=lambda block: _blocks(piece, block))
+    return Blocking(CORRELATE, *block, channels, columns, _splits(_blocks(piece, block), units))
+
+
+def _correlate_few(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """The same for few output channels: inner products along the positions."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
-    few = columns < tile.lanes // 2
-    channels, column_block = _even(piece.channels, CORRELATE_ROWS // taps), columns
-    if not few:
-        channels, column_block = _correlated(piece, taps, tile)
-    positions = (128 if few else 16) * tile.lanes
-    samples, extent, shared = _fitting(piece, positions, column_block / tile.lanes, channels, tile)
-    blocks = _blocks(piece, (samples, extent, shared))
-    units = groups * -(-columns // column_block) * -(-piece.channels // channels)
-    splits = _splits(blocks, units)
-    together = 1
-    if few:
-        together = _together(piece, groups, 1, (samples, extent, shared), column_block, channels, tile)
-    way = CORRELATE_FEW if few else CORRELATE
-    return Blocking(way, samples, extent, shared, channels, column_block, splits, together)
+    channels = _even(piece.channels, CORRELATE_ROWS // taps)
+    block = _fitting(piece, 128 * tile.lanes, piece.rows / tile.lanes, channels, tile)
+    splits = _splits(_blocks(piece, block), groups * -(-piece.channels // channels))
+    together = _together(piece, groups, 1, block, piece.rows, channels, tile)
+    return Blocking(CORRELATE_FEW, *block, channels, piece.rows, splits, together)

@@ -145,7 +145,7 @@ cdef class Plan:
         step.depth_channels, step.depth_blocks = blocking.channels, max(1, _parts(piece.channels, blocking.channels))
         step.batch = piece.batch
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
-        step.in_place = blocking.way == _blocking.GATHER and step.group_block == 1 and not piece.turned and (
+        step.in_place = blocking.way in (_blocking.GATHER, _blocking.GATHER_FLAT) and step.group_block == 1 and not piece.turned and (
             piece.axes[0].positions == piece.axes[1].positions == piece.target.axes[2] == 1) and (
             all(taps == 1 for taps, _ in piece.row_taps))
         self._divide(step, blocking)
@@ -222,7 +222,7 @@ cdef class Plan:
         """The scratch, or where that was given but is too small for this plan, the least that is not."""
         if scratch is None or scratch.size >= self.scratch_minimum:
             return scratch
-        return np.empty(self.scratch_minimum, self.dtype)
+        return empty(self.scratch_minimum, self.dtype)
 
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
@@ -242,7 +242,7 @@ cdef class Plan:
         call.threads = _worth(_process_threads if threads is None else threads, self.most_tasks,
                               self.products)
         if scratch is None:
-            scratch = np.empty(self.own_scratch(call.threads), self.dtype)
+            scratch = empty(self.own_scratch(call.threads), self.dtype)
         call.place(_data(scratch), scratch.size)
         # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
         # shows in the (smaller) result unless that is added to

@@ -10,7 +10,9 @@
 #include "tile.h"
 #include "plain.h"
 #include "store.h"
+#include "flat.h"
 #include "turn.h"
+#include "broadcast.h"
 #include "direct.h"
 #include "winograd.h"
 
@@ -18,8 +20,12 @@ const kernels_t NAME(kernels) = {
     LEVEL, sizeof(REAL), LANES, ROWS, WIDEST,
     {
         [GATHER] = {NAME(layout), NAME(offsets), NAME(unroll), NAME(pack), NAME(multiply), NAME(store)},
-        [CORRELATE] = {NAME(layout_turned), NAME(offsets), NAME(unroll), NAME(turn), NAME(correlate),
-                       NAME(store_weight)},
+        [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack), NAME(multiply_flat),
+                         NAME(store)},
+        [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),
+                              NAME(pack_broadcast), NAME(multiply_broadcast), NAME(store_broadcast)},
+        [CORRELATE] = {NAME(layout_correlate), NAME(offsets_broadcast), NAME(unroll_broadcast), NAME(turn),
+                       NAME(correlate), NAME(store_weight)},
         [CORRELATE_FEW] = {NAME(layout_few), NAME(offsets), NAME(unroll), NAME(compact), NAME(dot),
                            NAME(store_weight)},
         [GATHER_DIRECT] = {NAME(layout_direct), NAME(offsets_direct), NAME(unroll_direct), NAME(pack_direct),

@@ -250,7 +250,7 @@ static NAME(direct_function) NAME(direct_rows)(const axis_t *x)
     return NAME(direct_1x1);
 }
 
-static void NAME(multiply_direct)(const work_t *work, const void *panel, const index_t *offset, const void *scratch,
+static void NAME(multiply_direct)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                   void *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;
@@ -385,7 +385,7 @@ static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, 
 }
 
 /* result[row][k][lane] (+)= the products of a block */
-static void NAME(correlate_direct)(const work_t *work, const void *turned, const index_t *offset, const void *scratch,
+static void NAME(correlate_direct)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
                                    void *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;

@@ -76,8 +76,8 @@ typedef struct {
     void (*unroll)(const work_t *, const void *source, const void *begin, const void *limit, void *scratch);
     /* panel <- the part's rows of other */
     void (*pack)(const work_t *, const void *other, void *panel);
-    /* result (+)= panel . scratch, summed over channels and taps, in grad_weight over positions */
-    void (*multiply)(const work_t *, const void *panel, const index_t *offset, const void *scratch, void *result,
+    /* result (+)= panel . scratch, summed over channels and taps, in grad_weight over positions; may change scratch */
+    void (*multiply)(const work_t *, const void *panel, const index_t *offset, void *scratch, void *result,
                      int accumulate);
     /* out <- result (+ bias of target's channels) (+ out); may change result. doubtful[sample] is set where Winograd's
        result is not finite, for the definition's may be. */
@@ -85,7 +85,8 @@ typedef struct {
 } way_t;
 
 enum {
-    GATHER, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT, GATHER_WINOGRAD, CORRELATE_WINOGRAD, WAYS
+    GATHER, GATHER_FLAT, GATHER_BROADCAST, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, CORRELATE_DIRECT,
+    GATHER_WINOGRAD, CORRELATE_WINOGRAD, WAYS
 };
 
 /* The kernels of one (real type, instruction set). */

@@ -110,9 +110,18 @@ static inline index_t NAME(wide)(int tall, index_t left)
     return left <= most_here ? left : left < 2 * most_here ? (left + 1) / 2 : most_here;
 }
 
+/* Ask for a share of the cells that the next tile reads, where they come from beyond L2: vectors from `at` on. */
+static inline void NAME(fetch_ahead)(const REAL *at, const index_t *offset, index_t depth, index_t vectors)
+{
+    for (index_t k = 0; k < depth; k++)
+        for (index_t i = 0; i < vectors * LANES; i += 64 / (index_t)sizeof(REAL))
+            __builtin_prefetch(at + offset[k] + i);
+}
+
 /* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. */
-static void NAME(multiply_one)(index_t rows, index_t positions, index_t depth, const REAL *panel,
-                               const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate)
+static inline __attribute__((always_inline)) void NAME(multiply_one)(
+    index_t rows, index_t positions, index_t depth, const REAL *panel, const index_t *offset, const REAL *scratch,
+    REAL *to, index_t pitch, int accumulate, const int ahead)
 {
     const index_t vectors = (positions + LANES - 1) / LANES;
     while (rows > 0) {
@@ -120,9 +129,13 @@ static void NAME(multiply_one)(index_t rows, index_t positions, index_t depth, c
         const index_t same = 1 << tall == ROWS ? rows >> tall : 1;
         for (index_t done = 0, wide; done < vectors; done += wide) {
             wide = NAME(wide)(tall, vectors - done);
-            for (index_t i = 0; i < same; i++)
+            for (index_t i = 0; i < same; i++) {
+                const index_t first = depth * i / same, last = depth * (i + 1) / same;
+                if (ahead)
+                    NAME(fetch_ahead)(scratch + (done + wide) * LANES, offset + first, last - first, wide);
                 NAME(tiles)[tall][wide - 1][0](depth, panel + i * (depth << tall), offset, scratch + done * LANES, 0,
                                                to + i * (pitch << tall) + done * LANES, pitch, accumulate);
+            }
         }
         panel += same * (depth << tall);
         to += same * (pitch << tall);
@@ -131,7 +144,7 @@ static void NAME(multiply_one)(index_t rows, index_t positions, index_t depth, c
 }
 
 /* Group after group. */
-static void NAME(multiply)(const work_t *work, const void *panels, const index_t *offset, const void *scratch,
+static void NAME(multiply)(const work_t *work, const void *panels, const index_t *offset, void *scratch,
                            void *result, int accumulate)
 {
     const part_t *part = &work->part;
@@ -140,7 +153,7 @@ static void NAME(multiply)(const work_t *work, const void *panels, const index_t
         NAME(multiply_one)(part->rows, work->layout.positions, depth,
                            (const REAL *)panels + group * part->rows * depth, offset,
                            (const REAL *)scratch + group * work->layout.set,
-                           (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate);
+                           (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate, 0);
 }
 
 /* Vectors of the next panel of turned columns: as `wide` for the tallest tile. */
@@ -164,13 +177,6 @@ static void NAME(correlate_one)(index_t rows, index_t columns, index_t positions
         }
         panel += wide * LANES * positions;
     }
-}
-
-static void NAME(correlate)(const work_t *work, const void *turned, const index_t *offset, const void *scratch,
-                            void *result, int accumulate)
-{
-    NAME(correlate_one)(NAME(depth)(work), work->part.rows, work->layout.positions, turned, offset, scratch, result,
-                        work->layout.pitch, accumulate);
 }
 
 /* R rows by C columns of inner products along the positions: vectors of partial sums, added up at the end in a fixed
@@ -237,7 +243,7 @@ static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, cons
     }
 }
 
-static void NAME(dot)(const work_t *work, const void *compact, const index_t *offset, const void *scratch,
+static void NAME(dot)(const work_t *work, const void *compact, const index_t *offset, void *scratch,
                       void *result, int accumulate)
 {
     const part_t *part = &work->part;

@@ -74,7 +74,7 @@ static void NAME(pack_winograd)(const work_t *work, const void *weight, void *pa
     NAME(transform_weight)(work->piece, weight, work->part.row, work->part.rows, work->part.channels, panel);
 }
 
-static void NAME(multiply_winograd)(const work_t *work, const void *panel, const index_t *offset, const void *scratch,
+static void NAME(multiply_winograd)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                     void *result, int accumulate)
 {
     piece_t piece;
@@ -84,7 +84,7 @@ static void NAME(multiply_winograd)(const work_t *work, const void *panel, const
     for (index_t f = 0; f < NAME(frequencies)(work); f++)
         NAME(multiply_one)(rows, layout->positions, depth, (const REAL *)panel + f * rows * depth, offset,
                            (const REAL *)scratch + f * layout->set,
-                           (REAL *)result + f * (rows * layout->pitch + APART), layout->pitch, accumulate);
+                           (REAL *)result + f * (rows * layout->pitch + APART), layout->pitch, accumulate, 0);
 }
 
 static void NAME(store_winograd)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
@@ -103,7 +103,7 @@ static void NAME(turn_winograd)(const work_t *work, const void *target, void *tu
 }
 
 static void NAME(correlate_winograd)(const work_t *work, const void *turned, const index_t *offset,
-                                     const void *scratch, void *result, int accumulate)
+                                     void *scratch, void *result, int accumulate)
 {
     piece_t piece;
     const work_t one = NAME(of_frequency)(work, &piece);

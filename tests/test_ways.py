@@ -1,0 +1,87 @@
+"""The ways of forward and grad_input by register tiles, each on every problem: cells unrolled, and cells broadcast.
+
+Which of the two is taken follows from what is expected to take less time, in a batch of that size: so they must agree to
+the bit. The other ways are forced in their own files or by the problems themselves.
+"""
+import numpy as np
+import pytest
+
+import calls
+import test_nonfinite as nonfinite
+from calls import assert_equal, assert_same_bits
+from problems import PROBLEMS, VARIED, P, maps
+from pyconv import _blocking, _pieces
+from pyconv._backend import cpu
+from pyconv._geometry import convolved
+
+UNROLLED, BROADCAST = 0, np.inf
+TILES = [_blocking.Tile(4, 16, 8, 3), _blocking.Tile(8, 2, 4, 2)]
+MORE = [
+    P('a patch', (64, 64), (16, 16), (3, 50), stride=16, batch=3),
+    P('a kernel with far taps', (28, 28), (3, 3), (20, 70), padding=12, dilation=12, batch=2),
+    P('few positions of many channels', (7, 7), (3, 3), (150, 100), padding=1, batch=4),
+    P('one long row', (1, 900), (1, 1), (40, 30), batch=2),
+    P('one row in groups', (30, 32), (1, 1), (66, 99), groups=3, batch=2),
+    P('planes of two', (2, 7, 7), (3, 3, 3), (33, 17), padding=1, batch=3),
+]
+every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE, ids=str)
+
+
+@pytest.fixture
+def force(monkeypatch):
+    """Decide the comparison of the two."""
+    def decide(factor):
+        monkeypatch.setattr(_blocking, 'UNROLLED_LOSES', factor)
+        cpu.plan.cache_clear()
+    yield decide
+    cpu.plan.cache_clear()
+
+
+def ways(problem, tile):
+    """How forward and grad_input of the problem are worked on."""
+    geometry = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
+                         *problem.keywords.values())[0]
+    return {_blocking.choose(name, piece, geometry.groups, tile, 'gemm')[1].way
+            for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, geometry)}
+
+
+@pytest.mark.parametrize('tile', TILES, ids=str)
+def test_many_problems_take_either(force, tile):
+    """Else the rest of this file would say nothing."""
+    force(UNROLLED)
+    taken = [way for problem in PROBLEMS + MORE for way in ways(problem, tile)]
+    assert taken.count(_blocking.GATHER) >= 100 and taken.count(_blocking.GATHER_FLAT) >= 3
+    assert _blocking.GATHER_BROADCAST not in taken
+    force(BROADCAST)
+    taken = [way for problem in PROBLEMS + MORE for way in ways(problem, tile)]
+    assert taken.count(_blocking.GATHER_BROADCAST) >= 100
+
+
+@every_problem
+@pytest.mark.parametrize('factor', [UNROLLED, BROADCAST])
+def test_exact_for_small_integers(force, factor, problem, dtype):
+    force(factor)
+    data = problem.integers(dtype)
+    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    with_bias = wanted.forward + calls.per_channel(data.b, problem.rank)
+    assert_equal(calls.forward(problem, data.x, data.w, data.b, algorithm='gemm'), with_bias, dtype)
+    assert_equal(calls.grad_input(problem, data.w, data.y, algorithm='gemm'), wanted.grad_input, dtype)
+
+
+@every_problem
+def test_the_same_bits(force, problem, dtype):
+    data = problem.floats(dtype)
+    answers = []
+    for factor in (UNROLLED, BROADCAST):
+        force(factor)
+        answers.append((calls.forward(problem, data.x, data.w, data.b, algorithm='gemm'),
+                        calls.grad_input(problem, data.w, data.y, algorithm='gemm')))
+    for one, other in zip(*answers):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('factor', [UNROLLED, BROADCAST])
+def test_not_finite(force, factor, problem):
+    force(factor)
+    nonfinite.test_in_one_operand(problem, (np.inf, np.nan))
