@@ -114,6 +114,14 @@ def ready(array: Array, dtype: DType) -> Array:
     return array if is_ready(array, dtype) else np.require(array, dtype, ["C", "A"])
 
 
+def channels_last(array: Array, rank: int, dtype: DType) -> Array | None:
+    """The view of an array with `rank` spatial axes that has the channels as its last axis, if it lies so in memory."""
+    if is_ready(array, dtype) or array.ndim <= rank:
+        return None
+    view = np.moveaxis(array, -rank - 1, -1)
+    return view if is_ready(view, dtype) else None
+
+
 def writing_place(out: Any, shape: Shape, dtype: DType) -> Array:
     """Where a backend writes: `out` itself where it can, else a new array."""
     return np.asarray(out) if out is not None and is_ready(out, dtype) else empty(shape, dtype)

@@ -25,6 +25,9 @@ class Plan(Protocol):
     def scratch_size(self, threads: int) -> int:
         """Elements of scratch that full speed wants."""
 
+    def enough(self, scratch: Array | None) -> Array | None:
+        """The scratch, or new one where it is too small for this plan."""
+
     def run(
         self, first: Array, second: Array, out: Array, bias: Array | None = None, scratch: Array | None = None,
         accumulate: bool = False, *, threads: int | None = None,

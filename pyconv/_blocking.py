@@ -10,7 +10,7 @@ from itertools import product
 from math import inf, prod
 from typing import NamedTuple
 
-from pyconv._pieces import Axis, Piece, Triple, of_frequency, winograd
+from pyconv._pieces import Axis, Piece, Strides, Triple, in_between, of_frequency, winograd
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
 
@@ -65,6 +65,12 @@ class Blocking(NamedTuple):
     rows: int
     splits: int = 1  # grad_weight: partial sums of a result
     groups: int = 1  # small groups that one task does at once
+    paired: bool = False  # with the next piece, whose positions lie between this one's
+
+
+def reads_last(way: int, operand: Strides) -> bool:
+    """Whether a way reads and writes an operand whose channels lie last as it is: a direct one wants groups of one."""
+    return way in (GATHER_BROADCAST, CORRELATE) or way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1
 
 
 def _even(total: int, most: int) -> int:
@@ -111,7 +117,7 @@ def _splits(blocks: int, units: int) -> int:
 def _is_flat(piece: Piece, block: Block) -> bool:
     """Whether the positions of a block are one row of source, without padding, under one tap: it needs no unrolling."""
     *others, x = piece.axes
-    return block[0] == 1 and not piece.turned and all(
+    return block[0] == 1 and piece.source.axes[2] == 1 and not piece.turned and all(
         (axis.positions, axis.size, axis.offset, axis.taps) == (1, 1, 0, 1) for axis in others) and (
         (x.positions, x.step, x.offset, x.taps) == (x.size, 1, 0, 1))
 
@@ -150,7 +156,7 @@ def _block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) ->
     return min(options, key=lambda option: _cost(piece, option, rows, tile))
 
 
-def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | None:
+def _direct(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = False) -> Blocking | None:
     """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
     depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
@@ -178,7 +184,7 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int) -> Blocking | N
     one = piece._replace(batch=1)
     best = min(fitting, key=cost)
     other = _cost(one, _block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True), piece.rows, tile)
-    if cost(best) > TILES_LOSE * groups * other * piece.channels:
+    if not always and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
     samples = min(piece.batch, max(1, LEAST_BOX // (vectors(best) * width)))
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
@@ -236,7 +242,7 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
         stored = STORE_COST * piece.batch * prod(count) * vectors
         return (piece.channels * products + stored + 300 * tasks) * max(1, TASKS / tasks)
 
-    best = min(options(), key=cost)
+    best = min(sorted(set(options())), key=cost)
     rows, samples, extent = best
     return cost(best), Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)
 
@@ -249,11 +255,13 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     taps = prod(axis.taps for axis in piece.axes)
     channels = _even(piece.channels, min(128, DEPTH // max(1, taps)))
     cost, blocking = _unrolled(piece, groups, channels, tile)
-    if taps and not piece.turned and channels and all(axis.positions for axis in piece.axes):
-        other_cost, other = _broadcast(piece, groups, channels, tile)
-        if other_cost < UNROLLED_LOSES * cost:
-            return other
-    return blocking
+    if not taps or piece.turned or not channels or not all(axis.positions for axis in piece.axes):
+        return blocking
+    other_cost, other = _broadcast(piece, groups, channels, tile)
+    if piece.source_last or piece.target_last:
+        few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
+        return blocking if few else other
+    return other if other_cost < UNROLLED_LOSES * cost else blocking
 
 
 def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
@@ -383,6 +391,24 @@ def choose(map: str, piece: Piece, groups: int, tile: Tile, algorithm: str) -> t
     return piece, (correlate_blocking if map == "grad_weight" else gather_blocking)(piece, groups, tile)
 
 
+def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[tuple[Piece, Blocking]]:
+    """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
+    chosen = [choose(map, piece, groups, tile, algorithm) for piece in pieces]
+    for i in range(len(chosen) - 1):
+        (first, blocking), (second, other) = chosen[i:i + 2]
+        if not in_between(first, second):
+            continue
+        if GATHER_DIRECT in (blocking.way, other.way):  # both, where that is possible
+            blocking, other = (_direct(piece, groups, tile, DIRECT_WEIGHTS, True) or block
+                               for piece, block in ((first, blocking), (second, other)))
+            chosen[i:i + 2] = (first, blocking), (second, other)
+        if blocking.way == other.way and blocking.way in (GATHER, GATHER_DIRECT):
+            chosen[i] = first, blocking._replace(paired=True)
+            chosen[i + 1] = second, other._replace(
+                samples=blocking.samples, extent=blocking.extent, rows=blocking.rows, groups=blocking.groups)
+    return chosen
+
+
 def name_of(piece: Piece, blocking: Blocking) -> str:
     """What a person calls the way."""
     if blocking.way in (GATHER_WINOGRAD, CORRELATE_WINOGRAD):
@@ -417,7 +443,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
         blocks = _blocks(piece, (direct.samples, direct.extent, 0))
         splits = _splits(blocks, -(-groups // direct.groups))
         return direct._replace(way=CORRELATE_DIRECT, splits=splits)
-    if piece.rows < tile.lanes // 2:
+    if piece.rows < tile.lanes // 2 and not (piece.source_last or piece.target_last):
         return _correlate_few(piece, groups, tile)
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     channels, columns = _correlated(piece, taps, tile)

@@ -86,16 +86,32 @@ cdef class Call:
             work.piece.weight_base + work.part.group * work.piece.weight_group
             + work.part.channel * work.piece.weight_channel)
 
-    cdef char *source_at(self, const work_t *work) noexcept nogil:
+    cdef char *source_at(self, const piece_t *piece, const part_t *part) noexcept nogil:
         """The part's first channel."""
         return self.source + self.plan.kernels.itemsize * (
-            work.piece.source_base + work.part.group * work.piece.source_group
-            + work.part.channel * work.piece.source_channel)
+            piece.source_base + part.group * piece.source_group + part.channel * piece.source_channel)
 
-    cdef char *target_at(self, const work_t *work) noexcept nogil:
+    cdef char *target_at(self, const piece_t *piece, const part_t *part) noexcept nogil:
         """Row 0 of the part's first group."""
-        return self.target + self.plan.kernels.itemsize * (
-            work.piece.target_base + work.part.group * work.piece.target_group)
+        return self.target + self.plan.kernels.itemsize * (piece.target_base + part.group * piece.target_group)
+
+    cdef char *turn_in(self, const step_t *step, desk_t *desk, int operand, char *data) noexcept nogil:
+        """The block's box of source (0) or target (1), whose channels lie last, as a patch that stands for it."""
+        cdef work_t whole = desk.work
+        whole.piece = &step.piece
+        return <char *>self.plan.kernels.turn_in(&whole, operand, data, desk.patch[operand], &desk.seen)
+
+    cdef void store(self, const step_t *step, desk_t *desk, char *bias, int accumulate) noexcept nogil:
+        """target (+)= the result of a gathering map."""
+        cdef char *target = self.target_at(&step.piece, &desk.work.part)
+        cdef work_t whole
+        if not step.turns[1]:
+            step.way.store(&desk.work, desk.result, bias, target, accumulate, self.doubtful)
+            return
+        step.way.store(&desk.work, desk.result, bias, self.turn_in(step, desk, 1, NULL), False, self.doubtful)
+        whole = desk.work
+        whole.piece = &step.piece
+        self.plan.kernels.turn_out(&whole, desk.patch[1], target, accumulate)
 
     cdef void gather_any(self, int wave, index_t task, int thread) noexcept nogil:
         """Task number `task` of a wave: of which step?"""
@@ -109,33 +125,76 @@ cdef class Call:
 
     cdef void gather_task(self, step_t *step, index_t task, int thread) noexcept nogil:
         """One block of positions, one part of the rows and groups: the sum over all channels, then the store."""
-        cdef const way_t *way = step.way
-        cdef desk_t desk
-        cdef work_t *work = &desk.work
+        cdef desk_t desk, other
         cdef block_t block
         cdef char *bias = NULL
-        cdef index_t parts = step.row_blocks * step.group_blocks, depth
+        cdef index_t parts = step.row_blocks * step.group_blocks
+        cdef bint in_place
         self.sit(step, thread, &desk)
-        cdef char *panel = desk.panel
         _decode(step, task // parts, &block)
-        cdef bint in_place = step.in_place and not self.accumulate and not step.accumulate and (
-            block.samples == 1 and block.extent[2] % self.plan.kernels.lanes == 0)
+        if step.paired:
+            other = desk
+            other.work.piece, other.result = &step[1].piece, desk.part
+        in_place = self.gather_block(step, task % parts, &block, &desk)
+        if self.bias != NULL and not step.accumulate:
+            bias = self.bias + self.plan.kernels.itemsize * desk.work.part.group * step.biases
+        if step.paired:
+            block.shared = step[1].block.shared
+            block.extent[2] = min(block.extent[2], step[1].count[2] - block.start[2])
+            if block.extent[2] > 0:
+                self.gather_block(&step[1], task % parts, &block, &other)
+            else:
+                other.work.block = block
+            self.store_both(step, &desk, &other, bias)
+        elif bias != NULL or not in_place:
+            self.store(step, &desk, bias, self.accumulate or step.accumulate)
+
+    cdef void store_both(self, const step_t *step, desk_t *desk, const desk_t *other, char *bias) noexcept nogil:
+        """target (+)= the results of two steps, as of one block without gaps."""
+        cdef work_t whole = desk.work
+        whole.piece = &step.whole
+        whole.block.start[2], whole.block.shared = 2 * desk.work.block.start[2], 0
+        whole.block.extent[2] = desk.work.block.extent[2] + other.work.block.extent[2]
+        step.way.layout(&whole)
+        self.plan.kernels.interleave(&desk.work, desk.result, &other.work, other.result, &whole, desk.interleaved,
+                                     step.direct)
+        step.way.store(&whole, desk.interleaved, bias, self.target_at(&step.piece, &whole.part), self.accumulate,
+                       self.doubtful)
+
+    cdef bint gather_block(self, const step_t *step, index_t share, const block_t *block, desk_t *desk) noexcept nogil:
+        """The results of one block for a part of the rows and groups: the sum over all channels; whether in place."""
+        cdef const way_t *way = step.way
+        cdef work_t *work = &desk.work
+        cdef index_t parts = step.row_blocks * step.group_blocks, depth
+        cdef char *panel = desk.panel
+        cdef bint in_place = False
         for depth in range(step.depth_blocks):
-            _part(step, depth * parts + task % parts, &work.part)
-            self.unroll(step, &block, &desk)
+            _part(step, depth * parts + share, &work.part)
+            self.unroll(step, block, desk)
+            in_place = step.in_place and not (self.accumulate or step.accumulate) and self.is_run(&step.piece, work)
             if in_place:
-                work.layout.pitch = step.piece.target_channel
-                desk.result = self.target_at(work) + self.plan.kernels.itemsize * (
-                    work.part.row * work.layout.pitch + block.sample * step.piece.target_batch + block.start[2])
+                work.layout.pitch, work.layout.cell = step.piece.target_channel, step.piece.target_stride[2]
+                desk.result = self.target_at(&step.piece, &work.part) + self.plan.kernels.itemsize * (
+                    work.part.row * step.piece.target_channel + block.sample * step.piece.target_batch
+                    + block.start[0] * step.piece.target_stride[0] + block.start[1] * step.piece.target_stride[1]
+                    + block.start[2] * step.piece.target_stride[2])
             if self.has_shared and step.packs > 0:
-                panel = self.panel_at(step, depth * parts + task % parts)
+                panel = self.panel_at(step, depth * parts + share)
             else:
                 way.pack(work, self.weight_at(work), panel)
             way.multiply(work, panel, desk.offset, desk.scratch, desk.result, depth > 0)
-        if self.bias != NULL and not step.accumulate:
-            bias = self.bias + self.plan.kernels.itemsize * work.part.group * step.biases
-        if bias != NULL or not in_place:
-            way.store(work, desk.result, bias, self.target_at(work), self.accumulate or step.accumulate, self.doubtful)
+        return in_place
+
+    cdef bint is_run(self, const piece_t *piece, const work_t *work) noexcept nogil:
+        """Whether the results of a block lie in target as in the block's arrays, in whole vectors."""
+        cdef index_t plane = work.block.extent[1] * work.block.extent[2], along = work.layout.positions
+        cdef index_t x = piece.target_stride[2]
+        if work.layout.cell > 0:
+            along = work.part.rows
+        return work.block.samples == 1 and work.layout.positions == work.block.extent[0] * plane and (
+            along % self.plan.kernels.lanes == 0) and (
+            work.block.extent[0] == 1 or plane * x == piece.target_stride[0]) and (
+            work.block.extent[0] * work.block.extent[1] == 1 or work.block.extent[2] * x == piece.target_stride[1])
 
     cdef void sit(self, step_t *step, int thread, desk_t *desk) noexcept nogil:
         cdef index_t item = self.plan.kernels.itemsize
@@ -144,7 +203,15 @@ cdef class Call:
         desk.offset = <index_t *>(desk.panel + step.panel * item)
         desk.result = <char *>desk.offset + step.offsets * item
         desk.part = desk.result + step.result * item
+        desk.interleaved = desk.part + step.second * item
+        desk.patch[0] = desk.interleaved + step.interleaved * item
+        if not self.plan.gathers and step.splits > 1:
+            desk.patch[0] = desk.part + step.result * item
+        desk.patch[1] = desk.patch[0] + step.patch[0] * item
         desk.work.piece = &step.piece
+        if step.turns[0] or step.turns[1]:
+            desk.seen = step.piece
+            desk.work.piece = &desk.seen
         desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
 
     cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk) noexcept nogil:
@@ -159,7 +226,13 @@ cdef class Call:
         if not same:
             step.way.offsets(work, desk.offset)
             desk.channels = work.part.channels
-        step.way.unroll(work, self.source_at(work), self.source, self.source_end, desk.scratch)
+        cdef char *source = self.source_at(&step.piece, &work.part)
+        cdef index_t item = self.plan.kernels.itemsize
+        if step.turns[0]:
+            source = self.turn_in(step, desk, 0, source)
+            step.way.unroll(work, source, desk.patch[0], desk.patch[0] + step.patch[0] * item, desk.scratch)
+        else:
+            step.way.unroll(work, source, self.source, self.source_end, desk.scratch)
 
     cdef int correlate(self) except -1:
         cdef index_t task
@@ -215,6 +288,7 @@ cdef class Call:
         """result <- the sum over one split of the blocks of positions."""
         cdef work_t *work = &desk.work
         cdef block_t block
+        cdef char *target
         cdef index_t which, first = step.block_count * split // step.splits
         cdef index_t last = step.block_count * (split + 1) // step.splits
         if first == last:
@@ -226,5 +300,8 @@ cdef class Call:
                 return
             _decode(step, which, &block)
             self.unroll(step, &block, desk)
-            step.way.pack(work, self.target_at(work), desk.panel)
+            target = self.target_at(&step.piece, &work.part)
+            if step.turns[1]:
+                target = self.turn_in(step, desk, 1, target)
+            step.way.pack(work, target, desk.panel)
             step.way.multiply(work, desk.panel, desk.offset, desk.scratch, result, which > first)

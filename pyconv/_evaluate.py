@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyconv import _threads
-from pyconv._arguments import DType, check_out, flat_buffer, is_ready, ready, writing_place
+from pyconv._arguments import DType, channels_last, check_out, flat_buffer, is_ready, ready, writing_place
 from pyconv._backend import Array, cpu
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
@@ -64,35 +64,56 @@ def evaluate(
     """The results; None for None. `outs` are checked already; `named` are the operands."""
     if buffers is not NO_BUFFERS:
         named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
-    work = [result and _calls(geometry, dtype, result, named, buffers, algorithm) for result in results]
+    work = [result and _calls(geometry, dtype, result, out, named, buffers, algorithm)
+            for result, out in zip(results, outs)]
     return [
         None if result is None else _run(geometry, dtype, result, calls, out)
         for result, calls, out in zip(results, work, outs)
     ]
 
 
+def _laid(
+    geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any
+) -> tuple[Geometry, Array, Array]:
+    """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
+    rank = geometry.rank
+    read = channels_last(first, rank, dtype)
+    also = channels_last(second, rank, dtype) if map == "grad_weight" else None
+    written = None if out is None or map == "grad_weight" else channels_last(np.asarray(out), rank, dtype)
+    if read is None and also is None and written is None:
+        return geometry, first, second
+    x, y = {"forward": (read, written), "grad_input": (written, read), "grad_weight": (read, also)}[map]
+    geometry = geometry._replace(x_last=x is not None, y_last=y is not None)
+    return geometry, first if read is None else read, second if also is None else also
+
+
 def _calls(
-    geometry: Geometry, dtype: DType, result: Result, named: Named, buffers: Buffers, algorithm: str
+    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, buffers: Buffers, algorithm: str
 ) -> list[tuple[Any, Array, Array, Array | None]]:
     """(plan, first, second, scratch) of each term; a term over nothing at all adds nothing and has no plan."""
     calls = []
     for map, first, second in result.terms:
         if first.size and second.size and 0 not in result.shape:
-            plan = cpu.plan(map, geometry, dtype, algorithm)
+            laid, first, second = _laid(geometry, dtype, map, first, second, out)
+            plan = cpu.plan(map, laid, dtype, algorithm)
             scratch = None
             if buffers is not NO_BUFFERS:
                 name = "fgrad_input" if map == "grad_input" else "finput"
                 buffer = getattr(buffers, name)
                 if buffer is not None:
                     least = scratch_minimum(name, geometry, dtype, algorithm)
-                    scratch = flat_buffer(name, buffer, dtype, least, named)
+                    scratch = plan.enough(flat_buffer(name, buffer, dtype, least, named))
             calls.append((plan, first, second, scratch))
     return calls
 
 
 def _run(geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any) -> Any:
-    target = writing_place(out, result.shape, dtype)
     bias = None if result.bias is None else ready(result.bias, dtype)
+    target = None
+    if calls and out is not None and result.terms[0][0] != "grad_weight":
+        target = channels_last(np.asarray(out), geometry.rank, dtype)
+    if target is None:
+        target = writing_place(out, result.shape, dtype)
     if calls:
         threads = _threads.get_num_threads()
         accumulate = False

@@ -52,6 +52,8 @@ class Geometry(NamedTuple):
     dilation: Triple
     padding: Triple
     padding_mode: str = "zeros"
+    x_last: bool = False  # whether the channels of x lie last in memory
+    y_last: bool = False
 
 
 class _Settings(NamedTuple):

@@ -26,7 +26,7 @@ cdef extern from "_tiles/kernels.h" nogil:
     ctypedef struct part_t:
         index_t group, groups, row, rows, channel, channels
     ctypedef struct layout_t:
-        index_t positions, pitch
+        index_t positions, pitch, cell
         index_t scratch, panel, result, sums
     ctypedef struct work_t:
         const piece_t *piece
@@ -38,12 +38,17 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*offsets)(const work_t *, index_t *) noexcept nogil
         void (*unroll)(const work_t *, const void *, const void *, const void *, void *) noexcept nogil
         void (*pack)(const work_t *, const void *, void *) noexcept nogil
-        void (*multiply)(const work_t *, const void *, const index_t *, const void *, void *, int) noexcept nogil
+        void (*multiply)(const work_t *, const void *, const index_t *, void *, void *, int) noexcept nogil
         void (*store)(const work_t *, void *, const void *, void *, int, char *) noexcept nogil
     ctypedef struct kernels_t:
         const char *level
         int itemsize, lanes, rows, vectors
         way_t ways[1]
+        index_t (*patch)(const work_t *, int) noexcept nogil
+        void *(*turn_in)(const work_t *, int, const void *, void *, piece_t *) noexcept nogil
+        void (*turn_out)(const work_t *, void *, void *, int) noexcept nogil
+        void (*interleave)(const work_t *, const void *, const work_t *, const void *, const work_t *, void *,
+                           int) noexcept nogil
         void (*clear)(index_t, void *) noexcept nogil
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil

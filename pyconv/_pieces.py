@@ -92,6 +92,16 @@ class Piece(NamedTuple):
     tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis
 
 
+    @property
+    def source_last(self) -> bool:
+        """Whether the channels of source lie last in memory: rows of its cells do not."""
+        return self.source.axes[2] > 1 and not self.turned
+
+    @property
+    def target_last(self) -> bool:
+        return self.target.channel == 1 and self.target.axes[2] > 1 and not self.turned
+
+
 class Operands(NamedTuple):
     """A map's operands as the geometry has them, all axes and all taps."""
 
@@ -103,15 +113,18 @@ class Operands(NamedTuple):
     weight: Strides
 
 
-def _dense(groups: int, channels: int, size: Triple) -> Strides:
-    inner = (size[1] * size[2], size[2], 1)
-    return Strides(0, groups * channels * prod(size), prod(size), inner, channels * prod(size))
+def _dense(groups: int, channels: int, size: Triple, last: bool) -> Strides:
+    plane, all_channels = prod(size), groups * channels
+    if last:
+        inner = (size[1] * size[2] * all_channels, size[2] * all_channels, all_channels)
+        return Strides(0, all_channels * plane, 1, inner, channels)
+    return Strides(0, all_channels * plane, plane, (size[1] * size[2], size[2], 1), channels * plane)
 
 
 def _operands(map: str, g: Geometry) -> Operands:
     ins, outs, kernel = g.in_channels // g.groups, g.out_channels // g.groups, prod(g.kernel_size)
     inner = (g.kernel_size[1] * g.kernel_size[2], g.kernel_size[2], 1)
-    x, y = _dense(g.groups, ins, g.input_size), _dense(g.groups, outs, g.output_size)
+    x, y = _dense(g.groups, ins, g.input_size, g.x_last), _dense(g.groups, outs, g.output_size, g.y_last)
     if is_swapped(map, g):
         w = Strides(0, kernel, ins * kernel, inner, outs * ins * kernel)
         return Operands(ins, g.batch, outs, w, x._replace(batch=x.channel, channel=x.batch), y)
@@ -222,7 +235,7 @@ def _fill(map: str, g: Geometry) -> Piece:
 
 def _is_dense_layer(g: Geometry) -> bool:
     """Whether the kernel covers the input: one position, each cell under its own tap, as in a fully connected layer."""
-    return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and all(
+    return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and not g.x_last and all(
         d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size))
 
 
@@ -284,6 +297,17 @@ def touches_padding(map: str, g: Geometry) -> bool:
         return False
     return any(axis.clipped(tap).positions < axis.positions for a in range(3) for axis in _options(map, g, a)
                for tap in {0, axis.taps - 1} if axis.taps)
+
+
+def in_between(first: Piece, second: Piece) -> bool:
+    """Whether the second's positions lie between the first's along x: the two phases of a stride of 2."""
+    x, y = first.axes[2], second.axes[2]
+    return x.lattice == y.lattice == 2 and (x.start, y.start) == (0, 1) and x.positions - y.positions in (0, 1) and (
+        y.positions > 0 and first.wave == second.wave and not first.accumulate
+        and (first.rows, first.channels) == (second.rows, second.channels)
+        and all((a.start, a.lattice, a.positions) == (b.start, b.lattice, b.positions)
+                for a, b in zip(first.axes[:2], second.axes[:2]))
+        and not (first.turned or first.source_last or first.target_last or any(n > 1 for n, _ in first.row_taps)))
 
 
 def whole_piece(g: Geometry) -> Piece:

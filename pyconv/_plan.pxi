@@ -21,6 +21,12 @@ cdef struct step_t:
     index_t packs  # tasks of packing its weights, none where that would not save work
     int wave, accumulate
     int in_place  # rows of positions lie in target as they do in a result
+    int turns[2]  # source's channels, target's, lie last in memory where the way wants rows of cells
+    index_t patch[2]  # elements of the patches that stand for them
+    int paired  # the next step's positions lie between this one's along x: this one's tasks do both
+    int direct  # its results are vectors of lanes
+    piece_t whole  # where it is paired, both pieces' target
+    index_t second, interleaved  # and elements of the other's result, and of both
 
 
 # What a thread works with: its scratch, and what it works on; the offsets are those of `channels` channels.
@@ -30,6 +36,9 @@ cdef struct desk_t:
     index_t *offset
     char *result
     char *part
+    char *interleaved  # results of two steps
+    char *patch[2]  # of source, of target
+    piece_t seen  # with patches for operands
     work_t work
     index_t channels
 
@@ -118,8 +127,12 @@ cdef class Plan:
         if self.steps == NULL:
             raise MemoryError
         self.count = len(found)
-        for i, piece in enumerate(found):
-            self._prepare(&self.steps[i], piece)
+        tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
+        for i, (piece, blocking) in enumerate(_blocking.choose_all(map, found, self.groups, tile, algorithm)):
+            self._prepare(&self.steps[i], piece, blocking)
+        for i in range(self.count):
+            if self.steps[i].paired:
+                self._pair(&self.steps[i], &self.steps[i + 1])
         _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
         if self.gapped or (self.tiled and not self.gathers):
             self.exact = ()
@@ -128,11 +141,28 @@ cdef class Plan:
     def __dealloc__(self):
         free(self.steps)
 
-    cdef void _prepare(self, step_t *step, piece) except *:
+    cdef void _pair(self, step_t *step, step_t *other) except *:
+        """The tasks of a step do the other's blocks as well, and its scratch serves both."""
+        cdef index_t line = LINE // self.kernels.itemsize
+        cdef work_t work
+        step.whole = step.piece
+        step.whole.target_stride[2] = step.piece.target_stride[2] // 2
+        step.whole.count[2] = step.piece.count[2] + other.piece.count[2]
+        work.piece, work.block = &step.whole, step.block
+        work.part = part_t(0, step.group_block, 0, min(step.row_block, step.rows), 0, step.depth_channels)
+        work.block.extent[2], work.block.shared = 2 * step.block.extent[2], 0
+        step.way.layout(&work)
+        step.interleaved, step.second = _up(work.layout.result, line), other.result
+        step.scratch, step.panel = max(step.scratch, other.scratch), max(step.panel, other.panel)
+        step.offsets = max(step.offsets, other.offsets)
+        step.products += other.products
+        self.most_tasks -= other.tasks
+        other.panel = step.panel
+        other.tasks = other.products = 0
+
+    cdef void _prepare(self, step_t *step, piece, blocking) except *:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
         geometry = self.geometry
-        tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
-        piece, blocking = _blocking.choose(self.map, piece, self.groups, tile, self.algorithm)
         self.tiled = self.tiled or max(piece.tile) > 1
         self.chosen.add(_blocking.name_of(piece, blocking))
         _fill_piece(&step.piece, piece)
@@ -145,9 +175,12 @@ cdef class Plan:
         step.depth_channels, step.depth_blocks = blocking.channels, max(1, _parts(piece.channels, blocking.channels))
         step.batch = piece.batch
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
-        step.in_place = blocking.way in (_blocking.GATHER, _blocking.GATHER_FLAT) and step.group_block == 1 and not piece.turned and (
-            piece.axes[0].positions == piece.axes[1].positions == piece.target.axes[2] == 1) and (
-            all(taps == 1 for taps, _ in piece.row_taps))
+        step.paired, step.direct = blocking.paired, blocking.way == _blocking.GATHER_DIRECT
+        step.in_place = step.group_block == 1 and not piece.turned and all(n == 1 for n, _ in piece.row_taps) and (
+            blocking.way == _blocking.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
+            or blocking.way in (_blocking.GATHER, _blocking.GATHER_FLAT) and piece.target.axes[2] == 1)
+        step.turns[0] = piece.source_last and not _blocking.reads_last(blocking.way, piece.source)
+        step.turns[1] = piece.target_last and not _blocking.reads_last(blocking.way, piece.target)
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
@@ -176,12 +209,15 @@ cdef class Plan:
         """Of the arrays that a thread needs for it, each rounded up to whole cache lines."""
         cdef index_t line = LINE // self.kernels.itemsize, integers = sizeof(index_t) // self.kernels.itemsize
         cdef work_t work
+        cdef int operand
         work.piece, work.block = &step.piece, step.block
         work.part = part_t(0, step.group_block, 0, min(step.row_block, step.rows), 0, step.depth_channels)
         step.way.layout(&work)
         step.scratch, step.result = _up(work.layout.scratch, line), _up(work.layout.result, line)
         step.panel = _up(work.layout.panel, line)
         step.offsets = _up(step.depth_channels * step.taps * integers, line)
+        for operand in range(2):
+            step.patch[operand] = _up(self.kernels.patch(&work, operand), line) if step.turns[operand] else 0
         # grad_weight multiplies the cells that lie between two rows of positions by zeros
         if not self.gathers and work.layout.positions != positions:
             self.gapped = True
@@ -192,7 +228,8 @@ cdef class Plan:
         cdef step_t *step
         for i in range(self.count):
             step = &self.steps[i]
-            own = step.scratch + step.panel + step.result + step.offsets
+            own = step.scratch + step.panel + step.result + step.offsets + step.patch[0] + step.patch[1]
+            own += step.second + step.interleaved
             self.waves = max(self.waves, step.wave + 1)
             if self.gathers:
                 step.packed = self.shared_scratch
@@ -254,8 +291,9 @@ cdef class Plan:
                 return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
         if self.swapped and bias is not None:  # a swapped plan has the channels where others have the samples
-            channels = out.reshape(self.geometry.batch, self.geometry.in_channels, -1)
-            channels[...] = (channels if accumulate else 0) + bias[:, None]
+            channels = out.reshape(self.geometry.batch, -1, self.geometry.in_channels) if self.geometry.x_last else (
+                out.reshape(self.geometry.batch, self.geometry.in_channels, -1).swapaxes(1, 2))
+            channels[...] = (channels if accumulate else 0) + bias
             call.bias, call.accumulate = NULL, True
         cdef bint doubts = self.tiled and self.gathers
         doubtful = np.zeros(self.geometry.batch, np.bool_) if doubts else None

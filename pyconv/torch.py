@@ -61,6 +61,9 @@ from pyconv._signatures import Padding, Sizes
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
 
+ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
 class _Form(NamedTuple):
     """T(x, w, y) on one geometry, and the shapes that x, w and y have as tensors, with batch axis or without."""
 
@@ -73,8 +76,13 @@ class _Form(NamedTuple):
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
         factors = _array(first), _array(second)
         result = Result(shape, ((map, *factors),), None if bias is None else _array(bias))
-        [array] = evaluate(self.geometry, factors[0].dtype, (result,), (None,), (), NO_BUFFERS, "auto")
-        return torch.from_numpy(array)
+        order = ORDERS.get(first.ndim, torch.contiguous_format)
+        out = None
+        if map != "grad_weight" and not first.is_contiguous() and first.is_contiguous(memory_format=order):
+            out = torch.empty(shape, dtype=first.dtype, memory_format=order)
+        outs = (None if out is None else _array(out),)
+        [array] = evaluate(self.geometry, factors[0].dtype, (result,), outs, (), NO_BUFFERS, "auto")
+        return torch.from_numpy(array) if out is None else out
 
     def channel_sum(self, tensor: Tensor) -> Tensor:
         """The sum over all axes but the channels'."""

@@ -1,7 +1,7 @@
 """The ways of forward and grad_input by register tiles, each on every problem: cells unrolled, and cells broadcast.
 
-Which of the two is taken follows from what is expected to take less time, in a batch of that size: so they must agree to
-the bit. The other ways are forced in their own files or by the problems themselves.
+Which of the two is taken follows from what is expected to take less time, in a batch of that size: so they must agree
+to the bit. The other ways are forced in their own files or by the problems themselves.
 """
 import numpy as np
 import pytest

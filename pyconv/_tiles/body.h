@@ -15,6 +15,8 @@
 #include "broadcast.h"
 #include "direct.h"
 #include "winograd.h"
+#include "last.h"
+#include "pairs.h"
 
 const kernels_t NAME(kernels) = {
     LEVEL, sizeof(REAL), LANES, ROWS, WIDEST,
@@ -37,5 +39,6 @@ const kernels_t NAME(kernels) = {
         [CORRELATE_WINOGRAD] = {NAME(layout_winograd_turned), NAME(offsets_winograd), NAME(unroll_winograd),
                                 NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
     },
-    NAME(zero), NAME(add), NAME(sum), NAME(finite), NAME(unfold_tap), NAME(fold_row),
+    NAME(patch), NAME(turn_in), NAME(turn_out), NAME(interleave), NAME(zero), NAME(add), NAME(sum), NAME(finite),
+    NAME(unfold_tap), NAME(fold_row),
 };

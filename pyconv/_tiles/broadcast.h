@@ -30,8 +30,9 @@ static void NAME(layout_broadcast)(work_t *work)
     layout_t *layout = &work->layout;
     NAME(layout)(work);
     layout->scratch = (sizeof(REAL *) + NAME(depth)(work) * sizeof(NAME(product))) / sizeof(REAL);
-    layout->panel = NAME(depth)(work) * NAME(columns)(work);
-    layout->sums = layout->pitch * NAME(columns)(work);
+    layout->cell = NAME(columns)(work);
+    layout->panel = NAME(depth)(work) * layout->cell;
+    layout->sums = layout->pitch * layout->cell;
     layout->result = 2 * layout->sums;
 }
 
@@ -185,8 +186,10 @@ static inline __attribute__((always_inline)) void NAME(spread)(
     VECTOR sum[24];
     const REAL *from[8];
 #pragma GCC unroll 24
-    for (int i = 0; i < R * V; i++)
+    for (int i = 0; i < R * V; i++) {
         sum[i] = (VECTOR){0};
+        __builtin_prefetch(result + position[i / V] * pitch + i % V * LANES, 1);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         from[i] = source + cell[i];
@@ -210,8 +213,7 @@ static inline __attribute__((always_inline)) void NAME(spread)(
 #pragma GCC unroll 8
         for (int j = 0; j < V; j++) {
             REAL *at_result = result + position[i] * pitch + j * LANES;
-            if (accumulate)
-                sum[i * V + j] += LOAD(at_result);
+            sum[i * V + j] += accumulate ? LOAD(at_result) : (VECTOR){0}; /* an underflow to -0 gives +0 */
             STORE(at_result, sum[i * V + j]);
         }
 }
@@ -254,7 +256,7 @@ static const NAME(spread_function) NAME(spreads)[4][3] = {
 static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel, const index_t *offset,
                                const REAL *source, NAME(product) *list, REAL *result, int accumulate)
 {
-    const index_t products = NAME(list_products)(box, offset, list), pitch = NAME(columns)(box->work);
+    const index_t products = NAME(list_products)(box, offset, list), pitch = box->work->layout.cell;
     index_t cell[8], position[8];
     for (NAME(begin_walk)(box); box->left > 0;) {
         const int tall = NAME(tall)(box->left);
@@ -289,13 +291,41 @@ static void NAME(multiply_broadcast)(const work_t *work, const void *panels, con
     }
 }
 
+/* to[0, n) <- from + bias (+ to) */
+static inline void NAME(store_channels)(REAL *to, const REAL *from, const REAL *bias, index_t n, int accumulate)
+{
+    for (index_t i = 0; i < n; i++) {
+        const REAL sum = bias ? from[i] + bias[i] : from[i] + 0;
+        to[i] = accumulate ? sum + to[i] : sum;
+    }
+}
+
+/* Where target's channels lie last in memory, results lie as they do there. */
+static void NAME(store_last)(const work_t *work, const REAL *result, const REAL *bias, REAL *target, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const index_t *stride = piece->target_stride, cell = work->layout.cell;
+    REAL *to = target + NAME(first)(piece, block) + work->part.row;
+    for (index_t s = 0; s < block->samples; s++)
+        for (index_t z = 0; z < block->extent[0]; z++)
+            for (index_t y = 0; y < block->extent[1]; y++)
+                for (index_t x = 0; x < block->extent[2]; x++, result += cell)
+                    NAME(store_channels)(to + s * piece->target_batch + z * stride[0] + y * stride[1] + x * stride[2],
+                                         result, bias ? bias + work->part.row : bias, work->part.rows, accumulate);
+}
+
 /* The results are turned, whole squares, and stored as those of the register tiles. */
 static void NAME(store_broadcast)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
                                   char *doubtful)
 {
     const layout_t *layout = &work->layout;
-    const index_t columns = NAME(columns)(work);
+    const index_t columns = layout->cell, *taps = work->piece->row_taps;
     REAL *turned = (REAL *)result + layout->sums;
+    if (work->piece->target_channel == 1 && taps[0] * taps[1] * taps[2] == 1) {
+        NAME(store_last)(work, result, bias, target, accumulate);
+        return;
+    }
     NAME(transpose)(turned, layout->pitch, result, columns, layout->pitch, columns, 0);
     NAME(store)(work, turned, bias, target, accumulate, doubtful);
 }

@@ -100,13 +100,19 @@ static inline void NAME(gather_lanes)(const REAL *from, index_t plane, index_t g
     }
 }
 
-/* The same for cells `step` apart. */
+/* The same for cells `step` apart; those of all groups may lie side by side. */
 static inline void NAME(gather_apart)(const REAL *from, index_t step, index_t plane, index_t groups, index_t n,
                                       REAL *to)
 {
-    for (index_t q = 0; q < n; q++)
-        for (index_t i = 0; i < LANES; i++)
-            to[q * LANES + i] = i < groups ? from[i * plane + q * step] : 0;
+    if (plane == 1 && groups == LANES)
+        for (index_t q = 0; q < n; q++) {
+            __builtin_prefetch(from + (q + 16) * step);
+            STORE(to + q * LANES, LOAD(from + q * step));
+        }
+    else
+        for (index_t q = 0; q < n; q++)
+            for (index_t i = 0; i < LANES; i++)
+                to[q * LANES + i] = i < groups ? from[i * plane + q * step] : 0;
 }
 
 static void NAME(unroll_direct)(const work_t *work, const void *source, const void *begin, const void *limit,
@@ -277,10 +283,20 @@ static inline NAME(runs) NAME(dense_runs)(const work_t *work)
     return NAME(find_runs)(work->piece, &work->block, &dense);
 }
 
-/* n vectors -> n cells, `step` apart, of each of `groups` planes. */
+/* n vectors -> n cells, `step` apart, of each of `groups` planes; those of all groups may lie side by side. */
 static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias, REAL *to, index_t step, index_t plane,
                                        index_t groups, int accumulate)
 {
+    if (plane == 1 && groups == LANES) {
+        for (index_t q = 0; q < n; q++, to += step) {
+            VECTOR sum = LOAD(from + q * LANES) + bias;
+            __builtin_prefetch(to + 16 * step, 1);
+            if (accumulate)
+                sum += LOAD(to);
+            STORE(to, sum);
+        }
+        return;
+    }
     for (index_t q = 0; q < n; q += LANES) {
         const index_t here = n - q < LANES ? n - q : LANES;
         VECTOR square[16];

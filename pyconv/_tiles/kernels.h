@@ -51,10 +51,10 @@ typedef struct {
    stream, each `stream` long. Position (sample, z, y, x) is  sample * batch + z * axis[0] + y * axis[1] + x  in each
    array of `positions` elements: along a shared axis a row also has the cells that only later taps reach, so between
    two rows of positions there are some that are computed with the others and belong to nothing.
-   Results lie in rows `pitch` apart. The last four are how many elements the arrays take, and how many of the
-   result's are sums. */
+   Results lie in rows `pitch` apart or, of the ways that keep channels side by side, positions `cell` apart. The last
+   four are how many elements the arrays take, and how many of the result's are sums. */
 typedef struct {
-    index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch;
+    index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch, cell;
     index_t scratch, panel, result, sums;
 } layout_t;
 
@@ -94,6 +94,14 @@ typedef struct {
     const char *level;
     int itemsize, lanes, rows, vectors;
     way_t ways[WAYS];
+    /* For operands whose channels lie last in memory (see last.h): elements of the patch of the largest block; patch <-
+       the block's box of source or target, seen as the whole operand; target (+)= patch. */
+    index_t (*patch)(const work_t *, int of_target);
+    void *(*turn_in)(const work_t *, int of_target, const void *operand, void *patch, piece_t *seen);
+    void (*turn_out)(const work_t *, void *patch, void *target, int accumulate);
+    /* to <- the results of the two phases of a stride of 2 along x, of register tiles or direct, as those of one */
+    void (*interleave)(const work_t *even, const void *even_result, const work_t *odd, const void *odd_result,
+                       const work_t *whole, void *to, int direct);
     void (*clear)(index_t n, void *to);
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);

@@ -40,8 +40,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
 #pragma GCC unroll 8
         for (int j = 0; j < V; j++) {
             REAL *at_result = result + i * pitch + j * LANES;
-            if (accumulate)
-                sum[i * V + j] += LOAD(at_result);
+            sum[i * V + j] += accumulate ? LOAD(at_result) : (VECTOR){0}; /* an underflow to -0 gives +0 */
             STORE(at_result, sum[i * V + j]);
         }
 }

@@ -8,7 +8,7 @@ static inline void NAME(turn_row)(const piece_t *piece, const REAL *from, index_
     for (index_t i = 0; i < columns && step == 1; i++) /* the next block's, while this one is multiplied */
         for (index_t q = 0; q < n; q += 64 / (index_t)sizeof(REAL))
             __builtin_prefetch(from + i * piece->target_channel + n + q, 0, 2);
-    if (piece->turned)
+    if (piece->target_channel == 1)
         for (index_t q = 0; q < n; q++)
             for (index_t i = 0; i < columns; i++)
                 to[q * wide + i] = from[q * step + i];

@@ -1,0 +1,123 @@
+"""Arrays whose channels lie last in memory: every problem, every combination, read and written without a whole copy."""
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+import calls
+import pyconv
+import pyconv.torch as door
+from calls import assert_equal, assert_same_bits, per_channel, poisoned
+from problems import PROBLEMS, P, maps
+from pyconv import _blocking
+from pyconv._backend import cpu
+
+MORE = [
+    P('tiles of many channels', (30, 31), (3, 3), (40, 50), padding=1, batch=2),
+    P('depthwise', (19, 18), (5, 5), (40, 40), padding=2, groups=40, batch=3),
+    P('few in groups', (19, 18), (3, 3), (64, 96), padding=1, groups=32, batch=2),
+    P('kernel 1', (20, 20), (1, 1), (70, 90), batch=2),
+    P('kernel 1 at stride 2', (21, 20), (1, 1), (70, 90), stride=2, batch=2),
+    P('planes', (7, 14, 9), (3, 3, 3), (17, 33), padding=1, batch=2),
+    P('image', (30, 30), (7, 7), (3, 64), stride=2, padding=3),
+    P('to an image', (24, 24), (4, 4), (64, 3), stride=2, padding=1),
+    P('patches', (32, 32), (8, 8), (3, 40), stride=8),
+]
+every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE, ids=str)
+
+
+def last(array, rank):
+    """The same numbers with the channels last in memory."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, -rank - 1, -1)), -1, -rank - 1)
+
+
+def check(problem, dtype):
+    """All maps, each operand and result in either order."""
+    data, rank = problem.integers(dtype), problem.rank
+    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    for x_last, y_last in itertools.product((False, True), repeat=2):
+        x, y = last(data.x, rank) if x_last else data.x, last(data.y, rank) if y_last else data.y
+        to_x, to_y = (last(poisoned(part.shape, dtype), rank) if lies_last else poisoned(part.shape, dtype)
+                      for part, lies_last in ((data.x, x_last), (data.y, y_last)))
+        before = x.copy(), y.copy()
+        assert calls.forward(problem, x, data.w, data.b, out=to_y) is to_y
+        assert calls.grad_input(problem, data.w, y, out=to_x) is to_x
+        assert_equal(to_y, wanted.forward + per_channel(data.b, rank), dtype)
+        assert_equal(to_x, wanted.grad_input, dtype)
+        assert_equal(calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+        assert_same_bits(x, before[0])
+        assert_same_bits(y, before[1])
+
+
+@every_problem
+def test_exact_for_small_integers(problem, dtype):
+    check(problem, dtype)
+
+
+@pytest.mark.parametrize('problem', [p for p in PROBLEMS + MORE if 3 in p.kernel], ids=str)
+def test_in_tiles_everywhere(monkeypatch, problem, dtype):
+    monkeypatch.setattr(_blocking, '_tiling_pays', lambda piece: True)
+    cpu.plan.cache_clear()
+    check(problem, dtype)
+    cpu.plan.cache_clear()
+
+
+@pytest.mark.parametrize('problem', MORE, ids=str)
+def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
+    data, rank = problem._replace(batch=5).floats(dtype), problem.rank
+    x, y = last(data.x, rank), last(data.y, rank)
+    with pyconv.num_threads(1):
+        alone = [calls.forward(problem, one, data.w, out=last(np.empty(problem.output_shape[1:], dtype), rank))
+                 for one in x]
+        backs = [calls.grad_input(problem, data.w, one) for one in y]
+        weight = calls.grad_weight(problem, x, y)
+    for threads in (1, 3):
+        with pyconv.num_threads(threads):
+            assert_same_bits(calls.forward(problem, x, data.w, out=last(np.empty_like(data.y), rank)), np.stack(alone))
+            assert_same_bits(calls.grad_input(problem, data.w, y), np.stack(backs))
+            assert_same_bits(calls.grad_weight(problem, x, y), weight)
+
+
+@pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
+@pytest.mark.parametrize('problem', [
+    P('tiles', (160, 160), (3, 3), (32, 32), padding=1, batch=2),
+    P('pointwise', (160, 160), (1, 1), (32, 32), batch=2),
+    P('depthwise', (160, 160), (3, 3), (32, 32), padding=1, groups=32, batch=2),
+    P('to few', (160, 160), (3, 3), (32, 3), stride=1, padding=1, batch=2),
+], ids=str)
+def test_nothing_is_copied_as_a_whole(problem, name):
+    """The operands have 6.5 MB; two threads' scratch is less."""
+    data, rank = problem.floats(np.float32), problem.rank
+    x, y = last(data.x, rank), last(data.y, rank)
+    to_x, to_y, to_w = last(np.empty_like(data.x), rank), last(np.empty_like(data.y), rank), np.empty_like(data.w)
+    call = {'forward': lambda: calls.forward(problem, x, data.w, out=to_y),
+            'grad_input': lambda: calls.grad_input(problem, data.w, y, out=to_x),
+            'grad_weight': lambda: calls.grad_weight(problem, x, y, out=to_w)}[name]
+    with pyconv.num_threads(1):
+        call()
+        tracemalloc.start()
+        try:
+            call()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 3 << 20 < data.x.nbytes
+
+
+def test_a_tensor_in_that_order_gives_one():
+    """Of both results and of a gradient, with the numbers of the other order."""
+    for shape, kernel, order, conv in (
+            ((2, 6, 9, 8), (5, 6, 3, 3), torch.channels_last, (door.conv2d, torch.conv2d)),
+            ((2, 6, 5, 4, 7), (5, 6, 3, 3, 3), torch.channels_last_3d, (door.conv3d, torch.conv3d)),
+            ((2, 6, 9, 8), (6, 5, 3, 3), torch.channels_last, (door.conv_transpose2d, torch.conv_transpose2d))):
+        x = torch.randint(-3, 4, shape).double().to(memory_format=order).requires_grad_()
+        w = torch.randint(-3, 4, kernel).double().requires_grad_()
+        y = conv[0](x, w, padding=1)
+        assert y.is_contiguous(memory_format=order) and not y.is_contiguous()
+        assert torch.equal(y, conv[1](x, w, padding=1))
+        weights = torch.randint(-3, 4, y.shape).double().to(memory_format=order)
+        ours, theirs = (torch.autograd.grad(result, (x, w), weights) for result in (y, conv[1](x, w, padding=1)))
+        assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
+        assert ours[0].is_contiguous(memory_format=order) and not ours[0].is_contiguous()
