@@ -32,14 +32,16 @@ padding: an int >= 0, or one for each axis, added on both sides; pairs (lo, hi) 
     for each of two axes, ((1, 2),) a pair for the only one. Padded cells hold nothing: a NaN in the weight does not
     meet them.
 out: an array of the result's shape and dtype to write to, returned. It must not overlap an operand; the bounds of
-    memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous costs
-    no copy. For a function that returns a tuple: a tuple, None where a result is masked or no array is supplied.
+    memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous, or
+    has the channels last in memory, costs no copy. For a function that returns a tuple: a tuple, None where a result
+    is masked or no array is supplied.
 finput, fgrad_input: arrays to use as scratch, finput for what conv and conv_weight unroll of the input, fgrad_input for
     what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither read nor kept, results
     do not depend on them, their size limits the scratch; None or an empty array: allocated inside. One buffer may serve
     all layers and both roles, but not two calls at once. With buffers and out, a call allocates nothing of array size,
-    where its arrays are C-contiguous, aligned and in native byte order; NumPy copies others first. Where operands are
-    not finite, up to 2 MB are allocated if the buffer is too small for the way that they take.
+    where its arrays are C-contiguous, aligned and in native byte order, or so with the channels as last axis (images as
+    they come, seen through numpy.moveaxis); NumPy copies others first. Where operands are not finite or have the
+    channels last, up to 3 MB are allocated if the buffer is too small for the way that they take.
 algorithm: 'auto', 'gemm' or 'winograd'. Kernels of three taps at stride 1 with enough channels are multiplied as
     Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times fewer
     multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
@@ -47,6 +49,7 @@ algorithm: 'auto', 'gemm' or 'winograd'. Kernels of three taps at stride 1 with 
     'gemm'.
 
 Results are C-contiguous, in native byte order, with the same bits for any number of threads and any size of scratch.
+Another memory order of the operands may be summed in another order.
 
 Errors
 ------

@@ -37,6 +37,7 @@ WINOGRAD_ROOM = 14 << 17  # bytes of all arrays of a block: most is touched once
 TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 CELL_COST, CELL_COST_OF_PAGE = 3, 10  # operations of reading a line of cells that are broadcast, in L2 and in new pages
+POSITIONS = (32, 64, 128, 256, 512, 1024, 2048)  # about so many of a block whose cells are broadcast
 PAGES = 1 << 18  # bytes of pages that the processor finds quickly
 STORE_COST = 16  # operations of turning and storing a vector of results
 ALL = 7  # all axes share their streams
@@ -153,7 +154,7 @@ def _block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) ->
         options += [(1, extent, 1 << first)] + [(n, extent, shared) for n in samples for shared in (0, ALL)]
     if not gaps:
         options = [block for block in options if _scratch(piece, *block, tile.lanes)[2] == block[0] * prod(block[1])]
-    return min(options, key=lambda option: _cost(piece, option, rows, tile))
+    return min(dict.fromkeys(options), key=lambda option: _cost(piece, option, rows, tile))
 
 
 def _direct(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = False) -> Blocking | None:
@@ -219,32 +220,30 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
     met, of_stretches = zip(*(_met(axis) for axis in piece.axes))
     pages = channels * piece.source.channel * tile.itemsize > PAGES
     cell = (CELL_COST_OF_PAGE if pages else CELL_COST) / tile.rows / taps[2]
-
-    def options() -> Iterator[tuple[int, int, Triple]]:
-        for most in (tile.vectors * tile.lanes, *ROW_BLOCKS):
-            rows = min(piece.rows, _up(_even(piece.rows, most), tile.lanes))
-            for positions in (32, 64, 128, 256, 512, 1024, 2048):
-                if positions * rows * tile.itemsize > 2 * RESULTS and positions > 32:
-                    break
-                for extent, _ in _candidates(count, positions, tile.lanes):
-                    most_samples = max(1, positions // prod(extent)) if extent == count else 1
-                    for samples in {min(piece.batch, most_samples), _even(piece.batch, most_samples)}:
-                        yield rows, samples, extent
-
-    def cost(option: tuple[int, int, Triple]) -> float:
-        rows, samples, extent = option
-        tasks = -(-piece.rows // rows) * _blocks(piece, (samples, extent, 0)) * groups
-        vectors = -(-piece.rows // rows) * -(-rows // tile.lanes)
-        panels = -(-piece.rows // rows) * -(-rows // tile.lanes // tile.vectors)
+    width = tile.vectors * tile.lanes
+    blocks = {(1, extent) for positions in POSITIONS for extent, _ in _candidates(count, positions, tile.lanes)}
+    if prod(count) < POSITIONS[-1]:
+        blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // prod(count))]
+                   for samples in (min(piece.batch, most), _even(piece.batch, most))}
+    sizes = []  # of every block: positions, how many blocks, and taps of their boxes
+    for samples, extent in sorted(blocks):
         boxes = -(-piece.batch // samples) * prod(
             total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
-        products = piece.batch * prod(met) * (vectors + cell * panels) + BOX_COST * boxes * panels
-        stored = STORE_COST * piece.batch * prod(count) * vectors
-        return (piece.channels * products + stored + 300 * tasks) * max(1, TASKS / tasks)
-
-    best = min(sorted(set(options())), key=cost)
-    rows, samples, extent = best
-    return cost(best), Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)
+        sizes.append((samples * prod(extent), _blocks(piece, (samples, extent, 0)), boxes, samples, extent))
+    products, positions = piece.batch * prod(met), piece.batch * prod(count)
+    least, best = inf, None
+    for rows in {min(piece.rows, _up(_even(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
+        times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
+        panels = times * -(-vectors // tile.vectors)
+        for size, number, boxes, samples, extent in sizes:
+            if size > POSITIONS[0] and size * rows * tile.itemsize > 2 * RESULTS:
+                continue
+            work = piece.channels * (products * (times * vectors + cell * panels) + BOX_COST * boxes * panels)
+            tasks = times * number
+            cost = (work + STORE_COST * positions * times * vectors + 300 * tasks) * max(1, TASKS / (tasks * groups))
+            if cost < least:
+                least, best = cost, Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)
+    return least, best
 
 
 def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:

@@ -13,6 +13,7 @@
 #include "flat.h"
 #include "turn.h"
 #include "broadcast.h"
+#include "correlate.h"
 #include "direct.h"
 #include "winograd.h"
 #include "last.h"

@@ -256,22 +256,35 @@ static NAME(direct_function) NAME(direct_rows)(const axis_t *x)
     return NAME(direct_1x1);
 }
 
+/* One plane of positions; where a channel has one plane of taps, rows of taps that lie in the padding are left out. */
+static void NAME(direct_plane)(const work_t *work, const REAL *panel, const index_t *offset, const REAL *cells,
+                               REAL *result)
+{
+    const axis_t *y = &work->piece->axis[1], *x = &work->piece->axis[2];
+    const index_t *extent = work->block.extent, pitch = y->step * work->layout.axis[1];
+    const NAME(direct_function) direct_rows = NAME(direct_rows)(x);
+    const int one_plane = NAME(depth)(work) == y->taps * x->taps;
+    NAME(stretch) rows = {0, extent[1], 0, NAME(depth)(work) / x->taps};
+    for (index_t i = 0; i < extent[1]; i += rows.count) {
+        if (one_plane)
+            rows = NAME(find_stretch)(y, work->block.start[1], i, extent[1]);
+        direct_rows(rows.count, pitch, extent[2], rows.taps * x->taps, panel + rows.tap * x->taps * LANES,
+                    offset + rows.tap * x->taps, cells + i * pitch, x->step * LANES, result + i * extent[2] * LANES);
+    }
+}
+
 static void NAME(multiply_direct)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                   void *result, int accumulate)
 {
-    const axis_t *axis = work->piece->axis;
     const index_t *extent = work->block.extent, depth = NAME(depth)(work);
     const layout_t *layout = &work->layout;
-    const NAME(direct_function) direct_rows = NAME(direct_rows)(&axis[2]);
     REAL *to = result;
     (void)accumulate; /* all channels are there at once */
     for (index_t row = 0; row < work->part.rows; row++)
         for (index_t s = 0; s < work->block.samples; s++)
             for (index_t z = 0; z < extent[0]; z++, to += extent[1] * extent[2] * LANES)
-                direct_rows(extent[1], axis[1].step * layout->axis[1], extent[2], depth,
-                            (const REAL *)panel + row * depth * LANES, offset,
-                            (const REAL *)scratch + s * layout->batch + z * axis[0].step * layout->axis[0],
-                            axis[2].step * LANES, to);
+                NAME(direct_plane)(work, (const REAL *)panel + row * depth * LANES, offset, (const REAL *)scratch
+                                   + s * layout->batch + z * work->piece->axis[0].step * layout->axis[0], to);
 }
 
 /* The runs of results, which lie side by side although the cells that they come from may not. */
