@@ -329,7 +329,7 @@ def summarise(rows: list[dict]) -> list[dict]:
             ),
             "ratio_of_total_time": sum(row["count"] * row["torch_seconds"] for row in group)
             / sum(row["count"] * row["pyconv_seconds"] for row in group),
-            "least": min(row["ratio"] for row in group),
+            "least": min(row["ratio"] for row in group), "most": max(row["ratio"] for row in group),
             "geometric_mean_of_bound": statistics.geometric_mean(row["share_of_bound"] for row in group),
         }
         for (network, dtype, map_name), group in groups.items()

@@ -4,6 +4,7 @@
 
 One panel per map, one dot per layer and dtype on a logarithmic axis, networks one below the other; the numbers beside a
 network's name are the geometric means over its distinct layers. Marks: /2 stride, d2 dilation, g2 groups, T transposed.
+Of several networks there is a second picture, NAME-networks.png, of the means alone.
 """
 
 import json
@@ -45,6 +46,11 @@ def draw_panel(panel, record: dict, map_name: str, places: dict[tuple[str, str |
         panel.axhspan(here - 0.5, here + 0.5, color="0.92", zorder=2.5)
         panel.annotate("mean: " + ", ".join(texts), (0.5, here), xycoords=("axes fraction", "data"), fontsize=8,
                        ha="center", va="center", zorder=4)
+    style_axis(panel, map_name)
+
+
+def style_axis(panel, map_name: str) -> None:
+    """The axis of ratios, which both pictures share."""
     panel.axvline(1, color="black", linewidth=1)
     panel.set_title(map_name)
     panel.set_xscale("log", base=2)
@@ -52,8 +58,43 @@ def draw_panel(panel, record: dict, map_name: str, places: dict[tuple[str, str |
     panel.grid(linewidth=0.4, alpha=0.6)
 
 
+def finish(figure, record: dict, panels, path: Path) -> None:
+    """Legend, captions, file."""
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9)
+    figure.supxlabel("torch's time / pyconv's time: right of the line pyconv is faster", fontsize=10)
+    machine, versions = record["machine"], record["versions"]
+    what = f"{record['threads']} threads, torch {versions['torch']}, pyconv {versions['pyconv']}, {record['date'][:10]}"
+    figure.suptitle(f"{machine['processor']}, {what}", x=0.99, ha="right", fontsize=10)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_networks(record: dict, path: Path) -> None:
+    """Write the picture of the means: a dot each, on a line from the least to the greatest ratio of the layers."""
+    networks = list(dict.fromkeys(entry["network"] for entry in record["summary"]))
+    maps = list(dict.fromkeys(entry["map"] for entry in record["summary"]))
+    figure, panels = pyplot.subplots(1, len(maps), sharex=True, sharey=True, squeeze=False, layout="constrained",
+                                     figsize=(2.4 + 2.8 * len(maps), 1.5 + 0.36 * len(networks)))
+    for panel, map_name in zip(panels[0], maps):
+        for shift, (dtype, style) in zip((-0.17, 0.17), STYLES.items()):
+            chosen = [entry for entry in record["summary"] if (entry["map"], entry["dtype"]) == (map_name, dtype)]
+            places = [networks.index(entry["network"]) + shift for entry in chosen]
+            means = [entry["geometric_mean"] for entry in chosen]
+            panel.hlines(places, [entry["least"] for entry in chosen], [entry["most"] for entry in chosen],
+                         color=style["color"], linewidth=1, alpha=0.6)
+            panel.scatter(means, places, s=24, label=f"{dtype}: mean, least to greatest", zorder=3, **style)
+            for mean, place in zip(means, places):
+                panel.annotate(f"{mean:.2f}", (mean, place), xytext=(5, 1), textcoords="offset points", fontsize=7)
+        style_axis(panel, map_name)
+    panels[0][0].set_yticks(range(len(networks)), networks, fontsize=9)
+    panels[0][0].set_ylim(len(networks) - 0.4, -0.6)
+    finish(figure, record, panels[0], path)
+
+
 def draw(record: dict, path: Path) -> None:
-    """Write the picture of a record."""
+    """Write the picture of a record, of several networks a second one."""
+    if len({row["network"] for row in record["rows"]}) > 1:
+        draw_networks(record, path.with_name(f"{path.stem}-networks.png"))
     lines = lines_of(record["rows"])
     places = {line: place for place, line in enumerate(lines)}
     maps = list(dict.fromkeys(row["map"] for row in record["rows"]))
@@ -68,13 +109,7 @@ def draw(record: dict, path: Path) -> None:
     for (_, layer), label in zip(lines, first.get_yticklabels()):
         label.set_fontweight("normal" if layer else "bold")
     first.set_ylim(len(lines) - 0.4, -0.6)
-    figure.legend(*first.get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9)
-    figure.supxlabel("torch's time / pyconv's time: right of the line pyconv is faster", fontsize=10)
-    machine, versions = record["machine"], record["versions"]
-    figure.suptitle(f"{machine['processor']}, {record['threads']} threads, torch {versions['torch']}, "
-                    f"pyconv {versions['pyconv']}, {record['date'][:10]}", fontsize=10)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    finish(figure, record, panels[0], path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ scratch and, for forward and grad_input, any batch.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from math import inf, prod
 from typing import NamedTuple
@@ -161,7 +162,7 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = 
     """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
     depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
-    if groups == 1 or piece.turned or not depth or depth > DEPTH or not all(count) or (
+    if groups == 1 or piece.turned or piece.swapped or not depth or depth > DEPTH or not all(count) or (
             depth * piece.rows * width > weights or any(n > 1 for n, _ in piece.row_taps)):
         return None
 
@@ -246,6 +247,7 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
     return least, best
 
 
+@lru_cache(maxsize=256)
 def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For forward and grad_input. Matrix products and broadcast cells sum in the same order: the batch may decide."""
     direct = _direct(piece, groups, tile, DIRECT_WEIGHTS)
@@ -387,7 +389,12 @@ def choose(map: str, piece: Piece, groups: int, tile: Tile, algorithm: str) -> t
             if map == "grad_weight":
                 return tiled, correlate_winograd(tiled, groups, tile)
             return tiled, gather_winograd(tiled, tile)
-    return piece, (correlate_blocking if map == "grad_weight" else gather_blocking)(piece, groups, tile)
+    if map == "grad_weight":
+        return piece, correlate_blocking(piece, groups, tile)
+    anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
+        axes=tuple(axis._replace(start=0, first=0) for axis in piece.axes), source=piece.source._replace(base=0),
+        target=piece.target._replace(base=0), weight=piece.weight._replace(base=0))
+    return piece, gather_blocking(anywhere, groups, tile)
 
 
 def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[tuple[Piece, Blocking]]:
@@ -442,7 +449,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
         blocks = _blocks(piece, (direct.samples, direct.extent, 0))
         splits = _splits(blocks, -(-groups // direct.groups))
         return direct._replace(way=CORRELATE_DIRECT, splits=splits)
-    if piece.rows < tile.lanes // 2 and not (piece.source_last or piece.target_last):
+    if piece.rows < tile.lanes // 2:
         return _correlate_few(piece, groups, tile)
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     channels, columns = _correlated(piece, taps, tile)

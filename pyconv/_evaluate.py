@@ -94,7 +94,9 @@ def _calls(
     calls = []
     for map, first, second in result.terms:
         if first.size and second.size and 0 not in result.shape:
-            laid, first, second = _laid(geometry, dtype, map, first, second, out)
+            laid = geometry
+            if algorithm != "columns":
+                laid, first, second = _laid(geometry, dtype, map, first, second, out)
             plan = cpu.plan(map, laid, dtype, algorithm)
             scratch = None
             if buffers is not NO_BUFFERS:

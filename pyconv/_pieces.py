@@ -90,6 +90,7 @@ class Piece(NamedTuple):
     row_taps: tuple[tuple[int, int], ...] = ((1, 0), (1, 0), (1, 0))  # along each axis: how many, stride in target
     turned: bool = False  # the channels of a cell lie side by side, in source and target
     tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis
+    swapped: bool = False  # rows are samples: how many there are must not decide the order of a sum
 
 
     @property
@@ -212,13 +213,14 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
         return [_dense_layer(map, g)]
     if map == "grad_input" and _is_disjoint(g):
         return _disjoint(g)
-    found, fill = [], False
+    found, fill, swapped = [], False, is_swapped(map, g)
     for axes in product(*(_options(map, g, a) for a in range(3))):
         if not all(axis.taps for axis in axes):
             fill = True
             continue
         for wave, box in enumerate(_boxes(axes)):
-            found.append(_flat(_place(box, _operands(map, g), wave + 1, wave > 0 and map != "grad_weight")))
+            piece = _flat(_place(box, _operands(map, g), wave + 1, wave > 0 and map != "grad_weight"))
+            found.append(piece._replace(swapped=swapped))
     return ([_fill(map, g)] if fill else []) + found
 
 
@@ -331,7 +333,9 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
     """The same piece in tiles of so many outputs along the axes that have three taps, if the others suit that."""
     piece = _ascending(piece)
     dense = [axis.step == 1 and axis.tap_step == 1 and axis.taps == 3 for axis in piece.axes]
-    if piece.turned or not any(dense[1:]) or piece.axes[0].step != 1 or any(n > 1 for n, _ in piece.row_taps) or any(
+    if piece.turned or piece.swapped or not any(dense[1:]) or piece.axes[0].step != 1:
+        return None
+    if any(n > 1 for n, _ in piece.row_taps) or any(
             not three and (axis.taps != 1 or axis.step != 1) for three, axis in zip(dense[1:], piece.axes[1:])):
         return None
     seen = [axis.positions + axis.offset + 2 for axis in piece.axes]  # a tile must not see what no position reads

@@ -80,6 +80,19 @@ def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
             assert_same_bits(calls.grad_weight(problem, x, y), weight)
 
 
+@pytest.mark.parametrize('problem', [problem for problem in PROBLEMS + MORE if len(problem.kernel) == 2][::5], ids=str)
+def test_from_columns(problem, dtype):
+    """Columns have no channels-last order: grad_output's is then copied, and any order of the columns is right."""
+    data = problem.integers(dtype)
+    wanted = maps(problem, *(part.astype(float) for part in data[:3])).grad_weight
+    columns = pyconv.unfold(data.x, problem.kernel, **{
+        name: value for name, value in problem.keywords.items() if name != 'groups'})
+    for order in itertools.permutations(range(3)):
+        turned = np.ascontiguousarray(columns.transpose(order)).transpose(np.argsort(order))
+        for y in (data.y, last(data.y, 2)):
+            assert_equal(calls.grad_weight(problem, None, y, finput=turned), wanted, dtype)
+
+
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
 @pytest.mark.parametrize('problem', [
     P('tiles', (160, 160), (3, 3), (32, 32), padding=1, batch=2),

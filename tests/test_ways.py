@@ -32,9 +32,14 @@ def force(monkeypatch):
     """Decide the comparison of the two."""
     def decide(factor):
         monkeypatch.setattr(_blocking, 'UNROLLED_LOSES', factor)
-        cpu.plan.cache_clear()
+        forget()
     yield decide
+    forget()
+
+
+def forget():
     cpu.plan.cache_clear()
+    _blocking.gather_blocking.cache_clear()
 
 
 def ways(problem, tile):
@@ -85,3 +90,17 @@ def test_the_same_bits(force, problem, dtype):
 def test_not_finite(force, factor, problem):
     force(factor)
     nonfinite.test_in_one_operand(problem, (np.inf, np.nan))
+
+
+@pytest.mark.parametrize('tile', [*TILES, _blocking.Tile(4, 8, 4, 3)], ids=str)
+@pytest.mark.parametrize('kernel', [(17, 9), (17, 17)])
+def test_how_many_samples_there_are_does_not_decide_the_algorithm(tile, kernel):
+    """Where the kernel is read and grad_output multiplied, rows are samples: only ways that sum alike may be taken."""
+    sizes = tuple(k + n - 1 for k, n in zip(kernel, (3, 3)))
+    for batch in (1, 2, 9, 300):
+        problem = P('far larger kernel', sizes, kernel, (160, 200), groups=4, batch=batch)
+        geometry = convolved(2, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
+        assert _pieces.is_swapped('grad_input', geometry)
+        for piece in _pieces.pieces('grad_input', geometry):
+            way = _blocking.choose('grad_input', piece, 4, tile, 'winograd')[1].way
+            assert way in (_blocking.GATHER, _blocking.GATHER_FLAT, _blocking.GATHER_BROADCAST)
