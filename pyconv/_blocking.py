@@ -26,6 +26,7 @@ CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as 
 UNITS = 16  # of work that grad_weight is cut into where its result is small
 WORK = 1 << 18  # products that make a task worth its handling
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
+TASK = 150000  # products, below which a further one is not worth having
 GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may take: with their results, most of L1
 BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
 LEAST_BOX = 1 << 15  # below which it takes several samples
@@ -103,6 +104,12 @@ def _candidates(count: Triple, positions: int, lanes: int) -> Iterator[tuple[Tri
             for n in {wanted, max(1, wanted // 2), wanted + 1, _even(count[first], wanted)}:
                 extent[first] = min(_up(n, lanes) if first == 2 else n, count[first])
                 yield tuple(extent), first
+
+
+def _wanted_tasks(piece: Piece, groups: int) -> int:
+    """How many tasks a call should have at least: fewer where there is little to share."""
+    products = piece.batch * piece.rows * piece.channels * prod(axis.positions * axis.taps for axis in piece.axes)
+    return max(1, min(TASKS, products * groups // TASK))
 
 
 def _blocks(piece: Piece, block: Block) -> int:
@@ -232,7 +239,7 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
             total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
         sizes.append((samples * prod(extent), _blocks(piece, (samples, extent, 0)), boxes, samples, extent))
     products, positions = piece.batch * prod(met), piece.batch * prod(count)
-    least, best = inf, None
+    least, best, least_tasks = inf, None, _wanted_tasks(piece, groups)
     for rows in {min(piece.rows, _up(_even(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
@@ -241,7 +248,8 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
                 continue
             work = piece.channels * (products * (times * vectors + cell * panels) + BOX_COST * boxes * panels)
             tasks = times * number
-            cost = (work + STORE_COST * positions * times * vectors + 300 * tasks) * max(1, TASKS / (tasks * groups))
+            cost = work + STORE_COST * positions * times * vectors + 300 * tasks
+            cost *= max(1, least_tasks / (tasks * groups))
             if cost < least:
                 least, best = cost, Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)
     return least, best
@@ -270,6 +278,7 @@ def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[flo
     taps = max(1, prod(axis.taps for axis in piece.axes))
     total = prod(axis.positions for axis in piece.axes) * piece.batch
     width = tile.lanes * tile.vectors
+    least_tasks = _wanted_tasks(piece, groups)
 
     def options() -> Iterator[tuple[int, Block, int]]:
         for most in ROW_BLOCKS:
@@ -278,7 +287,7 @@ def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[flo
                 continue
             times = groups * -(-piece.rows // rows)
             wanted = min(8 * width * min(8, max(1, 32 // rows)), RESULTS // tile.itemsize // rows)
-            for positions in {wanted, min(wanted, _up(total // (TASKS // times or 1), width))}:
+            for positions in {wanted, min(wanted, _up(total // (least_tasks // times or 1), width))}:
                 block = _fitting(piece, max(width, positions), rows, channels, tile)
                 yield rows, block, times * _blocks(piece, block)
             if rows == piece.rows:
@@ -286,12 +295,12 @@ def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[flo
 
     def cost(option: tuple[int, Block, int]) -> float:
         rows, block, tasks = option
-        return piece.channels * -(-piece.rows // rows) * _cost(piece, block, rows, tile) * max(1, TASKS / tasks)
+        return piece.channels * -(-piece.rows // rows) * _cost(piece, block, rows, tile) * max(1, least_tasks / tasks)
 
     best = min(options(), key=cost)
     rows, block, tasks = best
-    if tasks < TASKS:
-        rows = min(rows, max(4 * tile.rows, _up(piece.rows * tasks // TASKS, tile.rows)))
+    if tasks < least_tasks:
+        rows = min(rows, max(4 * tile.rows, _up(piece.rows * tasks // least_tasks, tile.rows)))
     together = _together(piece, groups, _blocks(piece, block), block, rows, channels, tile)
     way = GATHER_FLAT if together == 1 and _is_flat(piece, block) else GATHER
     return cost(best), Blocking(way, *block, channels, rows, groups=together)
