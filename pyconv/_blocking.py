@@ -118,9 +118,9 @@ def _blocks(piece: Piece, block: Block) -> int:
     return prod(-(-axis.positions // n) for axis, n in zip(piece.axes, extent)) * -(-piece.batch // samples)
 
 
-def _splits(blocks: int, units: int) -> int:
+def _splits(blocks: int, units: int, wanted: int = UNITS) -> int:
     """Into how many partial sums grad_weight's blocks go, where there are so many parts of the weight."""
-    return max(1, min(blocks, -(-UNITS // units)))
+    return max(1, min(blocks, -(-wanted // units)))
 
 
 def _is_flat(piece: Piece, block: Block) -> bool:
@@ -463,12 +463,13 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     channels, columns = _correlated(piece, taps, tile)
     units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-    most = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, prod(count) * piece.batch * units // UNITS))
+    wanted = UNITS * _wanted_tasks(piece, groups) // TASKS
+    most = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, prod(count) * piece.batch * units // wanted))
     options = [(samples, extent, 0) for extent, _ in _candidates(count, most, tile.lanes)
                for samples in ({1, _even(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})
                if samples * prod(extent) <= 1.5 * most]
     block = min(options, key=lambda block: _blocks(piece, block))
-    return Blocking(CORRELATE, *block, channels, columns, _splits(_blocks(piece, block), units))
+    return Blocking(CORRELATE, *block, channels, columns, _splits(_blocks(piece, block), units, wanted))
 
 
 def _correlate_few(piece: Piece, groups: int, tile: Tile) -> Blocking:
