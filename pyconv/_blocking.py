@@ -307,15 +307,15 @@ def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[flo
 
 
 def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
-    """Channels and columns of a block of grad_weight: the source is unrolled anew for each block of columns, the target
+    """Channels and columns of a block of grad_weight: the source is read anew for each block of columns, the target
     turned anew for each block of channels."""
     room = CORRELATE_RESULTS // tile.itemsize
     streams = prod(axis.streams for axis in piece.axes) if taps <= CORRELATE_ROWS else taps
-    unrolled = 2 * streams * (1 if piece.axes[2].step == 1 else 3)
+    read = 2 * streams * (1 if piece.axes[2].step == 1 else 3)
 
     def cost(option: tuple[int, int]) -> float:
         channels, columns = option
-        return (-(-piece.rows // columns) * piece.channels * unrolled
+        return (-(-piece.rows // columns) * piece.channels * read
                 + -(-piece.channels // channels) * piece.rows * (tile.lanes.bit_length() + 2))
 
     options = []
