@@ -61,7 +61,7 @@ from pyconv._signatures import Padding, Sizes
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
 
-ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
+ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
 
 
 class _Form(NamedTuple):
@@ -76,9 +76,9 @@ class _Form(NamedTuple):
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
         factors = _array(first), _array(second)
         result = Result(shape, ((map, *factors),), None if bias is None else _array(bias))
-        order = ORDERS.get(first.ndim, torch.contiguous_format)
-        out = None
-        if map != "grad_weight" and not first.is_contiguous() and first.is_contiguous(memory_format=order):
+        order, out = ORDERS.get(first.ndim - 2, torch.contiguous_format), None
+        has_order = first.ndim == self.geometry.rank + 2 and first.is_contiguous(memory_format=order)
+        if map != "grad_weight" and has_order and not first.is_contiguous():
             out = torch.empty(shape, dtype=first.dtype, memory_format=order)
         outs = (None if out is None else _array(out),)
         [array] = evaluate(self.geometry, factors[0].dtype, (result,), outs, (), NO_BUFFERS, "auto")

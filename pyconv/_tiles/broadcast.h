@@ -193,29 +193,11 @@ static inline __attribute__((always_inline)) void NAME(spread)(
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         from[i] = source + cell[i];
-    for (index_t k = 0; k < products; k++) {
-        const REAL *weights = panel + product[k].row * V * LANES;
-        const index_t at = product[k].cell;
-        VECTOR b[8];
-#pragma GCC unroll 8
-        for (int j = 0; j < V; j++)
-            b[j] = LOAD(weights + j * LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < R; i++) {
-            const REAL a = from[i][at];
-#pragma GCC unroll 8
-            for (int j = 0; j < V; j++)
-                sum[i * V + j] += a * b[j];
-        }
-    }
+    for (index_t k = 0; k < products; k++)
+        NAME(add_products)(R, V, sum, from, product[k].cell, panel + product[k].row * V * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < V; j++) {
-            REAL *at_result = result + position[i] * pitch + j * LANES;
-            sum[i * V + j] += accumulate ? LOAD(at_result) : (VECTOR){0}; /* an underflow to -0 gives +0 */
-            STORE(at_result, sum[i * V + j]);
-        }
+        NAME(store_sums)(V, sum + i * V, result + position[i] * pitch, accumulate);
 }
 
 #define SPREAD(R, V)                                                                                                  \

@@ -1,5 +1,31 @@
 /* The register tiles, and the loops that cover a block of results with them. See body.h for the macros. */
 
+/* sum[row][vector] += many[vector] * the element of each row of few at one place */
+static inline __attribute__((always_inline)) void NAME(add_products)(
+    const int R, const int V, VECTOR *sum, const REAL *const *row, index_t at, const REAL *many)
+{
+    VECTOR b[8];
+#pragma GCC unroll 8
+    for (int j = 0; j < V; j++)
+        b[j] = LOAD(many + j * LANES);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++) {
+        const REAL a = row[i][at];
+#pragma GCC unroll 8
+        for (int j = 0; j < V; j++)
+            sum[i * V + j] += a * b[j];
+    }
+}
+
+/* to <- V vectors of sums (+ to); a product's underflow to -0 gives +0. */
+static inline __attribute__((always_inline)) void NAME(store_sums)(const int V, const VECTOR *sum, REAL *to,
+                                                                   int accumulate)
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < V; j++)
+        STORE(to + j * LANES, sum[j] + (accumulate ? LOAD(to + j * LANES) : (VECTOR){0}));
+}
+
 /* R rows by V vectors of results stay in registers while the depth runs: R * V accumulators, V vectors of `many` and
    one broadcast of `few`; with 8 x 3 that is 28 of AVX-512's 32 registers, and 24 independent chains hide the
    latency of the multiply-add many times over.
@@ -20,29 +46,13 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     for (int i = 0; i < R; i++)
         row[i] = PANEL ? few + i : few + offset[i];
     for (index_t k = 0; k < depth; k++) {
-        const REAL *at = PANEL ? many + offset[k] : many + k * many_pitch;
-        VECTOR b[8];
         if (PANEL && R == 8) /* the panel of the next rows, which may come from beyond L2 */
             __builtin_prefetch(few + (depth + k) * R);
-#pragma GCC unroll 8
-        for (int j = 0; j < V; j++)
-            b[j] = LOAD(at + j * LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < R; i++) {
-            const REAL a = PANEL ? row[0][k * R + i] : row[i][k];
-#pragma GCC unroll 8
-            for (int j = 0; j < V; j++)
-                sum[i * V + j] += a * b[j];
-        }
+        NAME(add_products)(R, V, sum, row, PANEL ? k * R : k, PANEL ? many + offset[k] : many + k * many_pitch);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < V; j++) {
-            REAL *at_result = result + i * pitch + j * LANES;
-            sum[i * V + j] += accumulate ? LOAD(at_result) : (VECTOR){0}; /* an underflow to -0 gives +0 */
-            STORE(at_result, sum[i * V + j]);
-        }
+        NAME(store_sums)(V, sum + i * V, result + i * pitch, accumulate);
 }
 
 #define TILE(R, V)                                                                                                    \
