@@ -1,0 +1,124 @@
+"""A GPU for the tests of machines without one: memory, arrays and launches of pyconv's CUDA backend, emulated."""
+import numpy as np
+from emulator import KernelError, Memory, bf16_of_bits, bits_of_bf16, run
+
+SHARED_LIMITS = {(8, 0): 163 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10}      # bytes a block may have; else 99 KiB
+STORED = {'float16': np.dtype('<f2'), 'bfloat16': np.dtype('<u2'), 'float32': np.dtype('<f4'),
+          'float64': np.dtype('<f8')}
+
+
+class EmulatedArray:
+    """An array in emulated memory; strides in elements. `memory.free(array.allocation)` ends it."""
+
+    def __init__(self, memory, address, shape, strides, dtype, read_only=False):
+        self.memory, self.address, self.dtype, self.read_only = memory, address, dtype, read_only
+        self.shape, self.strides = tuple(shape), tuple(strides)
+        self.allocation = address
+
+    @classmethod
+    def empty(cls, memory, shape, dtype):
+        """In C order, of poison."""
+        strides = tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
+        address = memory.allocate(int(np.prod(shape)) * STORED[dtype].itemsize)
+        return cls(memory, address, shape, strides, dtype)
+
+    @classmethod
+    def from_numpy(cls, memory, array, dtype=None, read_only=False):
+        """The values of a NumPy array in its own layout, whatever its strides are; poison between them.
+
+        `dtype` is a name; bfloat16 takes any float array and rounds it to nearest even.
+        """
+        dtype = dtype or array.dtype.name
+        size = STORED[dtype].itemsize
+        steps = [step // array.itemsize for step in array.strides]
+        ends = [step * (length - 1) * size for step, length in zip(steps, array.shape)] if array.size else []
+        below = sum(end for end in ends if end < 0)
+        span = sum(map(abs, ends)) + size if array.size else 0
+        start = memory.allocate(span)
+        made = cls(memory, start - below, array.shape, steps, dtype, read_only)
+        made.allocation = start
+        made.stored()[...] = bits_of_bf16(np.asarray(array, np.float32)) if dtype == 'bfloat16' else array
+        return made
+
+    def stored(self):
+        """A NumPy array on the same memory; of bfloat16 its bits."""
+        dtype = STORED[self.dtype]
+        return self.memory.view(self.address, self.shape, dtype, [step * dtype.itemsize for step in self.strides])
+
+    def to_numpy(self):
+        """A copy of the values; bfloat16 as float32."""
+        values = self.stored().copy()
+        return bf16_of_bits(values) if self.dtype == 'bfloat16' else values
+
+    def view(self, function):
+        """What a NumPy view such as `lambda x: x.transpose(0, 2, 1)[::-1]` makes of it, on the same memory."""
+        old = self.stored()
+        new = function(old)
+        assert isinstance(new, np.ndarray) and new.dtype == old.dtype
+        shift = new.__array_interface__['data'][0] - old.__array_interface__['data'][0]
+        strides = [step // new.itemsize for step in new.strides]
+        return type(self)(self.memory, self.address + shift, new.shape, strides, self.dtype, self.read_only)
+
+    @property
+    def __cuda_array_interface__(self):
+        stored = STORED[self.dtype]
+        return {'version': 3, 'shape': self.shape, 'typestr': '|V2' if self.dtype == 'bfloat16' else stored.str,
+                'data': (self.address, self.read_only), 'strides': tuple(s * stored.itemsize for s in self.strides),
+                'stream': None}
+
+
+class EmulatedDevice:
+    """What `pyconv._gpu.launch.device` gives, with kernels run at once by the emulator.
+
+    `launched` names the kernels in order; `statistics` are the bank conflicts of the last one where they are asked for.
+    """
+
+    def __init__(self, memory=None, capability=(9, 0), multiprocessors=132, statistics=False, races=True):
+        self.memory = memory or Memory()
+        self.capability, self.multiprocessors = capability, multiprocessors
+        self.shared_limit = SHARED_LIMITS.get(capability, 99 << 10)
+        self.keep, self.races = statistics, races
+        self.launched, self.statistics = [], {}
+
+    @property
+    def launches(self):
+        return len(self.launched)
+
+    def kernel(self, source, threads, shared, blocks_per_sm=1):
+        if not 0 < threads <= 1024 or threads % 32:
+            raise KernelError(f'threads must be whole warps, 1024 at most; got {threads}')
+        if not 0 <= shared <= self.shared_limit:
+            raise KernelError(f'shared must be at most {self.shared_limit} bytes; got {shared}')
+        if blocks_per_sm > 1 and blocks_per_sm * (shared + 1024) > self.shared_limit + 1024:
+            raise KernelError(f'{blocks_per_sm} blocks with {shared} bytes do not fit into {self.shared_limit} bytes')
+        return source, threads, shared
+
+    def launch(self, handle, grid, stream, arguments):
+        source, threads, shared = handle
+        if not (0 < grid[0] < 1 << 31 and 0 < grid[1] < 1 << 16 and 0 < grid[2] < 1 << 16):
+            raise KernelError(f'grid must be 1 to (2**31 - 1, 65535, 65535) blocks; got {tuple(grid)}')
+        if len(arguments) != len(source.arguments):
+            raise KernelError(f'{source.name} must get {source.arguments}; got {len(arguments)} arguments')
+        self.launched.append(source.name)
+        self.statistics = run(self.memory, source.text, source.name, arguments, grid, threads, shared,
+                              self.keep, self.races)
+
+
+def emulated_kind(memory, stream=0):
+    """A kind for `pyconv._gpu.arrays.KINDS`: emulated arrays, each on device 0."""
+    from pyconv._gpu.arrays import DTYPES, DeviceArray, Kind
+
+    class EmulatedKind(Kind):
+        def read(self, name, value):
+            if not isinstance(value, EmulatedArray):
+                return None
+            return DeviceArray(value, value.address, value.shape, value.strides, DTYPES[value.dtype], 0, self,
+                               value.read_only)
+
+        def new(self, shape, dtype, device):
+            return EmulatedArray.empty(memory, shape, dtype.name)
+
+        def stream(self, device):
+            return stream
+
+    return EmulatedKind()

@@ -1,0 +1,391 @@
+"""Runs the source of CUDA kernels on the CPU: every thread of every block at once, in lock step, in NumPy.
+
+`run` executes the straight Python source that would be compiled for a GPU; its names are bound to the primitives below.
+A value of a kernel is a NumPy scalar where it is uniform, else an array by (block, thread) with one row where all
+blocks agree (a row of threads) or one column where all threads of a block do. i32 and i64 are carried as int64, as
+Numba computes; u32 as uint32; literals are int64 and float64, as in Numba.
+
+What it checks: bounds, alignment, poison for whatever was not written (see emulated_memory), divergent branches,
+missing waits (a copy lands at the wait and not before), missing barriers, races, bank conflicts.
+What it cannot see: speed, registers, whether Numba accepts the source; threads of one warp that race each other (a
+missing warp barrier between a copy's wait and its readers in the same warp, say); how tensor cores round sums (here
+float32 sums in BLAS's order); arithmetic of two u32, which wraps here and is 64 bits wide in Numba; i32 used as i64
+without a cast.
+"""
+import ast
+import builtins
+import functools
+import linecache
+import operator
+from collections import defaultdict
+
+import numpy as np
+from emulated_memory import ORIGIN, RAW, Again, Hazards, KernelError, Memory, Shared, blocks_of, wavefronts
+
+__all__ = ['KernelError', 'Memory', 'run', 'bits_of_bf16', 'bf16_of_bits']
+
+
+def bits_of_bf16(values):
+    """float32 -> bfloat16 bits, to nearest even; a NaN stays one."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7fff) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return np.where(values != values, bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
+
+
+def bf16_of_bits(bits):
+    return (np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def to_u32(x):
+    """Bits of a u32, as a carrier of unsigned 32 bits; integers wrap."""
+    x = np.asarray(x)
+    return x if x.dtype == np.uint32 else x.astype(np.int64).astype(np.uint32)
+
+
+def integers(x):
+    x = np.asarray(x)
+    if x.dtype.kind not in 'iu':
+        raise KernelError(f'an address must be an integer; got {x.dtype}')
+    return x.astype(np.int64, copy=False)
+
+
+def same(bits):
+    return bits
+
+
+# Raw values in memory -> values in registers, and back.
+TYPES = {
+    'f16': (2, lambda bits: bits.view(np.float16).astype(np.float32),
+            lambda x: np.asarray(x, np.float32).astype(np.float16).view(np.uint16)),
+    'bf16': (2, bf16_of_bits, lambda x: bits_of_bf16(np.asarray(x, np.float32))),
+    'f32': (4, lambda bits: bits.view(np.float32), lambda x: np.asarray(x, np.float32).view(np.uint32)),
+    'f64': (8, lambda bits: bits.view(np.float64), lambda x: np.asarray(x, np.float64).view(np.uint64)),
+    'i32': (4, lambda bits: bits.view(np.int32).astype(np.int64), to_u32),
+    'b32': (4, same, to_u32),
+}
+
+
+def cast(dtype, carrier):
+    def convert(x):
+        if not isinstance(x, (np.ndarray, np.generic)):
+            x = np.asarray(x)
+        if dtype is np.uint32:
+            return to_u32(x)[()]
+        return x.astype(dtype).astype(carrier)
+    return convert
+
+
+def select(ok, a, b):
+    if np.result_type(a) != np.result_type(b):
+        raise KernelError(f'select must have two values of one type; got {np.result_type(a)} and {np.result_type(b)}')
+    if np.ndim(ok) == 0:
+        return a if ok else b
+    return np.where(ok, a, b)
+
+
+def divide(n, magic, shift):
+    return ((n * magic) >> shift).astype(np.int32).astype(np.int64)
+
+
+def fma(a, b, c):
+    """float32: exact product, one sum in float64, then float32: rounded twice, which is rarely seen (where the float64
+    is a tie of float32 that the exact sum is not). float64: product and sum are rounded each."""
+    kinds = {np.result_type(x) for x in (a, b, c)}
+    if len(kinds) > 1 or not kinds <= {np.dtype(np.float32), np.dtype(np.float64)}:
+        raise KernelError(f'fma must have values of one float type; got {", ".join(sorted(map(str, kinds)))}')
+    if kinds == {np.dtype(np.float64)}:
+        return a * b + c
+    return np.add(np.multiply(a, b, dtype=np.float64), c, dtype=np.float64).astype(np.float32)
+
+
+def round_tf32(x):
+    """To 10 bits of mantissa, to nearest, ties away from zero; Inf and NaN as they are."""
+    x = to_u32(x)
+    finite = (x & np.uint32(0x7f800000)) != 0x7f800000
+    return np.where(finite, (x + np.uint32(0x1000)) & np.uint32(0xffffe000), x)
+
+
+def split_tf32(x):
+    x = to_u32(x)
+    high = round_tf32(x)
+    finite = (x & np.uint32(0x7f800000)) != 0x7f800000
+    low = round_tf32((x.view(np.float32) - high.view(np.float32)).view(np.uint32))
+    return high, np.where(finite, low, np.uint32(0))
+
+
+PURE = {
+    'i32': cast(np.int32, np.int64), 'u32': cast(np.uint32, np.uint32), 'i64': cast(np.int64, np.int64),
+    'f32': cast(np.float32, np.float32), 'f64': cast(np.float64, np.float64),
+    'select': select, 'divide': divide, 'fma': fma, 'round_tf32': round_tf32, 'split_tf32': split_tf32,
+    'bits_f32': lambda x: to_u32(x).view(np.float32)[()],
+    'f32_bits': lambda x: np.asarray(x, np.float32).view(np.uint32)[()],
+    'range': lambda *limits: map(np.int64, builtins.range(*map(operator.index, limits))),
+    '__builtins__': {},
+}
+
+
+class Executor:
+    """The primitives that need to know a batch of blocks: who the threads are, their memory, their warps."""
+
+    def __init__(self, memory, hazards, index, block, threads, shared_bytes, races, statistics):
+        self.memory, self.hazards, self.counts = memory, hazards, statistics
+        self.shape = len(index), threads
+        self.lanes = np.arange(threads)[None]
+        self.who = index * threads + self.lanes
+        self.block = [i if len(i) > 1 else np.repeat(i, threads, 1) for i in block]      # uniform they must not look
+        self.shared = Shared(len(index), threads, shared_bytes, races)
+        self.groups, self.issued, self.fragments = [], [], {}
+
+    def namespace(self):
+        names = {name: getattr(self, name) for name in (
+            'barrier', 'commit', 'wait', 'ldmatrix', 'ldmatrix_transposed', 'mma_tf32', 'mma_f64')}
+        names |= {f'block_{axis}': functools.partial(self.block.__getitem__, i) for i, axis in enumerate('xyz')}
+        names |= {'thread': lambda: self.lanes, 'shared_base': lambda: np.int64(Shared.BASE)}
+        names |= {f'copy{width}': functools.partial(self.copy, width) for width in (4, 8, 16)}
+        names |= {f'mma_{kind}': functools.partial(self.mma_half, kind) for kind in ('f16', 'bf16')}
+        for name in ('f16', 'bf16', 'f32', 'f64', 'i32'):
+            names[f'load_{name}'] = functools.partial(self.load, *TYPES[name][:2])
+            names[f'store_{name}'] = functools.partial(self.store, TYPES[name][0], TYPES[name][2])
+        for name in ('f32', 'f64', 'b32'):
+            names[f'shared_{name}'] = functools.partial(self.load_shared, f'shared_{name}', *TYPES[name][:2])
+            names[f'put_{name}'] = functools.partial(self.put, f'put_{name}', TYPES[name][0], TYPES[name][2])
+        names['shared_f32x4'] = functools.partial(self.load_vector, 'shared_f32x4', np.float32)
+        names['shared_f64x2'] = functools.partial(self.load_vector, 'shared_f64x2', np.float64)
+        return PURE | names
+
+    def row(self, x):
+        """A value by (block or one row for all, thread)."""
+        x = np.asarray(x)
+        return x if x.ndim == 2 and x.shape[1] == self.shape[1] else np.broadcast_to(
+            x, (x.shape[0] if x.ndim else 1, self.shape[1]))
+
+    def where(self, ok):
+        """`ok` as bools; None where it holds everywhere."""
+        ok = np.asarray(ok)
+        ok = ok if ok.dtype == bool else ok != 0
+        return None if ok.all() else self.row(ok)
+
+    def chosen(self, ok, *values):
+        """Each value flat, of the threads where ok."""
+        flat = (np.broadcast_to(value, self.shape) for value in values)
+        if ok is None:
+            return [value.ravel() for value in flat]
+        ok = np.broadcast_to(ok, self.shape)
+        return [value[ok] for value in flat]
+
+    def read_global(self, width, address, ok):
+        """Raw values by (block, thread), 0 where not ok."""
+        address, who = self.chosen(ok, integers(address), self.who)
+        if address.size == 0:
+            return np.zeros(self.shape, RAW[width])
+        if self.hazards:
+            self.hazards.load(address, width, who)
+        else:
+            self.memory.pieces(address, width)
+        values = self.memory.words[width].take((address - ORIGIN) // width)
+        if ok is None:
+            return values.reshape(self.shape)
+        out = np.zeros(self.shape, RAW[width])
+        out[np.broadcast_to(ok, self.shape)] = values
+        return out
+
+    def load(self, width, decode, address, ok):
+        return decode(self.read_global(width, address, self.where(ok)))
+
+    def store(self, width, encode, address, ok, value):
+        address, who, values = self.chosen(self.where(ok), integers(address), self.who, encode(value))
+        if address.size and self.hazards:
+            self.hazards.store(address, width, who, values)
+        elif address.size:
+            self.memory.pieces(address, width)
+            self.memory.words[width][(address - ORIGIN) // width] = values
+
+    def units(self, name, width, address, ok=None):
+        units = self.shared.units(self.row(integers(address)), width, ok)
+        if self.counts is not None:
+            alike = 1 if units.shape[0] > 1 or ok is not None and ok.shape[0] > 1 else self.shape[0]
+            self.counts[name] += np.array(wavefronts(units, width, ok)) * alike
+        return units
+
+    def load_shared(self, name, width, decode, address):
+        return decode(self.shared.load(self.units(name, width, address), width))
+
+    def load_vector(self, name, dtype, address):
+        chunks = self.shared.load(self.units(name, 16, address), 16)
+        values = chunks.view(dtype).reshape(*self.shape, -1)
+        return tuple(np.ascontiguousarray(values[..., i]) for i in range(values.shape[2]))
+
+    def put(self, name, width, encode, address, ok, value):
+        ok = self.where(ok)
+        if ok is not None and not ok.any():
+            return
+        units = self.units(name, width, address, ok)
+        self.shared.check_write(units, width, ok)
+        self.shared.store(units, width, np.broadcast_to(encode(value), self.shape), ok)
+
+    def copy(self, width, target, source, ok):
+        units = self.units(f'copy{width}', width, target)
+        ok = self.where(ok)
+        address, = self.chosen(ok, integers(source))
+        if address.size:
+            self.memory.pieces(address, width)
+        self.shared.check_write(units, width, in_flight=True)
+        self.issued.append((width, units, source, ok))
+
+    def commit(self):
+        self.groups.append(self.issued)
+        self.issued = []
+
+    def wait(self, n):
+        while len(self.groups) > n:
+            for width, units, source, ok in self.groups.pop(0):
+                self.shared.store(units, width, self.read_global(width, source, ok))
+                self.shared.arrive(units, width)
+
+    def barrier(self):
+        self.shared.barrier()
+        self.fragments.clear()
+
+    def matrices(self, name, address):
+        """Four 8 x 8 matrices of 16 bits per warp by (block, warp, matrix, row, 16-bit word)."""
+        chunks = self.shared.load(self.units(name, 16, address), 16)
+        return chunks.view(np.uint16).reshape(self.shape[0], -1, 4, 8, 8)
+
+    def ldmatrix(self, address):
+        words = self.matrices('ldmatrix', address).view(np.uint32)
+        return tuple(words[:, :, i].reshape(self.shape) for i in range(4))
+
+    def ldmatrix_transposed(self, address):
+        halves = self.matrices('ldmatrix_transposed', address).swapaxes(3, 4)
+        words = np.ascontiguousarray(halves).view(np.uint32)
+        return tuple(words[:, :, i].reshape(self.shape) for i in range(4))
+
+    def fragment(self, kind, registers, build):
+        """Operand matrices of the warps; kept until the next barrier, as one fragment meets many others."""
+        key = kind, *map(id, registers)
+        if len(self.fragments) > 256:
+            self.fragments.clear()
+        if key not in self.fragments:
+            self.fragments[key] = registers, build([self.row(x) for x in registers])
+        return self.fragments[key][1]
+
+    def multiply(self, c, a, b):
+        """c + a b of every warp: a by (block, warp, row, k), b by (block, warp, column, k), c the four registers."""
+        # Register 2 * half + i of lane 4 * g + t is row 8 * half + g and column 2 * t + i.
+        product = np.matmul(a, b.swapaxes(2, 3))
+        product = product.reshape(*product.shape[:2], -1, 8, 4, 2)
+        out = []
+        for register, x in enumerate(c):
+            x = self.row(x)
+            if x.dtype != product.dtype:
+                raise KernelError(f'sums of an mma must be {product.dtype}; got {x.dtype}')
+            part = product[:, :, register // 2, :, :, register % 2]
+            out.append(np.broadcast_to((part + x.reshape(len(x), -1, 8, 4)).reshape(-1, self.shape[1]), self.shape))
+        return tuple(out)
+
+    def mma_half(self, kind, c, a, b):
+        """m16n8k16 of 16-bit floats, two in a register: a by (row half, g, k half, t, i), b by (g, k half, t, i)."""
+        def assemble(*halves):
+            def build(registers):
+                height = max(len(x) for x in registers)
+                out = np.empty((height, self.shape[1] // 32, halves[0], 8, 2, 4, 2), np.float32)
+                for r, x in enumerate(registers):
+                    pairs = np.ascontiguousarray(to_u32(x)).view(np.uint16).reshape(len(x), -1, 8, 4, 2)
+                    out[:, :, r % halves[0], :, r // halves[0]] = (
+                        pairs.view(np.float16) if kind == 'f16' else bf16_of_bits(pairs))
+                return out.reshape(height, -1, 8 * halves[0], 16)
+            return build
+        return self.multiply(c, self.fragment(kind, a, assemble(2)), self.fragment(kind, b, assemble(1)))
+
+    def mma_tf32(self, c, a, b):
+        """m16n8k8 of float32 of which the hardware may read the upper 19 bits only: here it reads no more."""
+        def assemble(halves):
+            def build(registers):
+                height = max(len(x) for x in registers)
+                out = np.empty((height, self.shape[1] // 32, halves, 8, 2, 4), np.float32)
+                for r, x in enumerate(registers):
+                    cut = (to_u32(x) & np.uint32(0xffffe000)).view(np.float32)
+                    out[:, :, r % halves, :, r // halves] = cut.reshape(len(x), -1, 8, 4)
+                return out.reshape(height, -1, 8 * halves, 8)
+            return build
+        return self.multiply(c, self.fragment('tf32a', a, assemble(2)), self.fragment('tf32b', b, assemble(1)))
+
+    def mma_f64(self, c, a, b):
+        """m8n8k4: a is row g and k t, b is column g and k t."""
+        a, b = (np.asarray(self.row(x), np.float64).reshape(-1, self.shape[1] // 32, 8, 4) for x in (a, b))
+        return self.multiply(c, *np.broadcast_arrays(a, b))
+
+
+class Typed(ast.NodeTransformer):
+    """Literals get the types that Numba gives them, and x += y makes a new value instead of changing the old one's."""
+
+    def __init__(self):
+        self.literals = {}
+
+    def visit_Constant(self, node):
+        kinds = {int: np.int64, float: np.float64}
+        if type(node.value) not in kinds:
+            return node
+        name = f'__literal_{len(self.literals)}'
+        self.literals[name] = kinds[type(node.value)](node.value)
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def visit_AugAssign(self, node):
+        value = ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, self.visit(node.value))
+        return ast.copy_location(ast.Assign([node.target], value), node)
+
+
+@functools.lru_cache(maxsize=4096)
+def compiled(text, name):
+    """(code, its typed literals by name, the name of its file in tracebacks)"""
+    typed = Typed()
+    tree = ast.fix_missing_locations(typed.visit(ast.parse(text)))
+    file = f'<kernel {name} {hash(text) & 0xffffffff:08x}>'
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    return compile(tree, file, 'exec'), typed.literals, file
+
+
+def explain(error, file):
+    """The error of a kernel in words, with the line of its source."""
+    text = str(error)
+    if isinstance(error, ValueError) and 'truth value' in text:
+        text = 'branch on a value that differs between threads: use select, or the ok of a load or store'
+    elif isinstance(error, TypeError) and 'integer scalar' in text:
+        text = 'loop count that differs between threads'
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = f' (line {line}: {linecache.getline(file, line).strip()})' if line else ''
+    return KernelError(f'{text or type(error).__name__}{where}')
+
+
+def run(memory, source_text, name, arguments, grid, threads, shared_bytes=0, statistics=False, races=True):
+    """Run kernel `name` of the source over the grid; arguments are integers.
+
+    Returns, with `statistics`, the mean number of wavefronts per phase of each primitive that touches shared memory: 1
+    where there are no bank conflicts. Raises KernelError, which names the line of the kernel. Without `races` neither
+    races nor missing barriers are looked for; data that was not waited for is still poison.
+    """
+    assert threads % 32 == 0, 'threads must be whole warps'
+    code, literals, file = compiled(source_text, name)
+    arguments = [np.int64(argument) for argument in arguments]
+    for exact in (False, True):
+        hazards = Hazards(memory, exact) if races else None
+        counts = defaultdict(lambda: np.zeros(2, np.int64)) if statistics else None
+        try:
+            for index, block in blocks_of(grid, threads, shared_bytes):
+                executor = Executor(memory, hazards, index, block, threads, shared_bytes, races, counts)
+                names = executor.namespace() | literals
+                exec(code, names)
+                with np.errstate(over='ignore', invalid='ignore', under='ignore', divide='raise'):
+                    names[name](*arguments)
+        except Again:
+            hazards.take_back()
+            continue
+        except KernelError as error:
+            raise explain(error, file) from None
+        except Exception as error:
+            raise explain(error, file) from error
+        return {name: wave / phases for name, (wave, phases) in (counts or {}).items() if phases}
