@@ -3,8 +3,10 @@ import numpy as np
 from emulator import KernelError, Memory, bf16_of_bits, bits_of_bf16, run
 
 SHARED_LIMITS = {(8, 0): 163 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10}      # bytes a block may have; else 99 KiB
-STORED = {'float16': np.dtype('<f2'), 'bfloat16': np.dtype('<u2'), 'float32': np.dtype('<f4'),
-          'float64': np.dtype('<f8')}
+
+
+def stored_as(dtype):
+    return np.dtype('uint16' if dtype == 'bfloat16' else dtype)
 
 
 class EmulatedArray:
@@ -19,7 +21,7 @@ class EmulatedArray:
     def empty(cls, memory, shape, dtype):
         """In C order, of poison."""
         strides = tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
-        address = memory.allocate(int(np.prod(shape)) * STORED[dtype].itemsize)
+        address = memory.allocate(int(np.prod(shape)) * stored_as(dtype).itemsize)
         return cls(memory, address, shape, strides, dtype)
 
     @classmethod
@@ -29,7 +31,7 @@ class EmulatedArray:
         `dtype` is a name; bfloat16 takes any float array and rounds it to nearest even.
         """
         dtype = dtype or array.dtype.name
-        size = STORED[dtype].itemsize
+        size = stored_as(dtype).itemsize
         steps = [step // array.itemsize for step in array.strides]
         ends = [step * (length - 1) * size for step, length in zip(steps, array.shape)] if array.size else []
         below = sum(end for end in ends if end < 0)
@@ -42,7 +44,7 @@ class EmulatedArray:
 
     def stored(self):
         """A NumPy array on the same memory; of bfloat16 its bits."""
-        dtype = STORED[self.dtype]
+        dtype = stored_as(self.dtype)
         return self.memory.view(self.address, self.shape, dtype, [step * dtype.itemsize for step in self.strides])
 
     def to_numpy(self):
@@ -61,7 +63,7 @@ class EmulatedArray:
 
     @property
     def __cuda_array_interface__(self):
-        stored = STORED[self.dtype]
+        stored = stored_as(self.dtype)
         return {'version': 3, 'shape': self.shape, 'typestr': '|V2' if self.dtype == 'bfloat16' else stored.str,
                 'data': (self.address, self.read_only), 'strides': tuple(s * stored.itemsize for s in self.strides),
                 'stream': None}

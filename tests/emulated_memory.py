@@ -5,7 +5,6 @@ An address is a byte address. Arrays of addresses have one entry per access; `Sh
 with one row instead where all blocks use the same, which is the usual case and costs the same for any number of blocks.
 """
 import bisect
-import itertools
 import mmap
 
 import numpy as np
@@ -65,7 +64,7 @@ class Memory:
         i = self.starts.index(address)
         first, last = -(-(address - ORIGIN) // mmap.PAGESIZE), (self.ends[i] - ORIGIN) // mmap.PAGESIZE
         if last > first:
-            self.bytes.base.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+            self.bytes.base.obj.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
         del self.starts[i], self.ends[i]
 
     def view(self, address, shape, dtype, strides=None):
@@ -123,6 +122,7 @@ def merge(intervals, low, high):
 class Hazards:
     """Two threads that meet in global memory within one launch, where no order between them is promised.
 
+    A thread may write what it alone has read, but not read what it has written: loads go through the read-only cache.
     Writers are noted exactly, by 2 bytes. Readers are many and rarely matter: only intervals of them are noted, and
     where a write comes near one, the launch is taken back and run `exact`.
     """
@@ -153,7 +153,7 @@ class Hazards:
             cells, mine = (address[part] - start) // width, threads[part][:, None] + 1
             if meets:
                 writer = self.table(self.writers, start, end, width).take(cells, 0)
-                self.refuse((writer != 0) & (writer != mine), address[part], mine, writer, 'reads', 'writes')
+                self.refuse(writer != 0, address[part], mine, writer, 'reads', 'writes')
             table = self.table(self.readers, start, end, width)
             prior = table.take(cells, 0)
             table[cells] = mine

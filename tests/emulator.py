@@ -22,14 +22,14 @@ from collections import defaultdict
 import numpy as np
 from emulated_memory import ORIGIN, RAW, Again, Hazards, KernelError, Memory, Shared, blocks_of, wavefronts
 
-__all__ = ['KernelError', 'Memory', 'run', 'bits_of_bf16', 'bf16_of_bits']
+__all__ = ['KernelError', 'Memory', 'bf16_of_bits', 'bits_of_bf16', 'run']
 
 
 def bits_of_bf16(values):
     """float32 -> bfloat16 bits, to nearest even; a NaN stays one."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7fff) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
-    return np.where(values != values, bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
+    return np.where(np.isnan(values), bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
 
 
 def bf16_of_bits(bits):
@@ -75,7 +75,13 @@ def cast(dtype, carrier):
     return convert
 
 
+i32 = cast(np.int32, np.int64)
+
+
 def select(ok, a, b):
+    """An integer literal takes the type of the other value."""
+    if any(isinstance(x, np.int64) for x in (a, b)) and np.uint32 in map(np.result_type, (a, b)):
+        a, b = to_u32(a), to_u32(b)
     if np.result_type(a) != np.result_type(b):
         raise KernelError(f'select must have two values of one type; got {np.result_type(a)} and {np.result_type(b)}')
     if np.ndim(ok) == 0:
@@ -84,7 +90,7 @@ def select(ok, a, b):
 
 
 def divide(n, magic, shift):
-    return ((n * magic) >> shift).astype(np.int32).astype(np.int64)
+    return i32((i32(n) * magic) >> shift)
 
 
 def fma(a, b, c):
@@ -114,7 +120,7 @@ def split_tf32(x):
 
 
 PURE = {
-    'i32': cast(np.int32, np.int64), 'u32': cast(np.uint32, np.uint32), 'i64': cast(np.int64, np.int64),
+    'i32': i32, 'u32': cast(np.uint32, np.uint32), 'i64': cast(np.int64, np.int64),
     'f32': cast(np.float32, np.float32), 'f64': cast(np.float64, np.float64),
     'select': select, 'divide': divide, 'fma': fma, 'round_tf32': round_tf32, 'split_tf32': split_tf32,
     'bits_f32': lambda x: to_u32(x).view(np.float32)[()],
