@@ -99,8 +99,6 @@ class EmulatedDevice:
         source, threads, shared = handle
         if not (0 < grid[0] < 1 << 31 and 0 < grid[1] < 1 << 16 and 0 < grid[2] < 1 << 16):
             raise KernelError(f'grid must be 1 to (2**31 - 1, 65535, 65535) blocks; got {tuple(grid)}')
-        if len(arguments) != len(source.arguments):
-            raise KernelError(f'{source.name} must get {source.arguments}; got {len(arguments)} arguments')
         self.launched.append(source.name)
         self.statistics = run(self.memory, source.text, source.name, arguments, grid, threads, shared,
                               self.keep, self.races)
@@ -124,3 +122,14 @@ def emulated_kind(memory, stream=0):
             return stream
 
     return EmulatedKind()
+
+
+def ran(body, threads=32, grid=(1, 1, 1), shared=0, returns=False, races=True, **arguments):
+    """Run lines of a kernel; arguments are integers and arrays (their address). The arrays afterwards, by name."""
+    memory = Memory()
+    arrays = {name: EmulatedArray.from_numpy(memory, value) for name, value in arguments.items()
+              if isinstance(value, np.ndarray)}
+    text = '\n'.join([f'def kernel({", ".join(arguments)}):', *(f'    {line}' for line in body.strip().splitlines())])
+    values = [arrays[name].address if name in arrays else value for name, value in arguments.items()]
+    statistics = run(memory, text, 'kernel', values, grid, threads, shared, returns, races)
+    return statistics if returns else {name: array.to_numpy() for name, array in arrays.items()}

@@ -124,16 +124,13 @@ class Hazards:
 
     A thread may write what it alone has read, but not read what it has written: loads go through the read-only cache.
     Writers are noted exactly, by 2 bytes. Readers are many and rarely matter: only intervals of them are noted, and
-    where a write comes near one, the launch is taken back and run `exact`.
+    where a write comes near one, the launch is run again, `exact`. Nothing need be taken back: what was written until
+    then no thread had read, and none may read it after the write.
     """
 
     def __init__(self, memory, exact):
         self.memory, self.exact = memory, exact
-        self.read, self.written, self.readers, self.writers, self.before = {}, {}, {}, {}, []
-
-    def take_back(self):
-        for words, at, values in reversed(self.before):
-            words[at] = values
+        self.read, self.written, self.readers, self.writers = {}, {}, {}, {}
 
     @staticmethod
     def table(tables, start, end, width):
@@ -177,7 +174,6 @@ class Hazards:
             table[cells] = mine
             changed = (words[at[part]] != values[part])[:, None]
             self.refuse((writer != 0) & (writer != mine) & changed, address[part], mine, writer, 'writes', 'writes')
-        self.before.append((words, at, words[at]))
         words[at] = values
         lost = words[at] != values
         if lost.any():

@@ -96,10 +96,9 @@ def divide(n, magic, shift):
 def fma(a, b, c):
     """float32: exact product, one sum in float64, then float32: rounded twice, which is rarely seen (where the float64
     is a tie of float32 that the exact sum is not). float64: product and sum are rounded each."""
-    kinds = {np.result_type(x) for x in (a, b, c)}
-    if len(kinds) > 1 or not kinds <= {np.dtype(np.float32), np.dtype(np.float64)}:
-        raise KernelError(f'fma must have values of one float type; got {", ".join(sorted(map(str, kinds)))}')
-    if kinds == {np.dtype(np.float64)}:
+    if not a.dtype == b.dtype == c.dtype or a.dtype not in (np.float32, np.float64):
+        raise KernelError(f'fma must have values of one float type; got {a.dtype}, {b.dtype} and {c.dtype}')
+    if a.dtype == np.float64:
         return a * b + c
     return np.add(np.multiply(a, b, dtype=np.float64), c, dtype=np.float64).astype(np.float32)
 
@@ -144,9 +143,10 @@ class Executor:
 
     def namespace(self):
         names = {name: getattr(self, name) for name in (
-            'barrier', 'commit', 'wait', 'ldmatrix', 'ldmatrix_transposed', 'mma_tf32', 'mma_f64')}
+            'commit', 'wait', 'ldmatrix', 'ldmatrix_transposed', 'mma_tf32', 'mma_f64')}
         names |= {f'block_{axis}': functools.partial(self.block.__getitem__, i) for i, axis in enumerate('xyz')}
-        names |= {'thread': lambda: self.lanes, 'shared_base': lambda: np.int64(Shared.BASE)}
+        names |= {'thread': lambda: self.lanes, 'barrier': self.shared.barrier,
+                  'shared_base': lambda: np.int64(Shared.BASE)}
         names |= {f'copy{width}': functools.partial(self.copy, width) for width in (4, 8, 16)}
         names |= {f'mma_{kind}': functools.partial(self.mma_half, kind) for kind in ('f16', 'bf16')}
         for name in ('f16', 'bf16', 'f32', 'f64', 'i32'):
@@ -248,10 +248,6 @@ class Executor:
                 self.shared.store(units, width, self.read_global(width, source, ok))
                 self.shared.arrive(units, width)
 
-    def barrier(self):
-        self.shared.barrier()
-        self.fragments.clear()
-
     def matrices(self, name, address):
         """Four 8 x 8 matrices of 16 bits per warp by (block, warp, matrix, row, 16-bit word)."""
         chunks = self.shared.load(self.units(name, 16, address), 16)
@@ -267,9 +263,9 @@ class Executor:
         return tuple(words[:, :, i].reshape(self.shape) for i in range(4))
 
     def fragment(self, kind, registers, build):
-        """Operand matrices of the warps; kept until the next barrier, as one fragment meets many others."""
+        """Operand matrices of the warps; kept for a while, as one fragment meets many others."""
         key = kind, *map(id, registers)
-        if len(self.fragments) > 256:
+        if len(self.fragments) > 64:
             self.fragments.clear()
         if key not in self.fragments:
             self.fragments[key] = registers, build([self.row(x) for x in registers])
@@ -388,7 +384,6 @@ def run(memory, source_text, name, arguments, grid, threads, shared_bytes=0, sta
                 with np.errstate(over='ignore', invalid='ignore', under='ignore', divide='raise'):
                     names[name](*arguments)
         except Again:
-            hazards.take_back()
             continue
         except KernelError as error:
             raise explain(error, file) from None
