@@ -1,4 +1,7 @@
 """A GPU for the tests of machines without one: memory, arrays and launches of pyconv's CUDA backend, emulated."""
+import weakref
+from typing import Any, NamedTuple
+
 import numpy as np
 from emulator import KernelError, Memory, bf16_of_bits, bits_of_bf16, run
 
@@ -10,19 +13,22 @@ def stored_as(dtype):
 
 
 class EmulatedArray:
-    """An array in emulated memory; strides in elements. `memory.free(array.allocation)` ends it."""
+    """An array in emulated memory; strides in elements. The memory is freed with the array and all views of it."""
 
-    def __init__(self, memory, address, shape, strides, dtype, read_only=False):
-        self.memory, self.address, self.dtype, self.read_only = memory, address, dtype, read_only
+    def __init__(self, memory, address, shape, strides, dtype, read_only=False, owner=None):
+        self.memory, self.address, self.dtype, self.read_only, self.owner = memory, address, dtype, read_only, owner
         self.shape, self.strides = tuple(shape), tuple(strides)
-        self.allocation = address
+
+    def owning(self, allocation):
+        weakref.finalize(self, self.memory.free, allocation).atexit = False
+        return self
 
     @classmethod
     def empty(cls, memory, shape, dtype):
         """In C order, of poison."""
         strides = tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
         address = memory.allocate(int(np.prod(shape)) * stored_as(dtype).itemsize)
-        return cls(memory, address, shape, strides, dtype)
+        return cls(memory, address, shape, strides, dtype).owning(address)
 
     @classmethod
     def from_numpy(cls, memory, array, dtype=None, read_only=False):
@@ -38,9 +44,8 @@ class EmulatedArray:
         span = sum(map(abs, ends)) + size if array.size else 0
         start = memory.allocate(span)
         made = cls(memory, start - below, array.shape, steps, dtype, read_only)
-        made.allocation = start
         made.stored()[...] = bits_of_bf16(np.asarray(array, np.float32)) if dtype == 'bfloat16' else array
-        return made
+        return made.owning(start)
 
     def stored(self):
         """A NumPy array on the same memory; of bfloat16 its bits."""
@@ -59,7 +64,7 @@ class EmulatedArray:
         assert isinstance(new, np.ndarray) and new.dtype == old.dtype
         shift = new.__array_interface__['data'][0] - old.__array_interface__['data'][0]
         strides = [step // new.itemsize for step in new.strides]
-        return type(self)(self.memory, self.address + shift, new.shape, strides, self.dtype, self.read_only)
+        return type(self)(self.memory, self.address + shift, new.shape, strides, self.dtype, self.read_only, self)
 
     @property
     def __cuda_array_interface__(self):
@@ -67,6 +72,12 @@ class EmulatedArray:
         return {'version': 3, 'shape': self.shape, 'typestr': '|V2' if self.dtype == 'bfloat16' else stored.str,
                 'data': (self.address, self.read_only), 'strides': tuple(s * stored.itemsize for s in self.strides),
                 'stream': None}
+
+
+class Kernel(NamedTuple):
+    source: Any
+    threads: int
+    shared: int
 
 
 class EmulatedDevice:
@@ -93,15 +104,19 @@ class EmulatedDevice:
             raise KernelError(f'shared must be at most {self.shared_limit} bytes; got {shared}')
         if blocks_per_sm > 1 and blocks_per_sm * (shared + 1024) > self.shared_limit + 1024:
             raise KernelError(f'{blocks_per_sm} blocks with {shared} bytes do not fit into {self.shared_limit} bytes')
-        return source, threads, shared
+        return Kernel(source, threads, shared)
 
-    def launch(self, handle, grid, stream, arguments):
-        source, threads, shared = handle
-        if not (0 < grid[0] < 1 << 31 and 0 < grid[1] < 1 << 16 and 0 < grid[2] < 1 << 16):
-            raise KernelError(f'grid must be 1 to (2**31 - 1, 65535, 65535) blocks; got {tuple(grid)}')
-        self.launched.append(source.name)
+    def launch(self, kernel, grid, stream, arguments):
+        source, threads, shared = kernel
+        if len(arguments) != len(source.arguments):
+            raise TypeError(f'{source.name} must be given {len(source.arguments)} arguments; got {len(arguments)}')
+        if not (0 <= grid[0] < 1 << 31 and 0 <= grid[1] < 1 << 16 and 0 <= grid[2] < 1 << 16):
+            raise KernelError(f'grid must be at most (2**31 - 1, 65535, 65535) blocks; got {tuple(grid)}')
+        if 0 in grid:
+            return
         self.statistics = run(self.memory, source.text, source.name, arguments, grid, threads, shared,
                               self.keep, self.races)
+        self.launched.append(source.name)
 
 
 def emulated_kind(memory, stream=0):

@@ -6,6 +6,7 @@ with one row instead where all blocks use the same, which is the usual case and 
 """
 import bisect
 import mmap
+import threading
 
 import numpy as np
 
@@ -39,6 +40,7 @@ class Memory:
         self.bytes = sparse(SPACE)
         self.words = {width: self.bytes.view(raw) for width, raw in RAW.items()}
         self.starts, self.ends, self.top = [], [], ORIGIN
+        self.lock = threading.RLock()             # held by whoever allocates, frees or runs a kernel
 
     def allocate(self, nbytes, align=256, at=None, poison=True):
         """Address of `nbytes` new bytes, a red zone away from all others.
@@ -46,6 +48,13 @@ class Memory:
         `at`: this many bytes behind the start of the memory, to reach far addresses; without `poison` the bytes are
         zeros that cost nothing until touched, for arrays larger than the machine.
         """
+        with self.lock:
+            start = self.reserve(nbytes, align, at)
+        if poison:
+            self.bytes[start - ORIGIN:start - ORIGIN + nbytes] = 0xff
+        return start
+
+    def reserve(self, nbytes, align, at):
         start = (self.top + RED_ZONE + align - 1) // align * align if at is None else ORIGIN + at
         if start + nbytes + RED_ZONE > ORIGIN + SPACE:
             raise MemoryError(f'the emulated memory ends at {ORIGIN + SPACE:#x}; got {nbytes} bytes at {start:#x}')
@@ -56,16 +65,16 @@ class Memory:
         self.ends.insert(i, start + nbytes)
         if at is None:
             self.top = start + nbytes
-        if poison:
-            self.bytes[start - ORIGIN:start - ORIGIN + nbytes] = 0xff
         return start
 
     def free(self, address):
-        i = self.starts.index(address)
-        first, last = -(-(address - ORIGIN) // mmap.PAGESIZE), (self.ends[i] - ORIGIN) // mmap.PAGESIZE
+        with self.lock:
+            i = self.starts.index(address)
+            end = self.ends[i]
+            del self.starts[i], self.ends[i]
+        first, last = -(-(address - ORIGIN) // mmap.PAGESIZE), (end - ORIGIN) // mmap.PAGESIZE
         if last > first:
             self.bytes.base.obj.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
-        del self.starts[i], self.ends[i]
 
     def view(self, address, shape, dtype, strides=None):
         """A NumPy array that shares the memory; strides in bytes. It may leave its allocation: tests build it."""

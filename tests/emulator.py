@@ -372,7 +372,7 @@ def run(memory, source_text, name, arguments, grid, threads, shared_bytes=0, sta
     """
     assert threads % 32 == 0, 'threads must be whole warps'
     code, literals, file = compiled(source_text, name)
-    arguments = [np.int64(argument) for argument in arguments]
+    arguments = [np.int64(operator.index(argument)) for argument in arguments]
     for exact in (False, True):
         hazards = Hazards(memory, exact) if races else None
         counts = defaultdict(lambda: np.zeros(2, np.int64)) if statistics else None
@@ -381,7 +381,7 @@ def run(memory, source_text, name, arguments, grid, threads, shared_bytes=0, sta
                 executor = Executor(memory, hazards, index, block, threads, shared_bytes, races, counts)
                 names = executor.namespace() | literals
                 exec(code, names)
-                with np.errstate(over='ignore', invalid='ignore', under='ignore', divide='raise'):
+                with memory.lock, np.errstate(over='ignore', invalid='ignore', under='ignore', divide='raise'):
                     names[name](*arguments)
         except Again:
             continue

@@ -42,7 +42,12 @@ def test_device():
     assert (device.shared_limit, EmulatedDevice(device.memory).shared_limit) == (163 * 1024, 227 * 1024)
     for wrong in (lambda: device.kernel(Source, 33, 0), lambda: device.kernel(Source, 32, 164 * 1024),
                   lambda: device.kernel(Source, 32, 82 * 1024, 2),
-                  lambda: device.launch(handle, (1, 65536, 1), 0, [0, 0]),
-                  lambda: device.launch(handle, (1, 1, 1), 0, [0])):
+                  lambda: device.launch(handle, (1, 65536, 1), 0, [0, 0])):
         with pytest.raises(KernelError):
             wrong()
+    with pytest.raises(TypeError, match='fill must be given 2 arguments; got 1'):
+        device.launch(handle, (1, 1, 1), 0, [0])
+    with pytest.raises(OverflowError):
+        device.launch(handle, (1, 1, 1), 0, [1 << 63, 0])
+    device.launch(handle, (0, 1, 1), 0, [0, 0])
+    assert device.launches == 1

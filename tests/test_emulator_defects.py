@@ -39,9 +39,12 @@ def test_freed_memory_is_out_of_bounds_and_new_memory_poison():
     array = EmulatedArray.from_numpy(memory, np.ones(1 << 18, np.float32))
     other = EmulatedArray.empty(memory, (32,), 'bfloat16')
     assert np.isnan(other.to_numpy()).all()
-    memory.free(array.allocation)
+    address, view = array.address, array.view(lambda x: x[5:])
+    del array
+    run(memory, 'def k(x):\n    load_f32(x, True)', 'k', [address], (1, 1, 1), 32)
+    del view
     with pytest.raises(KernelError, match='out of bounds'):
-        run(memory, 'def k(x):\n    load_f32(x, True)', 'k', [array.address], (1, 1, 1), 32)
+        run(memory, 'def k(x):\n    load_f32(x, True)', 'k', [address], (1, 1, 1), 32)
 
 
 def test_offsets_beyond_31_bits():
