@@ -7,10 +7,11 @@ Numba computes; u32 as uint32; literals are int64 and float64, as in Numba.
 
 What it checks: bounds, alignment, poison for whatever was not written (see emulated_memory), divergent branches,
 missing waits (a copy lands at the wait and not before), missing barriers, races, bank conflicts.
-What it cannot see: speed, registers, whether Numba accepts the source; threads of one warp that race each other (a
-missing warp barrier between a copy's wait and its readers in the same warp, say); how tensor cores round sums (here
-float32 sums in BLAS's order); arithmetic of two u32, which wraps here and is 64 bits wide in Numba; i32 used as i64
-without a cast.
+
+What it cannot see: speed, registers, coalescing, whether the compiler accepts the source; threads of one warp that race
+each other (a missing warp barrier between a copy's wait and its other readers in the warp, say); a race that this grid
+and these sizes do not have; the order of memory between launches in two streams; how tensor cores round sums (here
+float32 sums in BLAS's order); sums and products of two u32, which wrap here and are 64 bits wide in Numba.
 """
 import ast
 import builtins

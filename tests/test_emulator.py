@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 from emulated_device import EmulatedArray, ran
+from emulated_memory import blocks_of
 from emulator import KernelError, Memory, bf16_of_bits, run
 
 random = np.random.default_rng(7)
@@ -73,6 +74,7 @@ def test_many_blocks_come_in_batches():
     out = ran('store_i32(out + i64(block_x() * 32 + thread()) * 4, True, block_x())', grid=(5000, 1, 1),
               out=np.zeros((5000, 32), np.int32))['out']
     assert (out == np.arange(5000)[:, None]).all()
+    assert [len(index) for index, _ in blocks_of((5000, 1, 1), 32, 0)] == [2048, 2048, 904]
 
 
 # Arithmetic

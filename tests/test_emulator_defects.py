@@ -135,6 +135,8 @@ RACES = {
     'of several warps': 'shared_f32(s + (t & 31) * 4); {} put_f32(s + (t & 31) * 4, t > 31, f32(t))',
     'of some blocks': 'put_f32(s + t * 4, block_x() == 1, f32(t)); {} shared_f32(s + (t ^ 32) * 4)',
     'of blocks that differ': 'shared_f32(s + t * 4); {} put_f32(s + (t ^ block_x() * 32) * 4, True, f32(t))',
+    'of blocks that read': 'shared_f32(s + t * 4); shared_f32(s + (t & 0) + block_x() * 0); {} '
+                           'put_f32(s + (t ^ block_x() * 32) * 4, (t ^ block_x() * 32) > 0, f32(t))',
     'after a wait': 'copy4(s + t * 4, x, True); commit(); wait(0); {} shared_f32(s + (t ^ 32) * 4)',
     'before a copy': 'shared_f32(s + (t ^ 32) * 4); {} copy4(s + t * 4, x, True)',
 }
