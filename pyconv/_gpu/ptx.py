@@ -1,0 +1,425 @@
+"""Everything that speaks PTX or to a compiler: the primitives of kernels, and source text -> PTX -> machine code.
+
+A primitive is a Numba intrinsic: typed once, whatever integers or floats it is given, and lowered to LLVM or to a few
+lines of PTX. Global addresses are i64, shared addresses i32, both in bytes; `ok` is a boolean, and where it is false
+no memory is touched. `barrier` and the waits order shared memory; so nothing that reads or writes it may be moved over
+them, and what only computes (mma, conversions) may be moved, merged or dropped. A float product and a sum in one
+expression may be rounded once or twice, as the compiler likes: kernels write fma.
+"""
+
+import builtins
+import linecache
+import re
+import struct
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+if not hasattr(numpy, "row_stack"):
+    numpy.row_stack = numpy.vstack  # gone since NumPy 2.5, and numba-cuda 0.30 names it when it compiles first
+
+from llvmlite import ir
+from numba import cuda, types
+from numba.core import cgutils, errors
+from numba.cuda.extending import intrinsic
+
+from pyconv._gpu.compiled import Compiled, Source
+
+# What a letter in a primitive's signature stands for: Numba's type, LLVM's, and the constraint of inline PTX.
+_TYPES = {
+    "b": types.boolean, "i": types.int32, "u": types.uint32, "l": types.int64, "f": types.float32, "d": types.float64}
+_LLVM = {"b": ir.IntType(32), "i": ir.IntType(32), "u": ir.IntType(32), "l": ir.IntType(64), "f": ir.FloatType(),
+         "d": ir.DoubleType()}
+_CONSTRAINTS = {"b": "r", "i": "r", "u": "r", "l": "l", "f": "f", "d": "d"}
+_SHARED = 3  # LLVM's address space
+
+Generate = Callable[[ir.IRBuilder, list[Any]], list[Any]]
+
+
+def _type(letters: str) -> Any:
+    """No letter: nothing; one: a scalar; more: a tuple of equal scalars."""
+    if len(letters) > 1:
+        return types.UniTuple(_TYPES[letters[0]], len(letters))
+    return _TYPES[letters] if letters else types.void
+
+
+def _primitive(name: str, arguments: str, results: str, generate: Generate) -> Any:
+    """An intrinsic. `arguments`: its signature, a word of letters for each; `generate`: values to results, all flat."""
+    words = arguments.split()
+    signature = _type(results)(*map(_type, words))  # Numba casts what it is given to these types
+
+    def lower(context: Any, builder: Any, _: Any, values: Sequence[Any]) -> Any:
+        flat: list[Any] = []
+        for word, value in zip(words, values):
+            flat += cgutils.unpack_tuple(builder, value, len(word)) if len(word) > 1 else [value]
+        found = generate(builder, flat)
+        if len(results) > 1:
+            return cgutils.pack_array(builder, found)
+        return found[0] if results else context.get_dummy_value()
+
+    def typed(*_: Any) -> Any:
+        return signature, lower
+
+    names = ["context", *(f"argument{i}" for i in range(len(words)))]
+    typed.__signature__ = Signature([Parameter(n, Parameter.POSITIONAL_ONLY) for n in names])  # Numba counts by it
+    typed.__name__ = typed.__qualname__ = name
+    return intrinsic(typed)
+
+
+def _assembly(name: str, arguments: str, results: str, text: str, effect: str = "") -> Any:
+    """A primitive made of PTX. In the text $0, $1, ... are the results, then the arguments, flat; a boolean is 0 or 1.
+
+    effect: '' for a function of its arguments; 'volatile' for what stays in its place among the volatile ones; 'memory'
+    for what, besides, no other access to memory may be moved over.
+    """
+    inputs = arguments.replace(" ", "")
+    # & since a text of several instructions may write a result before it has read all arguments
+    constraints = [f"=&{_CONSTRAINTS[letter]}" for letter in results] + [_CONSTRAINTS[letter] for letter in inputs]
+    constraints += ["~{memory}"] if effect == "memory" else []
+    outputs = [_LLVM[letter] for letter in results]
+    result = outputs[0] if len(outputs) == 1 else ir.LiteralStructType(outputs) if outputs else ir.VoidType()
+    function = ir.FunctionType(result, [_LLVM[letter] for letter in inputs])
+    assembly = ir.InlineAsm(function, text, ",".join(constraints), side_effect=bool(effect))
+    attributes = ("nounwind",) if effect else ("nounwind", "readnone")
+
+    def generate(builder: Any, values: list[Any]) -> list[Any]:
+        values = [builder.zext(v, ir.IntType(32)) if letter == "b" else v for v, letter in zip(values, inputs)]
+        found = builder.call(assembly, values, attrs=attributes)
+        return [builder.extract_value(found, i) for i in range(len(results))] if len(results) > 1 else [found]
+
+    return _primitive(name, arguments, results, generate)
+
+
+# Casts, positions in the grid, barrier
+
+def _cast(name: str, letter: str) -> Any:
+    return _primitive(name, letter, letter, lambda builder, values: values)
+
+
+def _register(name: str, special: str) -> Any:
+    def generate(builder: Any, _: Any) -> list[Any]:
+        read = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.IntType(32), ()), f"llvm.nvvm.read.ptx.sreg.{special}")
+        return [builder.call(read, ())]
+
+    return _primitive(name, "", "i", generate)
+
+
+i32, u32, i64, f32, f64 = (_cast(name, letter) for name, letter in zip(("i32", "u32", "i64", "f32", "f64"), "iulfd"))
+thread = _register("thread", "tid.x")
+block_x, block_y, block_z = (_register(f"block_{axis}", f"ctaid.{axis}") for axis in "xyz")
+barrier = cuda.syncthreads
+
+
+# Arithmetic
+
+@intrinsic
+def select(_: Any, ok: Any, a: Any, b: Any) -> Any:
+    """a where ok, else b, both of one type (an integer literal takes the other's); never a branch."""
+    one, other = types.unliteral(a), types.unliteral(b)
+    if isinstance(a, types.IntegerLiteral) and isinstance(other, types.Integer):
+        one = other
+    elif isinstance(b, types.IntegerLiteral) and isinstance(one, types.Integer):
+        other = one
+    if one != other:
+        raise errors.TypingError(f"select must be given two values of one type; got {one} and {other}")
+    return one(types.boolean, one, one), lambda context, builder, signature, values: builder.select(*values)
+
+
+@intrinsic
+def fma(_: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
+    if a not in (types.float32, types.float64) or not a == b == c:
+        raise errors.TypingError(f"fma must be given three f32 or three f64; got {a}, {b} and {c}")
+    return a(a, a, a), lambda context, builder, signature, values: builder.fma(*values)
+
+
+def _divide(builder: Any, values: list[Any]) -> list[Any]:
+    n, magic, shift = values
+    wide = builder.mul(builder.sext(n, ir.IntType(64)), magic)
+    return [builder.trunc(builder.ashr(wide, shift), ir.IntType(32))]
+
+
+def _bits(letter: str) -> Generate:
+    return lambda builder, values: [builder.bitcast(values[0], _LLVM[letter])]
+
+
+divide = _primitive("divide", "i l l", "i", _divide)
+bits_f32 = _primitive("bits_f32", "u", "f", _bits("f"))
+f32_bits = _primitive("f32_bits", "f", "u", _bits("u"))
+round_tf32 = _assembly("round_tf32", "u", "u", "cvt.rna.tf32.f32 $0, $1;")
+split_tf32 = _assembly(
+    "split_tf32", "u", "uu",
+    "{ .reg .f32 x, h, l; .reg .pred p; mov.b32 x, $2; cvt.rna.tf32.f32 $0, x; mov.b32 h, $0; sub.f32 l, x, h;"
+    " cvt.rna.tf32.f32 $1, l; testp.finite.f32 p, x; selp.b32 $1, $1, 0, p; }")
+
+
+# Global memory. What a launch loads no launch writes meanwhile, so loads go the read-only way (.nc). They are volatile
+# only to stay where the kernel has them: early, before the arithmetic that hides their latency.
+
+def _load(name: str, result: str, width: str, convert: str) -> Any:
+    text = (f"{{ .reg .pred p; .reg .b{width} v; mov.b{width} v, 0; setp.ne.s32 p, $2, 0;"
+            f" @p ld.global.nc.b{width} v, [$1]; {convert} }}")
+    return _assembly(name, "l b", result, text, "volatile")
+
+
+def _store(name: str, value: str, width: str, convert: str, space: str = "global") -> Any:
+    text = (f"{{ .reg .pred p; .reg .b{width} v; {convert} setp.ne.s32 p, $1, 0; @p st.{space}.b{width} [$0], v; }}")
+    return _assembly(name, f"{'l' if space == 'global' else 'i'} b {value}", "", text, "memory")
+
+
+load_f16 = _load("load_f16", "f", "16", "cvt.f32.f16 $0, v;")
+load_bf16 = _load("load_bf16", "f", "16", "mov.b32 $0, {0, v};")
+load_f32 = _load("load_f32", "f", "32", "mov.b32 $0, v;")
+load_f64 = _load("load_f64", "d", "64", "mov.b64 $0, v;")
+load_i32 = _load("load_i32", "i", "32", "mov.b32 $0, v;")
+store_f16 = _store("store_f16", "f", "16", "cvt.rn.f16.f32 v, $2;")
+store_bf16 = _store("store_bf16", "f", "16", "cvt.rn.bf16.f32 v, $2;")
+store_f32 = _store("store_f32", "f", "32", "mov.b32 v, $2;")
+store_f64 = _store("store_f64", "d", "64", "mov.b64 v, $2;")
+store_i32 = _store("store_i32", "i", "32", "mov.b32 v, $2;")
+
+
+# Shared memory. Its loads are LLVM's own, which know barriers, stores and 'memory' texts for what they are.
+
+@intrinsic
+def shared_base(_: Any) -> Any:
+    """The address of the block's dynamic shared memory, a multiple of 1024."""
+    def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        name = "pyconv_shared"
+        memory = builder.module.globals.get(name)
+        if memory is None:
+            memory = ir.GlobalVariable(builder.module, ir.ArrayType(ir.IntType(8), 0), name, addrspace=_SHARED)
+            memory.linkage, memory.align = "external", 1024
+        return builder.ptrtoint(memory, ir.IntType(32))
+
+    return types.int32(), lower
+
+
+def _shared(name: str, results: str) -> Any:
+    element = _LLVM[results[0]]
+
+    def generate(builder: Any, values: list[Any]) -> list[Any]:
+        whole = ir.VectorType(element, len(results)) if len(results) > 1 else element
+        found = builder.load(builder.inttoptr(values[0], ir.PointerType(whole, _SHARED)))
+        found.align = {"u": 4, "f": 4, "d": 8}[results[0]] * len(results)
+        if len(results) == 1:
+            return [found]
+        return [builder.extract_element(found, ir.IntType(32)(i)) for i in range(len(results))]
+
+    return _primitive(name, "i", results, generate)
+
+
+def _matrices(name: str, order: str) -> Any:
+    text = f"ldmatrix.sync.aligned.m8n8.x4{order}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
+    return _assembly(name, "i", "uuuu", text, "memory")
+
+
+shared_f32 = _shared("shared_f32", "f")
+shared_f64 = _shared("shared_f64", "d")
+shared_b32 = _shared("shared_b32", "u")
+shared_f32x4 = _shared("shared_f32x4", "ffff")
+shared_f64x2 = _shared("shared_f64x2", "dd")
+put_f32 = _store("put_f32", "f", "32", "mov.b32 v, $2;", "shared")
+put_f64 = _store("put_f64", "d", "64", "mov.b64 v, $2;", "shared")
+put_b32 = _store("put_b32", "u", "32", "mov.b32 v, $2;", "shared")
+ldmatrix = _matrices("ldmatrix", "")
+ldmatrix_transposed = _matrices("ldmatrix_transposed", ".trans")
+
+
+# Copies from global to shared memory that no register and no thread waits for
+
+def _copy(size: int) -> Any:
+    cache = "cg" if size == 16 else "ca"  # 16 bytes can pass the L1 cache by, less cannot
+    text = (f"{{ .reg .pred p; .reg .b32 n; setp.ne.s32 p, $2, 0; selp.b32 n, {size}, 0, p;"
+            f" cp.async.{cache}.shared.global [$0], [$1], {size}, n; }}")
+    return _assembly(f"copy{size}", "i l b", "", text, "memory")
+
+
+def _wait(instruction: str) -> Any:
+    @intrinsic
+    def wait(_: Any, n: Any) -> Any:
+        """Wait until at most n groups of copies are under way."""
+        # Numba asks for any int64 first, and comes back with the literal when refused
+        if not isinstance(n, types.IntegerLiteral) or n.literal_value < 0:
+            raise errors.TypingError(f"wait must be given a literal n >= 0; got {n}")
+        text = instruction.format(n.literal_value)
+
+        def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            if text:
+                builder.call(ir.InlineAsm(ir.FunctionType(ir.VoidType(), ()), text, "~{memory}", side_effect=True), ())
+            return context.get_dummy_value()
+
+        return types.void(n), lower
+
+    return wait
+
+
+copy4, copy8, copy16 = map(_copy, (4, 8, 16))
+commit = _assembly("commit", "", "", "cp.async.commit_group;", "memory")
+wait = _wait("cp.async.wait_group {};")
+
+
+# Tensor cores
+
+def _mma(name: str, shape: str, operands: str, c: str, a: str, b: str) -> Any:
+    """c + a b for a warp, each lane holding its fragments."""
+    first, second, third = len(c), 2 * len(c), 2 * len(c) + len(a)
+    registers = [", ".join(f"${i}" for i in range(start, start + len(word)))
+                 for start, word in ((0, c), (second, a), (third, b), (first, c))]
+    text = f"mma.sync.aligned.{shape}.row.col.{operands} " + ", ".join(f"{{{group}}}" for group in registers) + ";"
+    return _assembly(name, f"{c} {a} {b}", c, text)
+
+
+mma_f16 = _mma("mma_f16", "m16n8k16", "f32.f16.f16.f32", "ffff", "uuuu", "uu")
+mma_bf16 = _mma("mma_bf16", "m16n8k16", "f32.bf16.bf16.f32", "ffff", "uuuu", "uu")
+mma_tf32 = _mma("mma_tf32", "m16n8k8", "f32.tf32.tf32.f32", "ffff", "uuuu", "uu")
+mma_f64 = _mma("mma_f64", "m8n8k4", "f64.f64.f64.f64", "dd", "d", "d")
+
+
+# Chips before sm_80 copy through registers, at once, and round to bfloat16 by hand
+
+def _copy_at_once(size: int) -> Any:
+    n = size // 4
+    registers, vector = [f"v{i}" for i in range(n)], f".v{n}" if n > 1 else ""
+    group = "{" + ", ".join(registers) + "}" if n > 1 else registers[0]
+    clear = " ".join(f"mov.b32 {v}, 0;" for v in registers)
+    text = (f"{{ .reg .pred p; .reg .b32 {', '.join(registers)}; {clear} setp.ne.s32 p, $2, 0;"
+            f" @p ld.global.nc{vector}.b32 {group}, [$1]; st.shared{vector}.b32 [$0], {group}; }}")
+    return _assembly(f"copy{size}", "i l b", "", text, "memory")
+
+
+# To nearest even by adding just less than half, and the last bit kept; a NaN (p) would carry over into an infinity.
+_ROUND_BF16 = (
+    "{ .reg .pred q; .reg .b32 x, y; mov.b32 x, $2; testp.notanumber.f32 q, $2; bfe.u32 y, x, 16, 1; add.u32 y, y, x;"
+    " add.u32 y, y, 32767; selp.b32 y, 0x7fffffff, y, q; shr.u32 y, y, 16; cvt.u16.u32 v, y; }")
+_BEFORE_SM80 = {
+    "copy4": _copy_at_once(4), "copy8": _copy_at_once(8), "copy16": _copy_at_once(16),
+    "commit": _primitive("commit", "", "", lambda builder, values: []), "wait": _wait(""),
+    "store_bf16": _store("store_bf16", "f", "16", _ROUND_BF16),
+}
+
+PRIMITIVES: dict[str, Any] = {name: globals()[name] for name in (
+    "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide fma "
+    "load_f16 load_bf16 load_f32 load_f64 load_i32 store_f16 store_bf16 store_f32 store_f64 store_i32 "
+    "shared_base shared_f32 shared_f64 shared_b32 shared_f32x4 shared_f64x2 put_f32 put_f64 put_b32 "
+    "copy4 copy8 copy16 commit wait ldmatrix ldmatrix_transposed mma_f16 mma_bf16 mma_tf32 mma_f64 "
+    "round_tf32 split_tf32 bits_f32 f32_bits").split()}
+
+
+# Source text -> PTX -> machine code
+
+def _function(source: Source, capability: tuple[int, int]) -> Any:
+    """The source text's function. Its globals are the primitives that chips of that capability have."""
+    file = f"<pyconv kernel {source.name} {sha256(source.text.encode()).hexdigest()[:12]}>"
+    linecache.cache[file] = (len(source.text), None, source.text.splitlines(keepends=True), file)  # for tracebacks
+    namespace = {"__name__": __name__, **PRIMITIVES, **(_BEFORE_SM80 if capability < (8, 0) else {})}
+    exec(builtins.compile(source.text, file, "exec"), namespace)
+    return namespace[source.name]
+
+
+def to_ptx(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> str:
+    """The PTX of one entry of that name with 64-bit parameters alone, for blocks of `threads` threads, with no more
+    registers than leave room for `blocks_per_sm` blocks on a multiprocessor."""
+    signature = types.void(*[types.int64] * len(source.arguments))
+    text, _ = cuda.compile(
+        _function(source, capability), signature, device=False, abi="numba", cc=capability, output="ptx",
+        launch_bounds=(threads, blocks_per_sm))
+    mangled = re.search(r"\.entry\s+([\w$]+)", text)
+    assert mangled is not None
+    return text.replace(mangled[1], source.name)
+
+
+def assemble(ptx: str, architecture: str) -> bytes:
+    """The machine code of PTX, for 'sm_90' and the like. RuntimeError with the assembler's words if it refuses."""
+    from cuda.bindings import nvjitlink
+
+    text = ptx.encode()
+    link = nvjitlink.create(2, [f"-arch={architecture}", "-O3"])
+    try:
+        nvjitlink.add_data(link, nvjitlink.InputType.PTX, text, len(text), "pyconv")
+        nvjitlink.complete(link)
+        cubin = bytearray(nvjitlink.get_linked_cubin_size(link))
+        nvjitlink.get_linked_cubin(link, cubin)
+        return bytes(cubin)
+    except nvjitlink.nvJitLinkError as error:
+        log = bytearray(nvjitlink.get_error_log_size(link))
+        nvjitlink.get_error_log(link, log)
+        words = log.decode(errors="replace").strip("\0 \n")
+        raise RuntimeError(f"the CUDA linker made no code for {architecture}: {words or error}") from error
+    finally:
+        nvjitlink.destroy(link)
+
+
+def compile(
+    source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int], variant: str = "",
+) -> Compiled:
+    """Compile a kernel for blocks of `threads` threads, at least `blocks_per_sm` of them on a multiprocessor at once.
+
+    variant: 'a' for code that uses, and is bound to, the features of one architecture (sm_90a).
+    RuntimeError if there is no code for that capability; Numba's TypingError and the like for a wrong kernel.
+    """
+    architecture = f"sm_{capability[0]}{capability[1]}"
+    ptx = to_ptx(source, threads, blocks_per_sm, capability)
+    if variant:
+        ptx = re.sub(rf"\.target\s+{architecture}\b", f".target {architecture}{variant}", ptx)
+    cubin = assemble(ptx, architecture + variant)
+    return Compiled(cubin, source.name, **resources(cubin))
+
+
+# What machine code uses
+
+def _sections(cubin: bytes) -> Iterator[tuple[str, bytes, int]]:
+    """(name, contents, size) of the sections of a 64-bit ELF file."""
+    start, = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
+    table = headers[names][4]
+    for name, _, _, _, offset, length in headers:
+        first = table + name
+        yield cubin[first:cubin.index(b"\0", first)].decode(), cubin[offset:offset + length], length
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """registers of a thread, bytes of static shared memory (with what a chip reserves besides), bytes of local memory
+    of a thread (its stack, where spilled registers lie): of a file with one kernel."""
+    found = {"registers": 0, "shared": 0, "local": 0}
+    attributes = {0x2F: "registers", 0x11: "local", 0x12: "local"}  # register count, frame size, least stack size
+    for name, contents, size in _sections(cubin):
+        if name.startswith(".nv.shared."):
+            found["shared"] = size
+        offset = 0
+        while name == ".nv.info" and offset < len(contents):
+            form, attribute, length = struct.unpack_from("<BBH", contents, offset)
+            offset += 4
+            if form == 4:  # the other forms have their value in place of the length
+                if attribute in attributes:
+                    value, = struct.unpack_from("<I", contents, offset + 4)  # after the function's symbol
+                    found[attributes[attribute]] = max(found[attributes[attribute]], value)
+                offset += length
+    return found
+
+
+def opcodes(cubin: bytes) -> Counter[str]:
+    """How often each opcode, with its modifiers, is in the machine code; by nvdisasm, of a wheel or on PATH.
+
+    RuntimeError where there is no nvdisasm.
+    """
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    tool = find_nvidia_binary_utility("nvdisasm")
+    if tool is None:
+        raise RuntimeError("nvdisasm is missing; pip install nvidia-cuda-nvdisasm")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(cubin)
+        run = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True)
+    line = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+\{?\s*(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)", re.MULTILINE)
+    return Counter(opcode for guard, opcode in line.findall(run.stdout) if guard != "!PT")  # !PT: never executed
