@@ -1,4 +1,4 @@
-"""Door: python -m pyconv prints the configuration and tests every instruction set that this processor has.
+"""Door: python -m pyconv prints the configuration, GPUs too, and tests every instruction set that this processor has.
 
 The three maps of a handful of geometries are compared, with ==, with loops over their definition. The data are small
 integers, which float32 adds without rounding. The exit status is 1 where something differs.
@@ -14,6 +14,7 @@ import numpy as np
 
 import pyconv
 from pyconv._backend import Array, cpu
+from pyconv._gpu import launch
 
 DTYPES = (np.float32, np.float64)
 
@@ -90,6 +91,7 @@ def main() -> int:
     if sys.argv[1:] == ["--level"]:
         return min(test_level(), 1)
     pyconv.show_config()
+    print(*(f"{'CUDA':8} {line}" for line in launch.report()), sep="\n", flush=True)
     failed = 0
     for level in cpu.config()["levels"]:
         environment = {**os.environ, "PYCONV_CPU_LEVEL": level}

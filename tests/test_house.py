@@ -15,6 +15,8 @@ import pyconv
 
 PACKAGE = Path(pyconv.__file__).parent
 FILES = sorted(PACKAGE.glob('*.py')) + sorted(PACKAGE.glob('*.pyx'))
+GPU = sorted((PACKAGE / '_gpu').glob('*.py'))
+COMPILERS = {'ptx': {'numba', 'llvmlite', 'cuda', 'numpy'}, 'launch': {'cuda'}}
 FRAMEWORKS = {'torch', 'jax', 'numba', 'cython', 'Cython', 'cupy', 'scipy'}
 DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
 PURE = {'_geometry', '_integers'}
@@ -64,9 +66,27 @@ def test_imports_go_downward(path):
         assert not found & {'_ops', '_columns', '_evaluate', '_arguments', '_threads', '_backend'}
 
 
-def test_nothing_imports_in_a_circle():
-    below = {path.stem: set(rooms(path)) - {'__init__'} for path in FILES}
-    done = set()
+@pytest.mark.parametrize('path', GPU, ids=lambda path: path.name)
+def test_gpu_rooms_import_each_other_alone(path):
+    found = {module for module, _ in imports(path)}
+    assert {module for module in found if module.startswith('pyconv')} <= {
+        'pyconv._gpu', *(f'pyconv._gpu.{other.stem}' for other in GPU)}
+    beyond = {module.split('.')[0] for module in found} - sys.stdlib_module_names - {'pyconv'}
+    assert beyond <= COMPILERS.get(path.stem, set())
+
+
+def gpu_rooms(path):
+    """The files of the folder _gpu that one of them imports."""
+    for module, name in imports(path):
+        if module.startswith('pyconv._gpu'):
+            yield name if module == 'pyconv._gpu' else module.split('.')[2]
+
+
+@pytest.mark.parametrize(('below', 'done'), [
+    ({path.stem: set(rooms(path)) - {'__init__'} for path in FILES}, {'_gpu'}),
+    ({path.stem: set(gpu_rooms(path)) for path in GPU}, set()),
+], ids=['package', 'gpu'])
+def test_nothing_imports_in_a_circle(below, done):
     while below:
         free = {name for name, needs in below.items() if needs <= done}
         assert free, f'a circle among {sorted(below)}'
@@ -139,7 +159,7 @@ def test_orders_of_arguments(name, order):
 
 
 def test_lines_and_files_stay_short():
-    for path in FILES:
+    for path in FILES + GPU:
         lines = path.read_text().splitlines()
         assert max(map(len, lines), default=0) <= 120, path.name
         assert len(lines) <= 600, path.name

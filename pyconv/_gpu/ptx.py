@@ -30,7 +30,7 @@ from numba import cuda, types
 from numba.core import cgutils, errors
 from numba.cuda.extending import intrinsic
 
-from pyconv._gpu.compiled import Compiled, Source
+from pyconv._gpu.cubins import Compiled, Source
 
 # What a letter in a primitive's signature stands for: Numba's type, LLVM's, and the constraint of inline PTX.
 _TYPES = {

@@ -1,0 +1,123 @@
+"""Compiled kernels and the folder that keeps them, for processes that come later; no compiler is imported here."""
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+log = logging.getLogger("pyconv")
+# All that has a part in what machine code comes out; of CUDA's own packages those of version 12 or of version 13.
+COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink",
+             "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12")
+
+
+class Source(Protocol):
+    """A specialised kernel: the text of one Python function whose arguments are all 64-bit integers."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def arguments(self) -> Sequence[str]: ...
+
+
+class Compiled(NamedTuple):
+    """Machine code of one kernel, and what it takes: registers of a thread; bytes of static shared memory, with what
+    the chip reserves; bytes of local memory of a thread, where spilled registers lie."""
+
+    cubin: bytes
+    name: str
+    registers: int
+    shared: int
+    local: int
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """The versions of the compiler's packages that are installed."""
+    found = {}
+    for package in COMPILERS:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache
+def _compiler() -> str:
+    """What a key says of the compiler: ptx.py, what it calls, and the Python whose bytecode is translated."""
+    return json.dumps([hashlib.sha256(Path(__file__).with_name("ptx.py").read_bytes()).hexdigest(), versions(),
+                       sys.version_info[:2], platform.machine()])
+
+
+def key(source: Source, threads: int, blocks_per_sm: int, architecture: str) -> str:
+    """A name for what `compile` would make of these: it changes when anything changes that the result depends on."""
+    parts = [_compiler(), source.name, source.text, list(source.arguments), threads, blocks_per_sm, architecture]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def folder() -> Path:
+    """Where compiled kernels are kept: PYCONV_CACHE_DIR, or pyconv in the user's folder for caches."""
+    asked = os.environ.get("PYCONV_CACHE_DIR")
+    if asked:
+        return Path(asked)
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA")
+        return Path(base or Path.home() / "AppData" / "Local", "pyconv", "cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pyconv")
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    # cached, so each reason is given once
+    log.warning("compiled CUDA kernels are not kept for the next process: %s", reason)
+
+
+def _cannot(error: Exception) -> None:
+    _warn(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else str(error))
+
+
+def load(name: str) -> Compiled | None:
+    """What was stored under a key; None if nothing was, or nothing that can be read whole."""
+    try:
+        content = (folder() / f"{name}.cubin").read_bytes()
+    except FileNotFoundError:
+        return None
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+        _cannot(error)
+        return None
+    digest, payload = content[:32], content[32:]
+    if hashlib.sha256(payload).digest() != digest:
+        log.warning("%s is damaged: that kernel is compiled again", folder() / f"{name}.cubin")
+        return None
+    header, _, cubin = payload.partition(b"\n")
+    return Compiled(cubin, **json.loads(header))
+
+
+def store(name: str, compiled: Compiled) -> None:
+    """Keep it under a key: a file that appears whole or not at all. Where that is impossible, one warning is logged."""
+    facts = {field: value for field, value in compiled._asdict().items() if field != "cubin"}
+    payload = json.dumps(facts).encode() + b"\n" + compiled.cubin
+    try:
+        place = folder()
+        place.mkdir(parents=True, exist_ok=True)
+        number, temporary = tempfile.mkstemp(dir=place)
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(hashlib.sha256(payload).digest() + payload)
+            os.replace(temporary, place / f"{name}.cubin")
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except (OSError, RuntimeError) as error:
+        _cannot(error)

@@ -1,0 +1,252 @@
+"""CUDA devices: kernels compiled or from the cache, loaded once, launched without waiting; driver errors in words.
+
+Everything happens in a device's primary context, the one that CUDA's runtime and so torch, CuPy and Numba use. The
+caller's current context is the same after a call as before it.
+"""
+
+import ctypes
+import functools
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from pyconv._gpu import cubins
+from pyconv._gpu.cubins import Compiled, Source
+
+STATIC_LIMIT = 48 * 1024  # bytes of shared memory that a kernel may have without asking
+# After these, every call of the process fails: the context is gone.
+FATAL = frozenset(f"CUDA_ERROR_{name}" for name in (
+    "ILLEGAL_ADDRESS", "LAUNCH_TIMEOUT", "ASSERT", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS",
+    "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "CONTEXT_IS_DESTROYED", "ECC_UNCORRECTABLE",
+    "NVLINK_UNCORRECTABLE", "CONTAINED", "TENSOR_MEMORY_LEAK", "EXTERNAL_DEVICE"))
+# The driver does not know this machine code.
+FOREIGN = frozenset(f"CUDA_ERROR_{name}" for name in (
+    "NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "INVALID_SOURCE", "UNSUPPORTED_DEVSIDE_SYNC"))
+
+
+class Kernel(NamedTuple):
+    """A kernel loaded on a device, ready to launch."""
+
+    function: Any
+    name: str
+    threads: int
+    shared: int
+    arguments: int
+    compiled: Compiled
+
+
+# The driver, its absence, its errors
+
+def driver_version() -> tuple[int, int] | None:
+    """The CUDA version that the installed driver serves; None without driver. Asked without any package."""
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        version = ctypes.c_int()
+        library.cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def install_command() -> str:
+    """The command that installs the packages that go with the driver."""
+    version = driver_version()
+    return f'pip install "pyconv[cuda{12 if version is not None and version[0] < 13 else 13}]"'
+
+
+@functools.cache
+def _driver() -> Any:
+    """cuda.bindings' driver module, initialised; RuntimeError with the remedy if there is no package, driver or GPU."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise RuntimeError(f"arrays on a GPU need packages that are missing ({error}): {install_command()}") from error
+    if driver_version() is None:
+        raise RuntimeError("no NVIDIA driver is installed here; nvidia-smi shows when there is one")
+    status, = driver.cuInit(0)
+    if status:
+        if status.name == "CUDA_ERROR_NO_DEVICE":
+            raise RuntimeError(
+                "the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them")
+        raise RuntimeError(f"the NVIDIA driver does not start ({status.name}); nvidia-smi says more")
+    return driver
+
+
+def _error(driver: Any, status: Any, wanted: str) -> Exception:
+    """The exception for a status that is not success. wanted: what was asked for, in words that follow 'to'."""
+    name = status.name
+    if name == "CUDA_ERROR_OUT_OF_MEMORY":
+        return MemoryError(f"the GPU has no memory left to {wanted}")
+    if name in FATAL:
+        return RuntimeError(
+            f"could not {wanted}: a kernel of this process, perhaps an earlier one, has failed ({name}); no CUDA call "
+            "works in this process any more: it must restart")
+    if name == "CUDA_ERROR_NOT_INITIALIZED":
+        return RuntimeError(f"could not {wanted}: CUDA does not work in a forked child; start processes with "
+                            "multiprocessing.set_start_method('spawn')")
+    if name in FOREIGN:
+        return RuntimeError(
+            f"could not {wanted} ({name}): the driver does not take the compiler's code; install a newer driver, or the "
+            f"compiler that goes with this one: {install_command()}")
+    text = driver.cuGetErrorString(status)[1]
+    return RuntimeError(f"could not {wanted}: {name}: {text.decode() if text else 'unknown'}")
+
+
+# Devices
+
+class Device:
+    """One GPU: what it has, and the kernels loaded on it."""
+
+    def __init__(self, index: int):
+        self.index = index
+        self._driver = driver = _driver()
+        self._device = self._ask(f"find GPU {index}", driver.cuDeviceGet, index)
+        attribute = driver.CUdevice_attribute
+        self.capability = (self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                           self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
+        self.multiprocessors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.shared_limit = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        self._kernels: dict[tuple[str, int, int, int], Kernel] = {}  # as many as configurations that are shipped
+        self._lock = threading.Lock()
+
+    def _ask(self, wanted: str, function: Any, *arguments: Any) -> Any:
+        """The result of one of the driver's functions; its failure as an exception."""
+        status, *results = function(*arguments)
+        if status:
+            raise _error(self._driver, status, wanted)
+        return results[0] if results else None
+
+    def _attribute(self, attribute: Any) -> int:
+        return int(self._ask(f"read {attribute.name}", self._driver.cuDeviceGetAttribute, attribute, self._device))
+
+    @property
+    def name(self) -> str:
+        """The GPU's name, as NVIDIA sells it."""
+        name: bytes = self._ask("read a GPU's name", self._driver.cuDeviceGetName, 128, self._device)
+        return name.split(b"\0")[0].decode()
+
+    @functools.cached_property
+    def _context(self) -> Any:
+        return self._ask(f"open a context on GPU {self.index}", self._driver.cuDevicePrimaryCtxRetain, self._device)
+
+    @functools.cached_property
+    def _context_address(self) -> int:
+        return int(self._context)
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """The primary context is current inside, and what was current before is so again after."""
+        self._ask(f"use GPU {self.index}", self._driver.cuCtxPushCurrent, self._context)
+        try:
+            yield
+        finally:
+            self._driver.cuCtxPopCurrent()
+
+    def kernel(self, source: Source, threads: int, shared: int, blocks_per_sm: int = 1) -> Kernel:
+        """The kernel for blocks of `threads` threads and `shared` bytes of dynamic shared memory, of which at least
+        `blocks_per_sm` fit on a multiprocessor: loaded before, kept on disk, or compiled now."""
+        wanted = (source.text, threads, shared, blocks_per_sm)
+        found = self._kernels.get(wanted)
+        if found is None:
+            with self._lock:
+                found = self._kernels.get(wanted)
+                if found is None:
+                    compiled = _compiled(source, threads, blocks_per_sm, self.capability)
+                    found = self._kernels[wanted] = self._load(compiled, threads, shared, len(source.arguments))
+        return found
+
+    def _load(self, compiled: Compiled, threads: int, shared: int, arguments: int) -> Kernel:
+        driver, wanted = self._driver, f"load the kernel {compiled.name}"
+        with self._current():
+            # a caller who captures a graph forbids what loading does; here it is no part of the graph
+            relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            before = self._ask(wanted, driver.cuThreadExchangeStreamCaptureMode, relaxed)
+            try:
+                module = self._ask(wanted, driver.cuModuleLoadData, compiled.cubin)
+                function = self._ask(wanted, driver.cuModuleGetFunction, module, compiled.name.encode())
+                if shared > STATIC_LIMIT:
+                    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                    self._ask(wanted, driver.cuFuncSetAttribute, function, limit, shared)
+            finally:
+                driver.cuThreadExchangeStreamCaptureMode(before)
+        return Kernel(function, compiled.name, threads, shared, arguments, compiled)
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int, int], stream: int, arguments: Sequence[int]) -> None:
+        """Put the kernel into the stream (its handle as an int) and return; nothing waits. No blocks: nothing at all.
+
+        TypeError for a wrong number of arguments, OverflowError for one beyond 64 bits.
+        """
+        if len(arguments) != kernel.arguments:
+            raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {len(arguments)}")
+        x, y, z = grid
+        if not (x and y and z):
+            return
+        driver = self._driver
+        values = array("q", arguments)  # the driver copies them before it returns
+        first, count = values.buffer_info()
+        pointers = array("Q", range(first, first + 8 * count, 8))
+        elsewhere = int(self._ask("ask for the current context", driver.cuCtxGetCurrent)) != self._context_address
+        if elsewhere:
+            self._ask(f"use GPU {self.index}", driver.cuCtxPushCurrent, self._context)
+        try:
+            status, = driver.cuLaunchKernel(
+                kernel.function, x, y, z, kernel.threads, 1, 1, kernel.shared, stream, pointers.buffer_info()[0], 0)
+        finally:
+            if elsewhere:
+                driver.cuCtxPopCurrent()
+        if status:
+            raise _error(driver, status, f"launch {kernel.name} on a grid of {x} x {y} x {z} blocks")
+
+
+def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> Compiled:
+    """From the cache, or compiled and put there."""
+    architecture = f"sm_{capability[0]}{capability[1]}"
+    name = cubins.key(source, threads, blocks_per_sm, architecture)
+    found = cubins.load(name)
+    if found is None:
+        start = time.perf_counter()
+        try:
+            from pyconv._gpu import ptx
+        except ImportError as error:
+            raise RuntimeError(
+                f"compiling a kernel needs packages that are missing ({error}): {install_command()}") from error
+        found = ptx.compile(source, threads, blocks_per_sm, capability)
+        cubins.log.info("compiled %s for %s in %.1f s", source.name, architecture, time.perf_counter() - start)
+        cubins.store(name, found)
+    return found
+
+
+@functools.cache
+def device(index: int) -> Device:
+    """The GPU of that number, as the driver counts them. RuntimeError, with the remedy, if CUDA does not work here."""
+    return Device(index)
+
+
+# For python -m pyconv
+
+def report() -> list[str]:
+    """Which GPUs and compilers there are, or what is missing and how to get it. Never raises."""
+    version = driver_version()
+    if version is None:
+        return [f"no NVIDIA driver, so no GPU; with one, {install_command()}"]
+    lines = [f"driver for CUDA {version[0]}.{version[1]}"]
+    try:
+        driver = _driver()
+        for index in range(driver.cuDeviceGetCount()[1]):
+            gpu = Device(index)
+            lines.append(f"GPU {index}: {gpu.name}, capability {'.'.join(map(str, gpu.capability))}, "
+                         f"{gpu.multiprocessors} multiprocessors")
+    except Exception as error:  # whatever a driver answers, the report is about it
+        lines.append(str(error))
+    found = cubins.versions()
+    if "numba-cuda" not in found:
+        lines.append(f"no compiler for kernels: {install_command()}")
+    elif version[0] < 13 and "nvidia-nvvm" in found:
+        lines.append(f"the compiler is for CUDA 13, newer than the driver: {install_command()}, or a newer driver")
+    else:
+        lines.append("compiler: " + ", ".join(f"{name} {number}" for name, number in found.items()))
+    return lines
