@@ -77,14 +77,18 @@ def folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pyconv")
 
 
-@functools.cache
-def _warn(reason: str) -> None:
-    # cached, so each reason is given once
-    log.warning("compiled CUDA kernels are not kept for the next process: %s", reason)
+_warned: set[str] = set()
 
 
 def _cannot(error: Exception) -> None:
-    _warn(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else str(error))
+    """Warn, once for a folder, that nothing is kept there."""
+    try:
+        place = str(folder())
+    except RuntimeError:
+        place = "the user's home, which is unknown"
+    if place not in _warned:
+        _warned.add(place)
+        log.warning("compiled CUDA kernels are not kept for the next process in %s: %s", place, error)
 
 
 def load(name: str) -> Compiled | None:
@@ -93,7 +97,7 @@ def load(name: str) -> Compiled | None:
         content = (folder() / f"{name}.cubin").read_bytes()
     except FileNotFoundError:
         return None
-    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+    except (OSError, RuntimeError) as error:
         _cannot(error)
         return None
     digest, payload = content[:32], content[32:]

@@ -1,4 +1,4 @@
-"""CUDA devices: kernels compiled or from the cache, loaded once, launched without waiting; driver errors in words.
+"""CUDA devices: kernels compiled or kept, loaded once, launched without waiting; the driver's errors in words.
 
 Everything happens in a device's primary context, the one that CUDA's runtime and so torch, CuPy and Numba use. The
 caller's current context is the same after a call as before it.
@@ -90,8 +90,8 @@ def _error(driver: Any, status: Any, wanted: str) -> Exception:
                             "multiprocessing.set_start_method('spawn')")
     if name in FOREIGN:
         return RuntimeError(
-            f"could not {wanted} ({name}): the driver does not take the compiler's code; install a newer driver, or the "
-            f"compiler that goes with this one: {install_command()}")
+            f"could not {wanted} ({name}): the driver does not take the compiler's code; install a newer driver, or "
+            f"the compiler that goes with this one: {install_command()}")
     text = driver.cuGetErrorString(status)[1]
     return RuntimeError(f"could not {wanted}: {name}: {text.decode() if text else 'unknown'}")
 
