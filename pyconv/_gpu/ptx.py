@@ -13,6 +13,7 @@ import re
 import struct
 import subprocess
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
@@ -327,13 +328,26 @@ def _function(source: Source, capability: tuple[int, int]) -> Any:
     return namespace[source.name]
 
 
+def _add_line(error: Exception) -> None:
+    """Note the kernel's line. numba-cuda does so for its own errors, not for Numba's, which refused calls end in."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        place = getattr(frame.f_locals.get("constraint"), "loc", None)
+        if place is not None:
+            line = linecache.getline(place.filename, place.line).strip()
+            error.add_note(f"{place.filename}, line {place.line}: {line}")
+
+
 def to_ptx(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> str:
     """The PTX of one entry of that name with 64-bit parameters alone, for blocks of `threads` threads, with no more
     registers than leave room for `blocks_per_sm` blocks on a multiprocessor."""
     signature = types.void(*[types.int64] * len(source.arguments))
-    text, _ = cuda.compile(
-        _function(source, capability), signature, device=False, abi="numba", cc=capability, output="ptx",
-        launch_bounds=(threads, blocks_per_sm))
+    try:
+        text, _ = cuda.compile(
+            _function(source, capability), signature, device=False, abi="numba", cc=capability, output="ptx",
+            launch_bounds=(threads, blocks_per_sm))
+    except errors.TypingError as error:
+        _add_line(error)
+        raise
     mangled = re.search(r"\.entry\s+([\w$]+)", text)
     assert mangled is not None
     # Numba's environment, which no kernel reads, bears a number that differs from one compilation to the next
@@ -424,6 +438,6 @@ def opcodes(cubin: bytes) -> Counter[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
-        run = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True)
+        run = subprocess.run([tool, "-c", "-ndf", str(path)], capture_output=True, text=True, check=True)
     line = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+\{?\s*(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)", re.MULTILINE)
     return Counter(opcode for guard, opcode in line.findall(run.stdout) if guard != "!PT")  # !PT: never executed

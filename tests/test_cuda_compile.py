@@ -1,0 +1,263 @@
+"""The GPU kernels' compiler, without a GPU: primitives become the instructions they name, what is compiled is kept."""
+import importlib.util
+import logging
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from pyconv._gpu import cubins, launch
+
+if importlib.util.find_spec('numba_cuda') is None:
+    pytest.skip('the compiler is not installed: pip install "pyconv[cuda13]"', allow_module_level=True)
+
+from numba.core.errors import TypingError  # noqa: E402
+
+from pyconv._gpu import ptx  # noqa: E402
+
+TURING, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)
+ARGUMENTS = ('a', 'b', 'c')  # two global addresses, and a number that the compiler does not know
+PROLOGUE = ('ok = c > thread()', 's = i32(shared_base() + thread() * 16)')
+
+
+def kernel(*body, name='kern'):
+    lines = [f'def {name}({", ".join(ARGUMENTS)}):', *(f'    {line}' for line in PROLOGUE + body)]
+    return SimpleNamespace(name=name, text='\n'.join(lines) + '\n', arguments=ARGUMENTS)
+
+
+def opcodes(*body, capability=HOPPER):
+    return ptx.opcodes(ptx.compile(kernel(*body), 128, 1, capability).cubin)
+
+
+def count(found, opcode):
+    """How many instructions are that opcode, whatever modifiers follow."""
+    return sum(number for name, number in found.items() if f'{name}.'.startswith(f'{opcode}.'))
+
+
+# body: what it compiles to, from that capability on
+MATRICES = 'q = ldmatrix(s)'
+CASES = [
+    ('store_i32(b, ok, thread())', {'S2R': 1, 'STG.E': 1}, TURING),
+    ('store_i32(b, ok, i32(block_x() + block_y() + block_z()))', {'STG.E': 1}, TURING),
+    ('store_i32(b, ok, u32(a) + i32(c))', {'STG.E': 1}, TURING),
+    ('store_f64(b, ok, f64(c) + i64(a))', {'I2F.F64.S64': 2, 'DADD': 1}, TURING),
+    ('store_f32(b, ok, f32(i32(c)))', {'STG.E': 1}, TURING),
+    ('barrier()', {'BAR.SYNC': 1}, TURING),
+    ('store_i32(b, c > 5, select(ok, i32(c), 7))', {'SEL': 1, 'BRA': 1}, TURING),  # the only branch is after the end
+    ('store_i32(b, ok, divide(thread(), a, c))', {'STG.E': 1}, TURING),
+    ('x = load_f32(a, ok)\nstore_f32(b, ok, fma(x, x, x))', {'FFMA': 1, 'LDG.E.CONSTANT': 1, 'STG.E': 1}, TURING),
+    ('x = load_f64(a, ok)\nstore_f64(b, ok, fma(x, x, x))', {'DFMA': 1, 'LDG.E.64.CONSTANT': 1, 'STG.E.64': 1},
+     TURING),
+    ('store_f16(b, ok, load_f16(a, ok) + 1)', {'LDG.E.U16.CONSTANT': 1, 'HADD2.F32': 1, 'STG.E.U16': 1}, TURING),
+    ('store_bf16(b, ok, load_bf16(a, ok) + 1)', {'LDG.E.U16.CONSTANT': 1, 'STG.E.U16': 1}, TURING),
+    ('store_bf16(b, ok, load_f32(a, ok))', {'F2FP.BF16': 1, 'LDG.E.CONSTANT': 1, 'STG.E.U16': 1}, AMPERE),
+    ('store_i32(b, ok, load_i32(a, ok))', {'LDG.E.CONSTANT': 1, 'STG.E': 1}, TURING),
+    ('put_f32(s, ok, f32(c))\nstore_f32(b, ok, shared_f32(s))', {'STS': 1, 'LDS': 1}, TURING),
+    ('put_f64(s, ok, f64(c))\nstore_f64(b, ok, shared_f64(s))', {'STS.64': 1, 'LDS.64': 1}, AMPERE),
+    ('put_b32(s, ok, u32(c))\nstore_i32(b, ok, shared_b32(s))', {'STS': 1, 'LDS': 1}, TURING),
+    ('q = shared_f32x4(s)\nstore_f32(b, ok, q[0] + q[1] + q[2] + q[3])', {'LDS.128': 1, 'LDS': 1, 'FADD': 3}, AMPERE),
+    ('q = shared_f64x2(s)\nstore_f64(b, ok, q[0] + q[1])', {'LDS.128': 1, 'LDS': 1, 'DADD': 1}, AMPERE),
+    ('copy4(s, a, ok)', {'LDGSTS.E': 1, 'LDG': 0, 'STS': 0}, AMPERE),
+    ('copy8(s, a, ok)', {'LDGSTS.E.64': 1, 'LDG': 0, 'STS': 0}, AMPERE),
+    ('copy16(s, a, ok)', {'LDGSTS.E.BYPASS.128': 1, 'LDG': 0, 'STS': 0}, AMPERE),
+    ('copy16(s, a, ok)\ncommit()\nwait(3)', {'LDGDEPBAR': 1, 'DEPBAR.LE': 1}, AMPERE),
+    (f'{MATRICES}\nstore_i32(b, ok, q[0] + q[1] + q[2] + q[3])', {'LDSM.16.M88.4': 1}, TURING),
+    ('q = ldmatrix_transposed(s)\nstore_i32(b, ok, q[0] + q[1] + q[2] + q[3])', {'LDSM.16.MT88.4': 1}, TURING),
+    *((f'{MATRICES}\nx = f32(c)\nd = mma_{kind}((x, x, x, x), q, (q[0], q[1]))\n'
+       'store_f32(b, ok, d[0] + d[1] + d[2] + d[3])', {opcode: 1}, AMPERE)
+      for kind, opcode in (('f16', 'HMMA.16816.F32'), ('bf16', 'HMMA.16816.F32.BF16'), ('tf32', 'HMMA.1688.F32.TF32'))),
+    ('x = f64(c)\nd = mma_f64((x, x), x, x)\nstore_f64(b, ok, d[0] + d[1])', {'DMMA': 1}, AMPERE),
+    ('store_i32(b, ok, round_tf32(f32_bits(load_f32(a, ok))))', {'STG.E': 1}, AMPERE),
+    ('h, l = split_tf32(u32(a))\nstore_f32(b, ok, bits_f32(h) * bits_f32(l))', {'FADD': 1, 'FSETP': 1}, AMPERE),
+]
+
+
+@pytest.mark.parametrize('capability', [TURING, AMPERE, HOPPER], ids='sm_{0[0]}{0[1]}'.format)
+@pytest.mark.parametrize(('body', 'expected', 'since'), CASES, ids=[case[0].partition('\n')[0] for case in CASES])
+def test_primitive(body, expected, since, capability):
+    if capability < since:
+        return  # the chip has no such instruction
+    found = opcodes(*body.splitlines(), capability=capability)
+    numbers = {opcode: count(found, opcode) for opcode in expected}
+    assert numbers == expected, found
+
+
+def test_every_primitive_is_tried():
+    words = set(re.findall(r'\w+', '\n'.join([*PROLOGUE, *(body for body, _, _ in CASES)])))
+    assert set(ptx.PRIMITIVES) <= words
+
+
+@pytest.mark.parametrize('capability', [TURING, HOPPER])
+def test_no_access_where_not_ok(capability):
+    body = [line for case, _, since in CASES for line in case.splitlines() if since <= capability]
+    text = ptx.to_ptx(kernel(*body), 128, 1, capability)
+    accesses = re.findall(r'(@p )?(?:ld\.global|st\.global|st\.shared)', text)
+    assert len(accesses) > 20
+    assert all(accesses)
+    assert '@p ld.global.nc' in text
+    assert 'ld.global.b' not in text
+
+
+# Chips before sm_80
+
+@pytest.mark.parametrize(('size', 'width'), [(4, ''), (8, '.64'), (16, '.128')])
+def test_copies_before_sm_80_are_made_at_once(size, width):
+    body = f'copy{size}(s, a, ok)', 'commit()', 'wait(1)'
+    found = opcodes(*body, capability=TURING)
+    assert count(found, f'STS{width}') == 1
+    assert sum(number for name, number in found.items() if name.replace('.U', '').startswith(f'LDG.E{width}.C')) == 1
+    assert not [opcode for opcode in found if opcode.startswith(('LDGSTS', 'LDGDEPBAR', 'DEPBAR'))]
+    text = ptx.to_ptx(kernel(*body), 128, 1, TURING)
+    assert re.search(r'@p ld\.global\.nc\S* .*; st\.shared', text)  # zeros are stored where nothing is loaded
+
+
+def test_bfloat16_is_rounded_by_hand_before_sm_80():
+    found = opcodes('store_bf16(b, ok, load_f32(a, ok))', capability=TURING)
+    assert not count(found, 'F2FP')
+    assert count(found, 'STG.E.U16') == 1
+
+
+# What the optimiser may do
+
+@pytest.mark.parametrize(('between', 'loads'), [('pass', 1), ('barrier()', 2), ('wait(0)', 2), ('copy4(s, a, ok)', 2)])
+def test_shared_memory_is_read_again_after(between, loads):
+    assert count(opcodes('x = shared_f32(s)', between, 'store_f32(b, ok, x + shared_f32(s))'), 'LDS') == loads
+
+
+@pytest.mark.parametrize('between', ['barrier()', 'wait(0)'])
+def test_matrices_are_read_again_after(between):
+    assert count(opcodes('q = ldmatrix(s)', between, 'r = ldmatrix(s)', 'store_i32(b, ok, q[0] + r[0])'), 'LDSM') == 2
+
+
+def test_arithmetic_that_nobody_reads_is_dropped():
+    assert not count(opcodes('q = ldmatrix(s)', 'x = f32(0)', 'mma_f16((x, x, x, x), q, (q[0], q[1]))'), 'HMMA')
+
+
+# Wrong kernels
+
+@pytest.mark.parametrize('number', ['c', 'i32(2)', '-1'])
+def test_wait_for_a_number_that_is_not_written_out(number):
+    with pytest.raises(TypingError, match='wait must be given a literal n >= 0') as caught:
+        ptx.compile(kernel(f'wait({number})'), 128, 1, HOPPER)
+    assert re.fullmatch(r'<pyconv kernel kern \w+>, line 4: (.*)', caught.value.__notes__[0])[1] == f'wait({number})'
+
+
+@pytest.mark.parametrize(('body', 'message'), [
+    ('select(ok, i32(c), c)', 'select must be given two values of one type; got int32 and int64'),
+    ('fma(f32(1), f32(1), f64(1))', 'fma must be given three f32 or three f64; got float32, float32 and float64'),
+])
+def test_mixed_types(body, message):
+    with pytest.raises(TypingError, match=message):
+        ptx.compile(kernel(body), 128, 1, HOPPER)
+
+
+def test_tensor_cores_before_sm_80():
+    with pytest.raises(RuntimeError, match=r'the CUDA linker made no code for sm_75: .*requires \.target sm_80'):
+        opcodes('x = f64(c)', 'd = mma_f64((x, x), x, x)', 'store_f64(b, ok, d[0])', capability=TURING)
+
+
+# Code and its resources
+
+def test_entry():
+    text = ptx.to_ptx(kernel(), 96, 3, HOPPER)
+    assert re.findall(r'\.entry (\w+)', text) == ['kern']
+    assert re.findall(r'\.param \.(\w+)', text) == ['u64'] * len(ARGUMENTS)
+    assert re.search(r'\.maxntid 96\b', text)
+    assert '.minnctapersm 3' in text
+
+
+def test_architecture_variant():
+    assert b'sm_90a' in ptx.compile(kernel(), 128, 1, HOPPER, 'a').cubin
+    assert b'sm_90a' not in ptx.compile(kernel(), 128, 1, HOPPER).cubin
+
+
+def test_resources():
+    body = [f'x{i} = shared_f32(i32(s + {512 * i}))' for i in range(60)] + ['barrier()']
+    body += [f'put_f32(i32(s + {512 * i}), ok, x{59 - i})' for i in range(60)]
+    free, tight = (ptx.compile(kernel(*body), 1024, blocks, AMPERE) for blocks in (1, 2))
+    assert 32 < free.registers <= 64
+    assert tight.registers <= 32
+    assert free.local == free.shared == 0
+    assert tight.local == 4 * count(ptx.opcodes(tight.cubin), 'STL') > 0
+
+
+def test_numpy_without_row_stack(run_python):
+    run_python(
+        'import numpy; vars(numpy).pop("row_stack", None)\n'
+        'from types import SimpleNamespace as Source; from pyconv._gpu import ptx\n'
+        'source = Source(name="k", text="def k(a):\\n    store_i32(a, True, 1)\\n", arguments=("a",))\n'
+        'ptx.compile(source, 32, 1, (9, 0))')
+
+
+# Kept on disk
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    place = tmp_path / 'cache'
+    monkeypatch.setenv('PYCONV_CACHE_DIR', str(place))
+    return place
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The names of the kernels that are compiled."""
+    names, real = [], ptx.compile
+    monkeypatch.setattr(ptx, 'compile', lambda source, *rest: names.append(source.name) or real(source, *rest))
+    return names
+
+
+SOURCE = kernel('store_i32(a, ok, 1)')
+OTHER = kernel('store_i32(a, ok, 2)', name='other')
+ANOTHER_PROCESS = f'''
+import sys
+from types import SimpleNamespace
+from pyconv._gpu import launch
+source = SimpleNamespace(name='kern', text={SOURCE.text!r}, arguments={ARGUMENTS!r})
+found = launch._compiled(source, 128, 1, (9, 0))
+print(len(found.cubin), found.registers, *(sorted({{'numba', 'llvmlite', 'pyconv._gpu.ptx'}} & set(sys.modules))))
+'''
+
+
+def test_another_process_imports_no_compiler(folder, run_python, caplog):
+    caplog.set_level(logging.INFO, 'pyconv')
+    found = launch._compiled(SOURCE, 128, 1, HOPPER)
+    message, = (record.getMessage() for record in caplog.records)
+    assert re.fullmatch(r'compiled kern for sm_90 in \d+\.\d s', message)
+    facts = run_python(ANOTHER_PROCESS, PYCONV_CACHE_DIR=str(folder)).split()
+    assert facts == [str(len(found.cubin)), str(found.registers)]
+
+
+def test_what_was_kept_is_what_was_compiled(folder, compilations):
+    first, second = (launch._compiled(SOURCE, 128, 1, HOPPER) for _ in range(2))
+    assert first == second
+    assert compilations == ['kern']
+
+
+@pytest.mark.parametrize(
+    'damage', [lambda b: b[:-1], lambda b: b[:20], lambda b: b'', lambda b: b[:-9] + bytes([~b[-9] & 255]) + b[-8:]])
+def test_damaged_file(folder, compilations, caplog, damage):
+    first = launch._compiled(SOURCE, 128, 1, HOPPER)
+    path, = folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert [launch._compiled(SOURCE, 128, 1, HOPPER) for _ in range(2)] == [first, first]
+    assert compilations == ['kern'] * 2
+    assert [record.getMessage() for record in caplog.records] == [f'{path} is damaged: that kernel is compiled again']
+
+
+def test_no_place_to_keep(tmp_path, monkeypatch, compilations, caplog):
+    (tmp_path / 'file').touch()
+    monkeypatch.setenv('PYCONV_CACHE_DIR', str(tmp_path / 'file' / 'cache'))
+    for source in (SOURCE, OTHER):
+        assert launch._compiled(source, 128, 1, HOPPER).name == source.name
+    assert compilations == ['kern', 'other']
+    message, = (record.getMessage() for record in caplog.records)
+    place = tmp_path / 'file' / 'cache'
+    assert message.startswith(f'compiled CUDA kernels are not kept for the next process in {place}: ')
+
+
+def test_two_processes_at_once(folder, spawn):
+    children = [spawn(ANOTHER_PROCESS, PYCONV_CACHE_DIR=str(folder)) for _ in range(2)]
+    outputs = {child.communicate(timeout=60)[0] for child in children}
+    assert [child.returncode for child in children] == [0, 0]
+    assert len({output.split()[0] for output in outputs}) == 1
+    assert [path.suffix for path in folder.iterdir()] == ['.cubin']

@@ -1,0 +1,306 @@
+"""CUDA devices over a driver that only notes what it is asked: loading, launching, contexts, errors. Needs no GPU."""
+import ctypes
+import enum
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pyconv._gpu import cubins, launch
+
+CALLER, PRIMARY = 0x111, 0x222
+FACTS = {'COMPUTE_CAPABILITY_MAJOR': 8, 'COMPUTE_CAPABILITY_MINOR': 6, 'MULTIPROCESSOR_COUNT': 82,
+         'MAX_SHARED_MEMORY_PER_BLOCK_OPTIN': 101376}
+Status = enum.IntEnum('Status', {'CUDA_SUCCESS': 0, **{f'CUDA_ERROR_{name}': number for name, number in {
+    'INVALID_VALUE': 1, 'OUT_OF_MEMORY': 2, 'NOT_INITIALIZED': 3, 'NO_DEVICE': 100, 'NO_BINARY_FOR_GPU': 209,
+    'ILLEGAL_ADDRESS': 700, 'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719, 'UNKNOWN': 999}.items()}})
+Attribute = enum.Enum('Attribute', {f'CU_DEVICE_ATTRIBUTE_{name}': value for name, value in FACTS.items()})
+NOTHING = {'cuInit', 'cuLaunchKernel', 'cuCtxPushCurrent', 'cuFuncSetAttribute'}  # what they give besides a status
+SOURCE = SimpleNamespace(name='kern', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
+COMPILED = cubins.Compiled(b'\x7fELF', 'kern', 40, 0, 0)
+
+
+class Driver:
+    """cuda.bindings.driver in as far as pyconv calls it: no synchronisation, for one, is there to be called."""
+
+    CUdevice_attribute = Attribute
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED='relaxed')
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES='dynamic')
+
+    def __init__(self, gpus=1):
+        self.gpus, self.contexts, self.mode, self.calls, self.fails = gpus, [CALLER], 'global', [], {}
+        self.answers = {
+            'cuDeviceGet': lambda index: index, 'cuDeviceGetAttribute': lambda attribute, device: attribute.value,
+            'cuDeviceGetCount': lambda: self.gpus, 'cuDeviceGetName': lambda n, device: b'Some GPU'.ljust(n, b'\0'),
+            'cuDevicePrimaryCtxRetain': lambda device: PRIMARY, 'cuCtxGetCurrent': lambda: self.contexts[-1],
+            'cuCtxPushCurrent': self.contexts.append, 'cuCtxPopCurrent': self.contexts.pop,
+            'cuModuleLoadData': lambda code: ('module', code),
+            'cuModuleGetFunction': lambda module, name: (module, name), 'cuFuncSetAttribute': lambda *_: None,
+            'cuThreadExchangeStreamCaptureMode': self.exchange, 'cuLaunchKernel': self.launched, 'cuInit': lambda flags: None,
+            'cuGetErrorString': lambda status: b'the words of the driver'}
+
+    def __getattr__(self, name):
+        if name not in self.answers:
+            raise AttributeError(name)
+
+        def call(*arguments):
+            self.calls.append((name, *arguments))
+            if name in self.fails:
+                return (self.fails[name],) if name in NOTHING else (self.fails[name], None)
+            result = self.answers[name](*arguments)
+            return (Status.CUDA_SUCCESS,) if name in NOTHING else (Status.CUDA_SUCCESS, result)
+        return call
+
+    def exchange(self, mode):
+        before, self.mode = self.mode, mode
+        return before
+
+    def launched(self, *arguments):
+        pointers = (ctypes.c_void_p * 3).from_address(arguments[9])
+        self.values = [ctypes.c_int64.from_address(pointer).value for pointer in pointers]
+        self.found = self.contexts[-1]
+
+    def names(self):
+        return [call[0] for call in self.calls]
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    fake = Driver()
+    monkeypatch.setitem(sys.modules, 'cuda.bindings', SimpleNamespace(driver=fake))
+    monkeypatch.setattr(launch, 'driver_version', lambda: (12, 4))
+    launch._driver.cache_clear()
+    yield fake
+    launch._driver.cache_clear()
+
+
+@pytest.fixture
+def device(driver, monkeypatch):
+    monkeypatch.setattr(launch, '_compiled', lambda *_: COMPILED)
+    return launch.Device(0)
+
+
+@pytest.fixture
+def kernel(device, driver):
+    found = device.kernel(SOURCE, 128, 1000)
+    driver.calls.clear()
+    return found
+
+
+def test_facts(device):
+    assert (device.capability, device.multiprocessors, device.shared_limit) == ((8, 6), 82, 101376)
+    assert device.name == 'Some GPU'
+
+
+def test_launch(device, driver, kernel):
+    device.launch(kernel, (5, 6, 7), 0x5713, [2**63 - 1, -2**63, -1])
+    _, function, *grid, threads, one, same, shared, stream, _, extra = driver.calls[-2]
+    assert function == (('module', COMPILED.cubin), b'kern')
+    assert (grid, threads, one, same, shared, stream, extra) == ([5, 6, 7], 128, 1, 1, 1000, 0x5713, 0)
+    assert driver.values == [2**63 - 1, -2**63, -1]
+
+
+@pytest.mark.parametrize(('current', 'calls'), [
+    (PRIMARY, ['cuCtxGetCurrent', 'cuLaunchKernel']),
+    (CALLER, ['cuCtxGetCurrent', 'cuCtxPushCurrent', 'cuLaunchKernel', 'cuCtxPopCurrent']),
+    (0, ['cuCtxGetCurrent', 'cuCtxPushCurrent', 'cuLaunchKernel', 'cuCtxPopCurrent']),
+])
+@pytest.mark.parametrize('fails', [{}, {'cuLaunchKernel': Status.CUDA_ERROR_INVALID_VALUE}], ids=['', 'fails'])
+def test_context_is_as_before(device, driver, kernel, current, calls, fails):
+    driver.contexts[:], driver.fails = [current], fails
+    if fails:
+        with pytest.raises(RuntimeError):
+            device.launch(kernel, (1, 1, 1), 0, [1, 2, 3])
+    else:
+        device.launch(kernel, (1, 1, 1), 0, [1, 2, 3])
+        assert driver.found == PRIMARY
+    assert driver.contexts == [current]
+    assert driver.names() == calls + ['cuGetErrorString'] * len(fails)
+
+
+@pytest.mark.parametrize('grid', [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_empty_grid(device, driver, kernel, grid):
+    device.launch(kernel, grid, 0, [1, 2, 3])
+    assert not driver.calls
+
+
+def test_wrong_arguments(device, driver, kernel):
+    with pytest.raises(TypeError, match='^kern must be given 3 arguments; got 2$'):
+        device.launch(kernel, (1, 1, 1), 0, [1, 2])
+    with pytest.raises(OverflowError):
+        device.launch(kernel, (1, 1, 1), 0, [1, 2, 2**63])
+    assert not driver.calls
+
+
+@pytest.mark.parametrize(('shared', 'asked'), [(49152, []), (49153, [49153]), (101376, [101376])])
+def test_much_shared_memory_is_asked_for(device, driver, shared, asked):
+    device.kernel(SOURCE, 128, shared)
+    assert [call[2:] for call in driver.calls if call[0] == 'cuFuncSetAttribute'] == [('dynamic', n) for n in asked]
+
+
+@pytest.mark.parametrize('fails', ['', 'cuModuleLoadData', 'cuModuleGetFunction', 'cuFuncSetAttribute'])
+def test_loading_leaves_the_caller_as_before(device, driver, fails):
+    modes = []
+    load = driver.answers['cuModuleLoadData']
+    driver.answers['cuModuleLoadData'] = lambda code: modes.append((driver.mode, driver.contexts[-1])) or load(code)
+    if fails:
+        driver.fails = {fails: Status.CUDA_ERROR_UNKNOWN}
+        with pytest.raises(RuntimeError, match='^could not load the kernel kern: CUDA_ERROR_UNKNOWN: the words of the '
+                                               'driver$'):
+            device.kernel(SOURCE, 128, 60000)
+    else:
+        device.kernel(SOURCE, 128, 60000)
+    assert modes == [('relaxed', PRIMARY)] * (fails != 'cuModuleLoadData')
+    assert (driver.contexts, driver.mode) == ([CALLER], 'global')
+
+
+def test_each_configuration_is_loaded_once(device, driver):
+    same = SimpleNamespace(**vars(SOURCE))
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(device.kernel(same, 128, 0))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert driver.names().count('cuModuleLoadData') == 1
+    assert len({id(kernel) for kernel in found}) == 1
+    for settings in ((256, 0), (128, 16), (128, 0, 2)):
+        assert device.kernel(SOURCE, *settings) is not found[0]
+    assert driver.names().count('cuModuleLoadData') == 4
+
+
+# Errors
+
+LAUNCH = 'launch kern on a grid of 3 x 1 x 1 blocks'
+RESTART = (f'could not {LAUNCH}: a kernel of this process, perhaps an earlier one, has failed ({{}}); no CUDA call '
+           'works in this process any more: it must restart')
+
+
+@pytest.mark.parametrize(('status', 'error', 'text'), [
+    ('OUT_OF_MEMORY', MemoryError, f'the GPU has no memory left to {LAUNCH}'),
+    *((name, RuntimeError, RESTART.format(f'CUDA_ERROR_{name}'))
+      for name in ('ILLEGAL_ADDRESS', 'ASSERT', 'MISALIGNED_ADDRESS', 'LAUNCH_FAILED')),
+    ('NOT_INITIALIZED', RuntimeError, f'could not {LAUNCH}: CUDA does not work in a forked child; start processes with '
+                                      "multiprocessing.set_start_method('spawn')"),
+    ('NO_BINARY_FOR_GPU', RuntimeError,
+     f"could not {LAUNCH} (CUDA_ERROR_NO_BINARY_FOR_GPU): the driver does not take the compiler's code; install a "
+     'newer driver, or the compiler that goes with this one: pip install "pyconv[cuda12]"'),
+    ('INVALID_VALUE', RuntimeError, f'could not {LAUNCH}: CUDA_ERROR_INVALID_VALUE: the words of the driver'),
+])
+def test_launch_that_fails(device, driver, kernel, status, error, text):
+    driver.fails = {'cuLaunchKernel': Status[f'CUDA_ERROR_{status}']}
+    with pytest.raises(error) as caught:
+        device.launch(kernel, (3, 1, 1), 0, [1, 2, 3])
+    assert str(caught.value) == text
+
+
+def test_no_memory_for_a_context(driver, monkeypatch):
+    monkeypatch.setattr(launch, '_compiled', lambda *_: COMPILED)
+    driver.fails = {'cuDevicePrimaryCtxRetain': Status.CUDA_ERROR_OUT_OF_MEMORY}
+    with pytest.raises(MemoryError, match='^the GPU has no memory left to open a context on GPU 0$'):
+        launch.Device(0).kernel(SOURCE, 32, 0)
+
+
+# What may be missing
+
+def nothing_missing(monkeypatch, driver):
+    pass
+
+
+def no_package(monkeypatch, driver):
+    monkeypatch.setitem(sys.modules, 'cuda.bindings', None)
+
+
+def no_driver(monkeypatch, driver):
+    monkeypatch.setattr(launch, 'driver_version', lambda: None)
+
+
+def no_gpu(monkeypatch, driver):
+    driver.fails = {'cuInit': Status.CUDA_ERROR_NO_DEVICE}
+
+
+def no_start(monkeypatch, driver):
+    driver.fails = {'cuInit': Status.CUDA_ERROR_UNKNOWN}
+
+
+def no_answer(monkeypatch, driver):
+    driver.fails = {'cuDeviceGetAttribute': Status.CUDA_ERROR_UNKNOWN}
+
+
+@pytest.mark.parametrize(('miss', 'text'), [
+    (no_package, r'arrays on a GPU need packages that are missing \(.*\): pip install "pyconv\[cuda12\]"'),
+    (no_driver, r'no NVIDIA driver is installed here; nvidia-smi shows when there is one'),
+    (no_gpu, r'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them'),
+    (no_start, r'the NVIDIA driver does not start \(CUDA_ERROR_UNKNOWN\); nvidia-smi says more'),
+    (no_answer, r'could not read CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: CUDA_ERROR_UNKNOWN: the words of .*'),
+])
+def test_missing(driver, monkeypatch, miss, text):
+    miss(monkeypatch, driver)
+    with pytest.raises(RuntimeError, match=f'^{text}$'):
+        launch.Device(0)
+
+
+def test_no_compiler(driver, monkeypatch, tmp_path):
+    monkeypatch.setenv('PYCONV_CACHE_DIR', str(tmp_path))
+    monkeypatch.setitem(sys.modules, 'pyconv._gpu.ptx', None)
+    monkeypatch.delattr('pyconv._gpu.ptx', raising=False)
+    with pytest.raises(RuntimeError, match=r'^compiling a kernel needs .* \(.*\): pip install "pyconv\[cuda12\]"$'):
+        launch.Device(0).kernel(SOURCE, 128, 0)
+
+
+GPU_LINE = 'GPU 0: Some GPU, capability 8.6, 82 multiprocessors'
+NUMBA = {'numba-cuda': '0.30.4', 'nvidia-cuda-nvcc-cu12': '12.9.86'}
+NUMBA_LINE = 'compiler: numba-cuda 0.30.4, nvidia-cuda-nvcc-cu12 12.9.86'
+
+
+@pytest.mark.parametrize(('miss', 'versions', 'lines'), [
+    (nothing_missing, NUMBA, ['driver for CUDA 12.4', GPU_LINE, NUMBA_LINE]),
+    (nothing_missing, {}, ['driver for CUDA 12.4', GPU_LINE, 'no compiler for kernels: pip install "pyconv[cuda12]"']),
+    (nothing_missing, {'numba-cuda': '0.30.4', 'nvidia-nvvm': '13.0.88'}, [
+        'driver for CUDA 12.4', GPU_LINE,
+        'the compiler is for CUDA 13, newer than the driver: pip install "pyconv[cuda12]", or a newer driver']),
+    (no_driver, NUMBA, ['no NVIDIA driver, so no GPU; with one, pip install "pyconv[cuda13]"']),
+    (no_gpu, NUMBA, ['driver for CUDA 12.4', 'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, '
+                     'CUDA_VISIBLE_DEVICES may hide them', NUMBA_LINE]),
+    (no_answer, NUMBA, ['driver for CUDA 12.4', 'could not read CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: '
+                        'CUDA_ERROR_UNKNOWN: the words of the driver', NUMBA_LINE]),
+])
+def test_report(driver, monkeypatch, miss, versions, lines):
+    monkeypatch.setattr(cubins, 'versions', lambda: versions)
+    miss(monkeypatch, driver)
+    assert launch.report() == lines
+
+
+def test_report_loads_no_compiler(run_python):
+    code = 'import sys; from pyconv._gpu import launch; assert launch.report(); print(*sys.modules)'
+    assert not {'numba', 'llvmlite', 'torch', 'pyconv._gpu.ptx'} & set(run_python(code).split())
+
+
+# Where compiled kernels are kept, and under which name
+
+@pytest.mark.parametrize(('platform', 'environment', 'folder'), [
+    ('linux', {'PYCONV_CACHE_DIR': '/asked', 'XDG_CACHE_HOME': '/xdg'}, '/asked'),
+    ('linux', {'XDG_CACHE_HOME': '/xdg'}, '/xdg/pyconv'),
+    ('linux', {'HOME': '/home/me'}, '/home/me/.cache/pyconv'),
+    ('win32', {'LOCALAPPDATA': '/local'}, '/local/pyconv/cache'),
+])
+def test_folder(monkeypatch, platform, environment, folder):
+    monkeypatch.setattr(sys, 'platform', platform)
+    for name in ('PYCONV_CACHE_DIR', 'XDG_CACHE_HOME', 'LOCALAPPDATA'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert cubins.folder().as_posix() == folder
+
+
+def test_names_differ_with_all_that_matters(monkeypatch):
+    other = SimpleNamespace(**{**vars(SOURCE), 'text': SOURCE.text + '#'})
+    wanted = [(SOURCE, 128, 1, 'sm_90'), (SOURCE, 256, 1, 'sm_90'), (SOURCE, 128, 2, 'sm_90'),
+              (SOURCE, 128, 1, 'sm_80'), (other, 128, 1, 'sm_90')]
+    names = [cubins.key(*each) for each in wanted + wanted]
+    assert len(set(names)) == len(wanted)
+    cubins._compiler.cache_clear()
+    monkeypatch.setattr(cubins, 'versions', lambda: {'numba-cuda': '99'})
+    assert cubins.key(*wanted[0]) not in names
+    cubins._compiler.cache_clear()
