@@ -1,13 +1,14 @@
 """Array arguments: what is accepted, and its one form behind the door. Nothing here copies before all is checked."""
 
 from collections.abc import Iterable, Sequence
+from re import fullmatch
 from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from pyconv._backend import Array
+from pyconv._backend import Array, gpu_room
 from pyconv._integers import Shape
 from pyconv._memory import empty
 
@@ -35,10 +36,35 @@ def dtype_argument(dtype: Any) -> DType:
     return DTYPES[DTYPES.index(native)]
 
 
-def check_algorithm(algorithm: object) -> None:
-    """ValueError unless it is one of the names in ALGORITHMS."""
-    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+def check_algorithm(algorithm: object, dtype: DType) -> None:
+    """ValueError unless it is a name that arrays of that dtype have."""
+    if not isinstance(dtype, np.dtype):
+        gpu_room("arguments").check_algorithm(algorithm, dtype)
+    elif not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(map(repr, ALGORITHMS))}; got {shown(algorithm)}")
+
+
+def device_argument(device: Any) -> int | None:
+    """The index of the GPU that the argument `device` names, None for main memory; 'cuda' is 'cuda:0'."""
+    match = fullmatch("(cpu)|cuda(?::([0-9]+))?", str(device))
+    if match is None:
+        error = ValueError if isinstance(device, str) else TypeError
+        raise error(f"device must be 'cpu', 'cuda' or 'cuda:' and an index; got {shown(device)}")
+    return None if match[1] else int(match[2] or 0)
+
+
+def check_flag(name: str, value: object) -> None:
+    """TypeError unless it is a bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False; got {shown(value)}")
+
+
+def check_stream(stream: Any, dtype: DType) -> None:
+    """TypeError or ValueError unless it is None, or a stream where the arrays are a GPU's."""
+    if not isinstance(dtype, np.dtype):
+        gpu_room("arguments").check_stream(stream)
+    elif stream is not None:
+        raise ValueError(f"stream must be None for arrays in main memory; got {shown(stream)}")
 
 
 def exact_mask(output_mask: Any) -> tuple[bool, ...]:
@@ -56,7 +82,10 @@ def exact_mask(output_mask: Any) -> tuple[bool, ...]:
 def operands(
     names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = ()
 ) -> tuple[DType, tuple[Any, ...]]:
-    """(dtype, the arrays): base-class ndarrays of one dtype, as they lie in memory; None only among the optional."""
+    """(dtype, the arrays): base-class ndarrays of one dtype, as they lie in memory; None only among the optional.
+
+    Where one of them is a GPU array, all must be: then they are DeviceArrays, and dtype a DeviceType.
+    """
     dtype = getattr(required[0], "dtype", None)
     if dtype is DTYPES[0] or dtype is DTYPES[1]:
         for value in required:
@@ -71,6 +100,8 @@ def operands(
 
 def _operands(names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...]) -> tuple[DType, Any]:
     given = required + optional
+    if any(map(_on_gpu, given)):
+        return gpu_room("arguments").operands(names, required, optional)  # type: ignore[no-any-return]
     arrays = [
         None if value is None and place >= len(required) else _array(name, value)
         for place, (name, value) in enumerate(zip(names, given))
@@ -90,6 +121,18 @@ def _operands(names: Sequence[str], required: tuple[Any, ...], optional: tuple[A
             f"{name} must have the dtype of {names[leader]}, {dtype}; got {array.dtype}"  # type: ignore[union-attr]
         )
     return dtype, tuple(arrays)
+
+
+def _on_gpu(value: Any) -> bool:
+    """Whether its memory is a GPU's, as far as can be told without pyconv._gpu."""
+    if isinstance(value, ndarray | list | tuple):
+        return False
+    if hasattr(type(value), "__dlpack_device__"):
+        try:
+            return value.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
+        except Exception:  # of a tensor without memory, say
+            return False
+    return hasattr(value, "__cuda_array_interface__")
 
 
 def _array(name: str, value: Any) -> Array:
@@ -139,12 +182,14 @@ def _overlaps_itself(array: Array) -> bool:
 
 def check_out(
     name: str, out: Any, shape: Shape, dtype: DType, others: Iterable[tuple[str, Array | None]]
-) -> None:
-    """Refuse an `out` that cannot hold the result.
+) -> Any:
+    """`out`, as a DeviceArray where the operands are such; refused where it cannot hold the result.
 
     Overlap is judged by the bounds of memory alone: an exact answer can take exponential time. So two views that
     interleave without sharing an element are refused too.
     """
+    if not isinstance(dtype, np.dtype):
+        return gpu_room("arguments").check_out(name, out, shape, dtype, others)
     if not isinstance(out, ndarray):
         raise TypeError(f"{name} must be a NumPy array; got {type(out).__name__}")
     if out.dtype.newbyteorder("=") != dtype:
@@ -158,12 +203,15 @@ def check_out(
     for other_name, other in others:
         if other is not None and np.may_share_memory(out, other):
             raise ValueError(f"{name} must not overlap {other_name}; got arrays with common bounds of memory")
+    return out
 
 
 def flat_buffer(
     name: str, buffer: Any, dtype: DType, minimum: int, others: Iterable[tuple[str, Array | None]]
 ) -> Array | None:
     """The caller's scratch as flat memory; None for an empty array."""
+    if not isinstance(dtype, np.dtype):
+        return gpu_room("arguments").flat_buffer(name, buffer, dtype, minimum, others)  # type: ignore[no-any-return]
     if not isinstance(buffer, ndarray):
         raise TypeError(f"{name} must be a NumPy array; got {type(buffer).__name__}")
     if not buffer.size:

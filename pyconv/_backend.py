@@ -2,8 +2,12 @@
 
 A backend is a module with the names of `Backend`. NumPy arrays belong to `cpu`. All arrays that reach a backend are
 checked: C-contiguous, aligned, in native byte order, of the plan's dtype, not empty, `out` overlapping nothing.
+
+GPU arrays belong to `cuda()`, of the same names with other arguments: pyconv._gpu.arrays.DeviceArray with any strides
+for arrays, DeviceType for dtype, device= and allow_tf32= to plan, stream= instead of threads= to what runs.
 """
 
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -60,3 +64,14 @@ class Backend(Protocol):
 
 
 cpu = cast(Backend, import_module("pyconv._cpu"))
+
+
+def cuda() -> Any:
+    """The backend of GPU arrays, imported with the first of them."""
+    return import_module("pyconv._cuda")
+
+
+@cache
+def gpu_room(name: str) -> Any:
+    """pyconv._gpu.name: 'arguments' and 'calls' do for GPU arrays what _arguments and _evaluate do for NumPy's."""
+    return import_module(f"pyconv._gpu.{name}")

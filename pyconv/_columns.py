@@ -8,9 +8,20 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometry as geometries
 from pyconv import _threads
-from pyconv._arguments import DType, check_algorithm, check_out, dtype_argument, operands, ready, writing_place
-from pyconv._backend import Array, cpu
-from pyconv._evaluate import MAPS_OF_BUFFER, delivered, scratch_minimum
+from pyconv._arguments import (
+    DType,
+    check_algorithm,
+    check_flag,
+    check_out,
+    check_stream,
+    device_argument,
+    dtype_argument,
+    operands,
+    ready,
+    writing_place,
+)
+from pyconv._backend import Array, cpu, gpu_room
+from pyconv._evaluate import MAPS_OF_BUFFER, Settings, delivered, plan_of, scratch_minimum
 from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import Shape, exact_shape
 from pyconv._signatures import Padding, Sizes
@@ -18,7 +29,7 @@ from pyconv._signatures import Padding, Sizes
 
 def unfold(
     input: ArrayLike, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0, stride: Sizes = 1, *,
-    out: Array | None = None,
+    out: Array | None = None, stream: Any = None,
 ) -> Array:
     """The columns of an input: for each output position what the kernel's taps see there, zeros in the padding.
 
@@ -34,13 +45,14 @@ def unfold(
            [1., 2., 3.]])
     """
     dtype, (input,) = operands(("input",), (input,))
+    check_stream(stream, dtype)
     geometry, shape = geometries.unfolded(input.shape, kernel_size, dilation, padding, stride)
-    return _moved(geometry, input, shape, dtype, out, fold=False)
+    return _moved(geometry, input, shape, dtype, out, stream, fold=False)
 
 
 def fold(
     input: ArrayLike, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0,
-    stride: Sizes = 1, *, out: Array | None = None,
+    stride: Sizes = 1, *, out: Array | None = None, stream: Any = None,
 ) -> Array:
     """The sum of columns: each value back to the cell that `unfold` reads it from, those in the padding dropped.
 
@@ -55,13 +67,16 @@ def fold(
     array([[1., 2., 2., 1.]])
     """
     dtype, (input,) = operands(("input",), (input,))
+    check_stream(stream, dtype)
     geometry, shape = geometries.folded(input.shape, output_size, kernel_size, dilation, padding, stride)
-    return _moved(geometry, input, shape, dtype, out, fold=True)
+    return _moved(geometry, input, shape, dtype, out, stream, fold=True)
 
 
-def _moved(geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: Any, fold: bool) -> Any:
+def _moved(geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: Any, stream: Any, fold: bool) -> Any:
     if out is not None:
-        check_out("out", out, shape, dtype, (("input", source),))
+        out = check_out("out", out, shape, dtype, (("input", source),))
+    if not isinstance(dtype, np.dtype):
+        return gpu_room("calls").unfold(geometry, source, shape, out, fold, stream)
     target = writing_place(out, shape, dtype)
     if source.size and target.size:
         first, second = (target, ready(source, dtype)) if fold else (ready(source, dtype), target)
@@ -72,7 +87,10 @@ def _moved(geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: A
 
 
 class Workspace(NamedTuple):
-    """Elements of `dtype`: what full speed wants with the present number of threads, and the least that works."""
+    """Elements of `dtype`: what full speed wants with the present number of threads, and the least that works.
+
+    For a GPU, dtype is no dtype of NumPy, but has its name as name, size and str().
+    """
 
     finput: int
     fgrad_input: int
@@ -84,7 +102,8 @@ class Workspace(NamedTuple):
 def workspace(
     input_shape: Sequence[SupportsIndex], weight_shape: Sequence[SupportsIndex], stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, transposed: bool = False,
-    output_padding: Sizes = 0, dtype: DTypeLike = np.float32, algorithm: str = "auto",
+    output_padding: Sizes = 0, dtype: DTypeLike = np.float32, algorithm: str = "auto", device: Any = "cpu",
+    allow_tf32: bool = False,
 ) -> Workspace:
     """How large finput and fgrad_input should be for a convolution and all of its gradients.
 
@@ -95,19 +114,23 @@ def workspace(
     >>> sizes.finput >= sizes.finput_minimum, sizes.fgrad_input >= sizes.fgrad_input_minimum
     (True, True)
     """
-    check_algorithm(algorithm)
+    place = device_argument(device)
     shape, weight = exact_shape("input_shape", input_shape), exact_shape("weight_shape", weight_shape)
-    native = dtype_argument(dtype)
+    native = dtype_argument(dtype) if place is None else gpu_room("arguments").dtype_argument(dtype)
+    check_algorithm(algorithm, native)
+    check_flag("allow_tf32", allow_tf32)
     geometry, output_shape = geometries.problem(
         transposed, rank_of("weight_shape", weight), shape, weight, None, None, stride, padding, dilation, groups,
         output_padding, None, ("input_shape", "weight_shape", "bias"),
     )
     if 0 in (*shape, *weight, *output_shape):
         return Workspace(0, 0, 0, 0, native)
-    threads = _threads.get_num_threads()
-    full = [
-        max(cpu.plan(map, geometry, native, algorithm).scratch_size(threads) for map in maps)
-        for maps in MAPS_OF_BUFFER.values()
-    ]
-    least = [scratch_minimum(name, geometry, native, algorithm) for name in MAPS_OF_BUFFER]
+    settings = Settings(algorithm=algorithm, allow_tf32=allow_tf32)
+    plans = [[plan_of(map, geometry, native, settings, place) for map in maps] for maps in MAPS_OF_BUFFER.values()]
+    if place is None:
+        threads = _threads.get_num_threads()
+        full = [max(plan.scratch_size(threads) for plan in some) for some in plans]
+    else:
+        full = [max(plan.scratch_size for plan in some) for some in plans]
+    least = [scratch_minimum(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
     return Workspace(*full, *least, native)

@@ -6,8 +6,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyconv import _threads
-from pyconv._arguments import DType, channels_last, check_out, flat_buffer, is_ready, ready, writing_place
-from pyconv._backend import Array, cpu
+from pyconv._arguments import (
+    DType,
+    channels_last,
+    check_algorithm,
+    check_flag,
+    check_out,
+    check_stream,
+    flat_buffer,
+    is_ready,
+    ready,
+    writing_place,
+)
+from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
 
@@ -22,50 +33,77 @@ class Result(NamedTuple):
     bias: Array | None = None
 
 
-class Buffers(NamedTuple):
-    """The scratch that the caller lends."""
+class Settings(NamedTuple):
+    """How a call goes about its geometry: the scratch that the caller lends, and how products are made."""
 
     finput: Any = None
     fgrad_input: Any = None
+    algorithm: str = "auto"
+    allow_tf32: bool = False
+    stream: Any = None
 
 
-NO_BUFFERS = Buffers()
+DEFAULTS = Settings()
 MAPS_OF_BUFFER = {"finput": ("forward", "grad_weight"), "fgrad_input": ("grad_input",)}
 
 
-def scratch_minimum(name: str, geometry: Geometry, dtype: DType, algorithm: str) -> int:
+def check_settings(settings: Settings, dtype: DType) -> None:
+    """TypeError or ValueError unless arrays of that dtype can be treated so; the buffers are checked in their turn."""
+    if settings is not DEFAULTS:
+        check_algorithm(settings.algorithm, dtype)
+        check_flag("allow_tf32", settings.allow_tf32)
+        check_stream(settings.stream, dtype)
+
+
+def plan_of(map: str, geometry: Geometry, dtype: DType, settings: Settings, device: int | None) -> Any:
+    """The plan of the backend that the dtype belongs to; device is None in main memory."""
+    if device is None:
+        return cpu.plan(map, geometry, dtype, settings.algorithm)
+    return cuda().plan(
+        map, geometry, dtype, settings.algorithm, allow_tf32=bool(settings.allow_tf32), device=device
+    )
+
+
+def scratch_minimum(name: str, geometry: Geometry, dtype: DType, settings: Settings, device: int | None) -> int:
     """The elements that a buffer of this name needs: one number for all of its maps."""
-    return max(cpu.plan(map, geometry, dtype, algorithm).scratch_minimum for map in MAPS_OF_BUFFER[name])
+    return max(plan_of(map, geometry, dtype, settings, device).scratch_minimum for map in MAPS_OF_BUFFER[name])
 
 
 def check_outs(out: Any, shapes: Sequence[Shape | None], dtype: DType, named: Named) -> Sequence[Any]:
-    """One `out` or None for each result; a shape of None stands for a result that is masked."""
+    """One checked `out` or None for each result; a shape of None stands for a result that is masked."""
     if out is None:
         return (None,) * len(shapes)
     if not isinstance(out, tuple | list):
         raise TypeError(f"out must be a tuple of {len(shapes)} arrays or None; got {type(out).__name__}")
     if len(out) != len(shapes):
         raise ValueError(f"out must be a tuple of {len(shapes)} arrays or None; got {len(out)} of them")
+    outs = list(out)
     for place, (given, shape) in enumerate(zip(out, shapes)):
         if given is None:
             continue
         name = f"out[{place}]"
         if shape is None:
             raise ValueError(f"{name} must be None where output_mask is False; got an array")
-        check_out(name, given, shape, dtype, named)
-        named += ((name, given),)
-    return out
+        outs[place] = check_out(name, given, shape, dtype, named)
+        named += ((name, outs[place]),)
+    return outs
 
 
 def evaluate(
     geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
-    buffers: Buffers, algorithm: str,
+    settings: Settings,
 ) -> list[Any]:
-    """The results; None for None. `outs` are checked already; `named` are the operands."""
-    if buffers is not NO_BUFFERS:
+    """The results; None for None. `outs` are checked already; `named` are the operands, the first of them not None."""
+    if settings is not DEFAULTS:
         named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
-    work = [result and _calls(geometry, dtype, result, out, named, buffers, algorithm)
+    device = None if isinstance(dtype, np.dtype) else named[0][1].device
+    work = [result and _calls(geometry, dtype, result, out, named, settings, device)
             for result, out in zip(results, outs)]
+    if device is not None:
+        from_columns = settings.algorithm == "columns"
+        return gpu_room("calls").evaluate(  # type: ignore[no-any-return]
+            geometry, results, work, outs, named[0][1], settings.stream, from_columns
+        )
     return [
         None if result is None else _run(geometry, dtype, result, calls, out)
         for result, calls, out in zip(results, work, outs)
@@ -88,23 +126,28 @@ def _laid(
 
 
 def _calls(
-    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, buffers: Buffers, algorithm: str
+    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings, device: int | None
 ) -> list[tuple[Any, Array, Array, Array | None]]:
     """(plan, first, second, scratch) of each term; a term over nothing at all adds nothing and has no plan."""
     calls = []
     for map, first, second in result.terms:
         if first.size and second.size and 0 not in result.shape:
             laid = geometry
-            if algorithm != "columns":
+            if device is None and settings.algorithm != "columns":
                 laid, first, second = _laid(geometry, dtype, map, first, second, out)
-            plan = cpu.plan(map, laid, dtype, algorithm)
+            if device is None:
+                plan = cpu.plan(map, laid, dtype, settings.algorithm)
+            else:
+                plan = plan_of(map, geometry, dtype, settings, device)
             scratch = None
-            if buffers is not NO_BUFFERS:
+            if settings is not DEFAULTS:
                 name = "fgrad_input" if map == "grad_input" else "finput"
-                buffer = getattr(buffers, name)
+                buffer = getattr(settings, name)
                 if buffer is not None:
-                    least = scratch_minimum(name, geometry, dtype, algorithm)
-                    scratch = plan.enough(flat_buffer(name, buffer, dtype, least, named))
+                    least = scratch_minimum(name, geometry, dtype, settings, device)
+                    scratch = flat_buffer(name, buffer, dtype, least, named)
+                    if device is None:
+                        scratch = plan.enough(scratch)
             calls.append((plan, first, second, scratch))
     return calls
 
@@ -136,8 +179,10 @@ def delivered(target: Array, out: Any) -> Any:
     return out
 
 
-def sum_channels(array: Array, axis: int, dtype: DType, out: Any) -> Any:
+def sum_channels(array: Array, axis: int, dtype: DType, out: Any, stream: Any) -> Any:
     """The sum over all axes but one, into `out` where it is not None."""
+    if not isinstance(dtype, np.dtype):
+        return gpu_room("calls").sum_channels(array, axis, out, stream)
     channels = array.shape[axis]
     target = writing_place(out, (channels,), dtype)
     if not array.size:

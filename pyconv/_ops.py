@@ -11,43 +11,55 @@ import numpy as np  # noqa: F401, the doctests' np
 from numpy.typing import ArrayLike
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import DType, check_algorithm, check_out, exact_mask, operands
+from pyconv._arguments import DType, check_out, check_stream, exact_mask, operands
 from pyconv._backend import Array
-from pyconv._evaluate import NO_BUFFERS, Buffers, Named, Result, check_outs, evaluate, sum_channels
+from pyconv._evaluate import (
+    DEFAULTS,
+    Named,
+    Result,
+    Settings,
+    check_outs,
+    check_settings,
+    evaluate,
+    sum_channels,
+)
 from pyconv._geometry import Geometry, check_shape, rank_of
 from pyconv._integers import exact_shape
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+AUTO = DEFAULTS.algorithm
 Gradients = tuple[Array | None, Array | None, Array | None]
 
 
-def _buffers(finput: Any = None, fgrad_input: Any = None) -> Buffers:
-    return NO_BUFFERS if finput is None and fgrad_input is None else Buffers(finput, fgrad_input)
+def _settings(finput: Any, fgrad_input: Any, algorithm: Any, allow_tf32: Any, stream: Any) -> Settings:
+    if finput is fgrad_input is stream is None and allow_tf32 is False and algorithm is AUTO:
+        return DEFAULTS
+    return Settings(finput, fgrad_input, algorithm, allow_tf32, stream)
 
 
 def _single(
-    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, buffers: Buffers, algorithm: str
+    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings
 ) -> Any:
     if out is not None:
-        check_out("out", out, result.shape, dtype, named)
-    return evaluate(geometry, dtype, (result,), (out,), named, buffers, algorithm)[0]
+        out = check_out("out", out, result.shape, dtype, named)
+    return evaluate(geometry, dtype, (result,), (out,), named, settings)[0]
 
 
 def _convolve(
     rank: int | None, transposed: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    groups: Any, output_padding: Any, output_size: Any, out: Any, buffers: Buffers, algorithm: str,
+    groups: Any, output_padding: Any, output_size: Any, out: Any, settings: Settings,
 ) -> Any:
     """Every forward; a rank of None is read from the weight."""
-    check_algorithm(algorithm)
     dtype, (input, weight, bias) = operands(("input", "weight", "bias"), (input, weight), (bias,))
+    check_settings(settings, dtype)
     geometry, shape = geometries.problem(
         transposed, rank or rank_of("weight", weight.shape), input.shape, weight.shape,
         None if bias is None else bias.shape, None, stride, padding, dilation, groups, output_padding, output_size,
     )
     named = (("input", input), ("weight", weight), ("bias", bias))
     result = Result(shape, (("grad_input" if transposed else "forward", input, weight),), bias)
-    return _single(geometry, dtype, result, out, named, buffers, algorithm)
+    return _single(geometry, dtype, result, out, named, settings)
 
 
 # --- one body, three ranks ---
@@ -65,7 +77,7 @@ def _conv(rank: int) -> Conv:
     def conv(
         input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0,
         dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None, finput: Array | None = None,
-        algorithm: str = "auto",
+        algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
         """Convolution over {rank} spatial axes, as in neural networks: the weight is not turned round.
 
@@ -85,8 +97,8 @@ def _conv(rank: int) -> Conv:
         (1, 4, {twos})
         """
         return _convolve(  # type: ignore[no-any-return]
-            rank, False, input, weight, bias, stride, padding, dilation, groups, 0, None, out, _buffers(finput),
-            algorithm,
+            rank, False, input, weight, bias, stride, padding, dilation, groups, 0, None, out,
+            _settings(finput, None, algorithm, allow_tf32, stream),
         )
 
     return _instance(conv, f"conv{rank}d", rank)
@@ -96,7 +108,7 @@ def _conv_input(rank: int) -> ConvInput:
     def conv_input(
         input_size: Sequence[SupportsIndex], weight: ArrayLike, grad_output: ArrayLike, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        fgrad_input: Array | None = None, algorithm: str = "auto",
+        fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
         """The gradient of conv{rank}d with respect to its input; also the forward of a transposed convolution.
 
@@ -112,17 +124,18 @@ def _conv_input(rank: int) -> ConvInput:
         >>> grad_input.shape, bool(grad_input.sum() == 8 * 3**{rank} * 2**{rank})
         ((1, 2, {fives}), True)
         """
-        check_algorithm(algorithm)
+        settings = _settings(None, fgrad_input, algorithm, allow_tf32, stream)
         size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
         dtype, (weight, grad_output) = operands(names, (weight, grad_output))
+        check_settings(settings, dtype)
         geometry, _ = geometries.convolved(
             rank, size, weight.shape, None, grad_output.shape, stride, padding, dilation, groups,
             ("input_size", "weight", "bias"),
         )
         result = Result(size, (("grad_input", grad_output, weight),))
         named = tuple(zip(names, (weight, grad_output)))
-        return _single(geometry, dtype, result, out, named, _buffers(None, fgrad_input), algorithm)  # type: ignore
+        return _single(geometry, dtype, result, out, named, settings)  # type: ignore[no-any-return]
 
     return _instance(conv_input, f"conv{rank}d_input", rank)
 
@@ -131,7 +144,7 @@ def _conv_weight(rank: int) -> ConvWeight:
     def conv_weight(
         input: ArrayLike | None, weight_size: Sequence[SupportsIndex], grad_output: ArrayLike, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        finput: Array | None = None, algorithm: str = "auto",
+        finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
         """The gradient of conv{rank}d with respect to its weight, summed over the batch.
 
@@ -151,36 +164,40 @@ def _conv_weight(rank: int) -> ConvWeight:
         >>> grad_weight.shape, bool((grad_weight == 2**{rank}).all())
         ((4, 2, {threes}), True)
         """
-        settings = (stride, padding, dilation, groups)
-        check_algorithm(algorithm)
+        steps = (stride, padding, dilation, groups)
+        settings = _settings(finput, None, algorithm, allow_tf32, stream)
         size = exact_shape("weight_size", weight_size)
         if input is None and finput is not None:
-            return _weight_of_columns(rank, finput, size, grad_output, settings, out)  # type: ignore[no-any-return]
+            return _weight_of_columns(rank, size, grad_output, steps, out, settings)  # type: ignore[no-any-return]
         names = ("input", "grad_output")
         dtype, (input, grad_output) = operands(names, (input, grad_output))
+        check_settings(settings, dtype)
         geometry, _ = geometries.convolved(
-            rank, input.shape, size, None, grad_output.shape, *settings, ("input", "weight_size", "bias")
+            rank, input.shape, size, None, grad_output.shape, *steps, ("input", "weight_size", "bias")
         )
         result = Result(size, (("grad_weight", input, grad_output),))
         named = tuple(zip(names, (input, grad_output)))
-        return _single(geometry, dtype, result, out, named, _buffers(finput), algorithm)  # type: ignore[no-any-return]
+        return _single(geometry, dtype, result, out, named, settings)  # type: ignore[no-any-return]
 
     return _instance(conv_weight, f"conv{rank}d_weight", rank)
 
 
-def _weight_of_columns(rank: int, columns: Any, size: Any, grad_output: Any, settings: Any, out: Any) -> Any:
+def _weight_of_columns(rank: int, size: Any, grad_output: Any, steps: Any, out: Any, settings: Settings) -> Any:
     names = ("finput", "grad_output")
-    dtype, (columns, grad_output) = operands(names, (columns, grad_output))
-    geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *settings)
+    dtype, (columns, grad_output) = operands(names, (settings.finput, grad_output))
+    check_settings(settings, dtype)
+    geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *steps)
     result = Result(size, (("grad_weight", columns, grad_output),))
-    return _single(geometry, dtype, result, out, tuple(zip(names, (columns, grad_output))), NO_BUFFERS, "columns")
+    named = tuple(zip(names, (columns, grad_output)))
+    return _single(geometry, dtype, result, out, named, settings._replace(finput=None, algorithm="columns"))
 
 
 def _conv_transpose(rank: int) -> ConvTranspose:
     def conv_transpose(
         input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0,
         output_padding: Sizes = 0, groups: SupportsIndex = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
-        out: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto",
+        out: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+        stream: Any = None,
     ) -> Array:
         """Transposed convolution over {rank} spatial axes: the gradient of conv{rank}d to its input, as a layer.
 
@@ -202,7 +219,7 @@ def _conv_transpose(rank: int) -> ConvTranspose:
         """
         return _convolve(  # type: ignore[no-any-return]
             rank, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size, out,
-            _buffers(None, fgrad_input), algorithm,
+            _settings(None, fgrad_input, algorithm, allow_tf32, stream),
         )
 
     return _instance(conv_transpose, f"conv_transpose{rank}d", rank)
@@ -217,7 +234,9 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_conv_transpose, (1, 
 # --- any rank ---
 
 
-def conv_bias(grad_output: ArrayLike, *, batched: bool = True, out: Array | None = None) -> Array:
+def conv_bias(
+    grad_output: ArrayLike, *, batched: bool = True, out: Array | None = None, stream: Any = None
+) -> Array:
     """The gradient of every convolution with respect to its bias: the sum over all axes but the channels'.
 
     grad_output: (batch, channels, ...), or (channels, ...) where batched is False. Returns (channels,).
@@ -227,16 +246,18 @@ def conv_bias(grad_output: ArrayLike, *, batched: bool = True, out: Array | None
     array([32., 32., 32.])
     """
     dtype, (grad_output,) = operands(("grad_output",), (grad_output,))
+    check_stream(stream, dtype)
     axis = geometries.channel_axis(grad_output.shape, batched)
     if out is not None:
-        check_out("out", out, grad_output.shape[axis:axis + 1], dtype, (("grad_output", grad_output),))
-    return sum_channels(grad_output, axis, dtype, out)  # type: ignore[no-any-return]
+        out = check_out("out", out, grad_output.shape[axis:axis + 1], dtype, (("grad_output", grad_output),))
+    return sum_channels(grad_output, axis, dtype, out, stream)  # type: ignore[no-any-return]
 
 
 def convolution(
     input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None, stride: Sizes, padding: Padding, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: SupportsIndex, *, out: Array | None = None,
-    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto",
+    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+    stream: Any = None,
 ) -> Array:
     """conv1d, conv2d or conv3d, or where transposed their conv_transpose, after the number of the weight's axes.
 
@@ -247,7 +268,7 @@ def convolution(
     """
     return _convolve(  # type: ignore[no-any-return]
         None, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, None, out,
-        _buffers(finput, fgrad_input), algorithm,
+        _settings(finput, fgrad_input, algorithm, allow_tf32, stream),
     )
 
 
@@ -266,7 +287,8 @@ def convolution_backward(
     grad_output: ArrayLike, input: ArrayLike, weight: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
     bias_sizes: Sequence[SupportsIndex] | None = None, out: Sequence[Array | None] | None = None,
-    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto",
+    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+    stream: Any = None,
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias) of `convolution`; None, and not computed, where output_mask is False.
 
@@ -281,10 +303,11 @@ def convolution_backward(
     >>> grads[0].shape, grads[1], grads[2]
     ((1, 2, 5), None, array([3., 3., 3., 3.]))
     """
-    check_algorithm(algorithm)
+    settings = _settings(finput, fgrad_input, algorithm, allow_tf32, stream)
     mask = exact_mask(output_mask)
     names = ("grad_output", "input", "weight")
     dtype, (grad_output, input, weight) = operands(names, (grad_output, input, weight))
+    check_settings(settings, dtype)
     rank = rank_of("weight", weight.shape)
     sizes = None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes)
     geometry, output_shape = geometries.problem(
@@ -300,10 +323,8 @@ def convolution_backward(
     named = tuple(zip(names, (grad_output, input, weight)))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named)
-    grad_input, grad_weight, _ = evaluate(
-        geometry, dtype, (*wanted[:2], None), outs, named, _buffers(finput, fgrad_input), algorithm
-    )
-    grad_bias = sum_channels(grad_output, channel_axis, dtype, outs[2]) if mask[2] else None
+    grad_input, grad_weight, _ = evaluate(geometry, dtype, (*wanted[:2], None), outs, named, settings)
+    grad_bias = sum_channels(grad_output, channel_axis, dtype, outs[2], settings.stream) if mask[2] else None
     return grad_input, grad_weight, grad_bias
 
 
@@ -312,7 +333,7 @@ def convolution_double_backward(
     grad_output: ArrayLike, weight: ArrayLike, input: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
     out: Sequence[Array | None] | None = None, finput: Array | None = None, fgrad_input: Array | None = None,
-    algorithm: str = "auto",
+    algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
 ) -> Gradients:
     """The gradients of `convolution_backward` with respect to (grad_output, input, weight).
 
@@ -334,12 +355,13 @@ def convolution_double_backward(
     >>> grads[0].sum(), grads[1].sum(), grads[2]
     (np.float64(72.0), np.float64(0.0), None)
     """
-    check_algorithm(algorithm)
+    settings = _settings(finput, fgrad_input, algorithm, allow_tf32, stream)
     mask = exact_mask(output_mask)
     names = ("grad_output", "weight", "input", "grad_grad_input", "grad_grad_weight", "grad_grad_bias")
     dtype, arrays = operands(
         names, (grad_output, weight, input), (grad_grad_input, grad_grad_weight, grad_grad_bias)
     )
+    check_settings(settings, dtype)
     grad_output, weight, input, to_input, to_weight, to_bias = arrays
     geometry, output_shape = geometries.problem(
         transposed, rank_of("weight", weight.shape), input.shape, weight.shape,
@@ -357,15 +379,14 @@ def convolution_double_backward(
     named = tuple(zip(names, arrays))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named)
-    return tuple(  # type: ignore[return-value]
-        evaluate(geometry, dtype, wanted, outs, named, _buffers(finput, fgrad_input), algorithm)
-    )
+    return tuple(evaluate(geometry, dtype, wanted, outs, named, settings))  # type: ignore[return-value]
 
 
 def conv_jvp(
     input: ArrayLike, weight: ArrayLike, input_tangent: ArrayLike | None, weight_tangent: ArrayLike | None,
     bias_tangent: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
     groups: SupportsIndex = 1, *, out: Array | None = None, finput: Array | None = None, algorithm: str = "auto",
+    allow_tf32: bool = False, stream: Any = None,
 ) -> Array:
     """The derivative of a convolution in the direction of the tangents (forward mode).
 
@@ -379,9 +400,10 @@ def conv_jvp(
     >>> float(conv_jvp(input, weight, input, 2 * weight)[0, 0, 0])
     18.0
     """
-    check_algorithm(algorithm)
+    settings = _settings(finput, None, algorithm, allow_tf32, stream)
     names = ("input", "weight", "input_tangent", "weight_tangent", "bias_tangent")
     dtype, arrays = operands(names, (input, weight), (input_tangent, weight_tangent, bias_tangent))
+    check_settings(settings, dtype)
     input, weight, to_input, to_weight, to_bias = arrays
     geometry, shape = geometries.convolved(
         rank_of("weight", weight.shape), input.shape, weight.shape, None if to_bias is None else to_bias.shape, None,
@@ -391,5 +413,5 @@ def conv_jvp(
     check_shape("weight_tangent", None if to_weight is None else to_weight.shape, weight.shape)
     result = Result(shape, _directional("forward", input, weight, to_input, to_weight), to_bias)
     return _single(  # type: ignore[no-any-return]
-        geometry, dtype, result, out, tuple(zip(names, arrays)), _buffers(finput), algorithm
+        geometry, dtype, result, out, tuple(zip(names, arrays)), settings
     )

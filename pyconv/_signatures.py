@@ -1,7 +1,7 @@
 """The annotated signatures that the instances of one body for rank 1, 2 and 3 share."""
 
 from collections.abc import Sequence
-from typing import Protocol, SupportsIndex
+from typing import Any, Protocol, SupportsIndex
 
 from numpy.typing import ArrayLike
 
@@ -19,7 +19,7 @@ class Conv(Protocol):
     def __call__(
         self, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        finput: Array | None = None, algorithm: str = "auto",
+        finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...
 
 
@@ -31,7 +31,7 @@ class ConvInput(Protocol):
     def __call__(
         self, input_size: Sequence[SupportsIndex], weight: ArrayLike, grad_output: ArrayLike, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        fgrad_input: Array | None = None, algorithm: str = "auto",
+        fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...
 
 
@@ -43,7 +43,8 @@ class ConvWeight(Protocol):
     def __call__(
         self, input: ArrayLike | None, weight_size: Sequence[SupportsIndex], grad_output: ArrayLike,
         stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *,
-        out: Array | None = None, finput: Array | None = None, algorithm: str = "auto",
+        out: Array | None = None, finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+        stream: Any = None,
     ) -> Array: ...
 
 
@@ -56,5 +57,5 @@ class ConvTranspose(Protocol):
         self, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1,
         padding: Padding = 0, output_padding: Sizes = 0, groups: SupportsIndex = 1, dilation: Sizes = 1, *,
         output_size: Sizes | None = None, out: Array | None = None, fgrad_input: Array | None = None,
-        algorithm: str = "auto",
+        algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...

@@ -53,7 +53,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from pyconv import _geometry as geometries
-from pyconv._evaluate import NO_BUFFERS, Result, evaluate
+from pyconv._evaluate import DEFAULTS, Result, evaluate
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
 from pyconv._signatures import Padding, Sizes
@@ -81,7 +81,7 @@ class _Form(NamedTuple):
         if map != "grad_weight" and has_order and not first.is_contiguous():
             out = torch.empty(shape, dtype=first.dtype, memory_format=order)
         outs = (None if out is None else _array(out),)
-        [array] = evaluate(self.geometry, factors[0].dtype, (result,), outs, (), NO_BUFFERS, "auto")
+        [array] = evaluate(self.geometry, factors[0].dtype, (result,), outs, (), DEFAULTS)
         return torch.from_numpy(array) if out is None else out
 
     def channel_sum(self, tensor: Tensor) -> Tensor:

@@ -1,0 +1,145 @@
+"""GPU arrays as arguments: the counterparts of pyconv._arguments. Nothing here allocates or waits."""
+
+from collections.abc import Sequence
+from reprlib import repr as shown
+from typing import Any
+
+import numpy as np
+
+from pyconv._gpu import arrays, streams
+from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
+from pyconv._integers import Shape
+
+Named = Sequence[tuple[str, DeviceArray | None]]
+
+
+def operands(
+    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = ()
+) -> tuple[DeviceType, tuple[DeviceArray | None, ...]]:
+    """(dtype, the arrays): on one device, of one dtype, as they lie in memory; None only among the optional."""
+    for name, value in zip(names, required):
+        if value is None:
+            raise TypeError(f"{name} must be an array; got None")
+    leader = arrays.read(names[0], required[0])
+    if leader is None:
+        raise _not_in_main_memory(names, required + optional)
+    found = [leader]
+    for name, value in zip(names[1:], (required + optional)[1:]):
+        if value is None:
+            found.append(None)
+            continue
+        array = _beside(name, value, names[0], leader)
+        if array.dtype != leader.dtype:
+            raise TypeError(f"{name} must have the dtype of {names[0]}, {leader.dtype}; got {array.dtype}")
+        found.append(array)
+    return leader.dtype, tuple(found)
+
+
+def _not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeError:
+    """What to raise where the first operand lies in main memory and another does not."""
+    for name, value in zip(names, values):
+        array = None if value is None else arrays.read(name, value)
+        if array is not None:
+            return TypeError(f"{name} must be in main memory, as {names[0]} is; got an array on cuda:{array.device}")
+    return TypeError(f"{names[0]} must be an array that NumPy can read; got {type(values[0]).__name__}")
+
+
+def _beside(name: str, value: Any, leader_name: str, leader: DeviceArray) -> DeviceArray:
+    """The array, if it is one on the leader's device."""
+    array = arrays.read(name, value)
+    if array is None:
+        word = type(value).__name__
+        got = f"an array in main memory ({word})" if hasattr(value, "shape") else word
+        raise TypeError(f"{name} must be on the device of {leader_name}, cuda:{leader.device}; got {got}")
+    if array.device != leader.device:
+        raise TypeError(
+            f"{name} must be on the device of {leader_name}, cuda:{leader.device}; got cuda:{array.device}"
+        )
+    return array
+
+
+def dtype_argument(dtype: Any) -> DeviceType:
+    """The type that the argument `dtype` names: a name, or a dtype of NumPy, ml_dtypes or torch."""
+    name = getattr(dtype, "__name__", None) or str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        try:
+            name = np.dtype("O" if dtype is None else dtype).name  # None is float64 to NumPy
+        except TypeError:
+            name = ""
+    if name not in DTYPES:
+        raise TypeError(f"dtype must be float16, bfloat16, float32 or float64; got {shown(dtype)}")
+    return DTYPES[name]
+
+
+def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
+    """ValueError unless arrays of that type have it."""
+    names = ("auto", "gemm", "tf32x3") if dtype.name == "float32" else ("auto", "gemm")
+    if not isinstance(algorithm, str) or algorithm not in names:
+        raise ValueError(
+            f"algorithm must be one of {', '.join(map(repr, names))} for {dtype} on a GPU; got {shown(algorithm)}"
+        )
+
+
+def check_stream(stream: Any) -> None:
+    """TypeError or ValueError unless it is None or a stream."""
+    if stream is not None:
+        streams.handle_of(stream)
+
+
+def _overlaps_itself(array: DeviceArray) -> bool:
+    """Whether an element may lie on another: some stride does not step over all that the smaller strides span."""
+    span = 1
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape) if size > 1):
+        if step < span:
+            return array.size > 0
+        span += step * (size - 1)
+    return False
+
+
+def overlap(one: DeviceArray, other: DeviceArray) -> bool:
+    """Whether the bounds of their memory meet."""
+    (low, high), (bottom, top) = one.bounds(), other.bounds()
+    return low < top and bottom < high and one.size > 0 and other.size > 0
+
+
+def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Named) -> DeviceArray:
+    """The array to write to; refused where it cannot hold the result. The first of the others says which device."""
+    leader_name, leader = others[0]
+    assert leader is not None
+    array = _beside(name, out, leader_name, leader)
+    if array.dtype != dtype:
+        raise TypeError(f"{name} must have dtype {dtype}; got {array.dtype}")
+    if array.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
+    if array.read_only:
+        raise ValueError(f"{name} must be writeable; got a read-only array")
+    if _overlaps_itself(array):
+        raise ValueError(f"{name} must not overlap itself; got strides {array.strides} in elements")
+    for other_name, other in others:
+        if other is not None and overlap(array, other):
+            raise ValueError(f"{name} must not overlap {other_name}; got arrays with common bounds of memory")
+    return array
+
+
+def flat_buffer(name: str, buffer: Any, dtype: DeviceType, minimum: int, others: Named) -> DeviceArray | None:
+    """The caller's scratch as flat memory; None for an empty array."""
+    leader_name, leader = others[0]
+    assert leader is not None
+    array = _beside(name, buffer, leader_name, leader)
+    if not array.size:
+        return None
+    need = f"have at least {minimum} elements"
+    if array.dtype != dtype:
+        raise TypeError(f"{name} must have dtype {dtype} and {need}; got {array.dtype}")
+    low, high = array.bounds()
+    if array.read_only or high - low != array.size * dtype.size or _overlaps_itself(array):
+        got = "a read-only array" if array.read_only else f"strides {array.strides} in elements"
+        raise ValueError(f"{name} must be contiguous and writeable, and {need}; got {got}")
+    if array.size < minimum:
+        raise ValueError(f"{name} must {need}; got {array.size}")
+    for other_name, other in others:
+        if other is not None and overlap(array, other):
+            raise ValueError(
+                f"{name} must not overlap {other_name}, and {need}; got arrays with common bounds of memory"
+            )
+    return array._replace(address=low, shape=(array.size,), strides=(1,))

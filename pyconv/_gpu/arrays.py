@@ -1,0 +1,272 @@
+"""GPU arrays: which objects are some, where their memory lies, and how new ones are made.
+
+No framework is imported: an object of one has brought it along, so that it is looked up in sys.modules. KINDS are asked
+in turn, and the first that knows an object reads it.
+
+    torch       CUDA tensors, also those that require gradients (only their memory is used). New arrays are tensors on
+                the same device, work goes to torch's current stream.
+    CuPy        the same with cupy.ndarray.
+    interface   anything else with __cuda_array_interface__ (version 2 or 3) or DLPack: Numba, JAX, cuda.core, ... New
+                arrays are Numba device arrays: Numba is there in any case, and other libraries read them.
+"""
+
+import sys
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from importlib import import_module
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pyconv._gpu import dlpack, streams
+from pyconv._integers import Shape
+
+
+class DeviceType(NamedTuple):
+    """A type of elements, and the bytes of one."""
+
+    name: str
+    size: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DTYPES = {name: DeviceType(name, size) for name, size in
+          (("float16", 2), ("bfloat16", 2), ("float32", 4), ("float64", 8))}
+NAMES_OF_TYPESTR = {"<f2": "float16", "<f4": "float32", "<f8": "float64"}
+
+
+class DeviceArray(NamedTuple):
+    """Memory of a GPU in the shape of an array."""
+
+    owner: Any  # the object that the caller knows, and that keeps the memory alive
+    address: int  # of the element at index 0, ..., 0
+    shape: Shape
+    strides: Shape  # in elements
+    dtype: DeviceType
+    device: int
+    kind: "Kind"
+    read_only: bool = False
+    after: int | None = None  # the stream that writes it, where a protocol names one that is not a framework's current
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def bounds(self) -> tuple[int, int]:
+        """The first byte of all elements, and the one behind the last."""
+        if not self.size:
+            return self.address, self.address
+        steps = [step * (size - 1) for step, size in zip(self.strides, self.shape)]
+        first = self.address + self.dtype.size * sum(step for step in steps if step < 0)
+        return first, self.address + self.dtype.size * (1 + sum(step for step in steps if step > 0))
+
+
+class Kind:
+    """The arrays of one framework."""
+
+    def read(self, name: str, value: Any) -> DeviceArray | None:
+        """The array that `value` is; None where it is not of this kind, or lies in main memory.
+
+        TypeError in the words of the argument `name` where it is of this kind, but of no use.
+        """
+        raise NotImplementedError
+
+    def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
+        """A new C-contiguous array of the framework."""
+        raise NotImplementedError
+
+    def stream(self, device: int) -> int:
+        """The handle of the framework's current stream."""
+        return streams.LEGACY
+
+    def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
+        """The framework with that stream as its current one: its allocator then gives memory in that stream's order."""
+        return nullcontext()
+
+    def empty(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray:
+        """A new C-contiguous array. MemoryError where the framework has no memory for it."""
+        try:
+            array = self.read("out", self.new(shape, dtype, device))
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise MemoryError(
+                f"cuda:{device} must have {prod(shape) * dtype.size} bytes free for an array of shape {shape}, dtype "
+                f"{dtype}; got {type(error).__name__}"
+            ) from error
+        assert array is not None
+        return array
+
+
+class TorchKind(Kind):
+    """CUDA tensors of torch."""
+
+    def read(self, name: str, value: Any) -> DeviceArray | None:
+        """The tensor's own memory."""
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor) or not value.is_cuda:
+            return None
+        if value.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense tensor; got {value.layout}")
+        if value.is_neg():
+            raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_neg would negate")
+        dtype = checked_dtype(name, str(value.dtype).removeprefix("torch."))
+        return DeviceArray(
+            value, value.data_ptr(), tuple(value.shape), tuple(value.stride()), dtype, value.device.index, self
+        )
+
+    def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
+        """From torch's caching allocator."""
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype.name), device=torch.device("cuda", device))
+
+    def stream(self, device: int) -> int:
+        """torch.cuda.current_stream."""
+        return streams.normal(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+
+    def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
+        """torch.cuda.stream, of a stream that torch need not have made."""
+        cuda = sys.modules["torch"].cuda
+        return cuda.stream(cuda.ExternalStream(stream, device=device))  # type: ignore[no-any-return]
+
+
+class CupyKind(Kind):
+    """cupy.ndarray."""
+
+    def read(self, name: str, value: Any) -> DeviceArray | None:
+        """The array's own memory."""
+        cupy = sys.modules.get("cupy")
+        if cupy is None or not isinstance(value, cupy.ndarray):
+            return None
+        dtype = checked_dtype(name, value.dtype.name if value.dtype.isnative else str(value.dtype))
+        strides = _elements(name, value.data.ptr, value.strides, dtype)
+        return DeviceArray(value, value.data.ptr, value.shape, strides, dtype, value.data.device_id, self)
+
+    def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
+        """From CuPy's memory pool."""
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(device):
+            return cupy.empty(shape, _numpy_dtype(dtype))
+
+    def stream(self, device: int) -> int:
+        """cupy.cuda.get_current_stream."""
+        cuda = sys.modules["cupy"].cuda
+        with cuda.Device(device):
+            return streams.normal(cuda.get_current_stream().ptr)
+
+    @contextmanager
+    def using(self, stream: int, device: int) -> Any:
+        """CuPy's memory pool keeps one arena for each stream."""
+        cuda = sys.modules["cupy"].cuda
+        with cuda.Device(device), cuda.ExternalStream(stream, device):
+            yield
+
+
+class InterfaceKind(Kind):
+    """Numba's device arrays, and every other object that says where its memory is."""
+
+    _stream: ContextVar[int] = ContextVar("stream", default=streams.LEGACY)
+
+    def read(self, name: str, value: Any) -> DeviceArray | None:
+        """By the protocol that says in which order the object was written, if there is one that does."""
+        interface = getattr(value, "__cuda_array_interface__", None)
+        version = 0 if interface is None else interface["version"]
+        if version < 3 and dlpack.on_gpu(value):
+            return self._from_dlpack(name, value)
+        return None if interface is None else self._from_interface(name, value, interface)
+
+    def _from_interface(self, name: str, value: Any, interface: Any) -> DeviceArray:
+        if interface["version"] < 2:
+            raise TypeError(
+                f"{name} must have __cuda_array_interface__ of version 2 or 3; got version {interface['version']}"
+            )
+        if interface.get("mask") is not None:
+            raise TypeError(f"{name} must have no mask; got a masked array")
+        typestr, shape = interface["typestr"], tuple(interface["shape"])
+        named = str(getattr(value, "dtype", typestr))  # bfloat16 has no typestr of its own
+        dtype = checked_dtype(name, NAMES_OF_TYPESTR.get(typestr, named if named == "bfloat16" else typestr))
+        address, read_only = interface["data"]
+        address, stream = address or 0, interface.get("stream")
+        strides = interface.get("strides")
+        strides = contiguous_strides(shape) if strides is None else _elements(name, address, strides, dtype)
+        device = streams.device_of(address) if address else streams.current_device()
+        after = None if stream is None else streams.normal(int(stream))
+        return DeviceArray(value, address, shape, strides, dtype, device, self, bool(read_only), after)
+
+    def _from_dlpack(self, name: str, value: Any) -> DeviceArray:
+        tensor = dlpack.read(value)
+        dtype = checked_dtype(name, tensor.dtype)
+        strides = contiguous_strides(tensor.shape) if tensor.strides is None else tensor.strides
+        _elements(name, tensor.address, (), dtype)
+        return DeviceArray(
+            value, tensor.address, tensor.shape, strides, dtype, tensor.device, self, tensor.read_only, streams.LEGACY
+        )
+
+    def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
+        """A Numba device array that names the stream on which it is written."""
+        cuda = import_module("numba.cuda")
+        stream = self._stream.get()
+        with cuda.gpus[device]:
+            return cuda.device_array(shape, _numpy_dtype(dtype), stream=cuda.external_stream(stream) if stream else 0)
+
+    @contextmanager
+    def using(self, stream: int, device: int) -> Any:
+        """The stream that new arrays name."""
+        token = self._stream.set(stream)
+        try:
+            yield
+        finally:
+            self._stream.reset(token)
+
+
+KINDS: list[Kind] = [TorchKind(), CupyKind(), InterfaceKind()]
+
+
+def read(name: str, value: Any) -> DeviceArray | None:
+    """The GPU array that `value` is, None where it is none. TypeError in the words of the argument `name`."""
+    for kind in KINDS:
+        array = kind.read(name, value)
+        if array is not None:
+            return array
+    return None
+
+
+def checked_dtype(name: str, dtype: str) -> DeviceType:
+    """The type of that name, if it is one that is computed in."""
+    if dtype not in DTYPES:
+        raise TypeError(f"{name} must have dtype float16, bfloat16, float32 or float64; got {dtype}")
+    return DTYPES[dtype]
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    """Of an array in C order, in elements."""
+    return tuple(prod(shape[place + 1:]) for place in range(len(shape)))
+
+
+def _elements(name: str, address: int, strides: Any, dtype: DeviceType) -> Shape:
+    """Strides of bytes in elements; TypeError where the address or a stride is none of whole elements."""
+    if address % dtype.size or any(step % dtype.size for step in strides):
+        raise TypeError(
+            f"{name} must be aligned to its elements; got address {address} and strides {tuple(strides)} in bytes"
+        )
+    return tuple(step // dtype.size for step in strides)
+
+
+def _numpy_dtype(dtype: DeviceType) -> np.dtype[Any]:
+    return np.dtype(sys.modules["ml_dtypes"].bfloat16 if dtype.name == "bfloat16" else dtype.name)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """torch's is a RuntimeError, CuPy's a MemoryError, Numba's an error of the driver with a code."""
+    return (
+        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "OUT_OF_MEMORY" in str(error)
+    )

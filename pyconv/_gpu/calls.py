@@ -1,0 +1,121 @@
+"""Checked GPU arrays to the backend and back: the stream of a call, new arrays, and what the backend is given.
+
+Below this every array of the roles x and y, and every array of columns, has a batch axis; weights are as they are.
+Strides are any; nothing is copied here.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from pyconv._backend import cuda
+from pyconv._geometry import Geometry
+from pyconv._gpu import streams
+from pyconv._gpu.arrays import DeviceArray
+from pyconv._integers import Shape
+
+Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
+
+
+@contextmanager
+def ordered(stream: Any, leader: DeviceArray, others: Sequence[DeviceArray | None]) -> Iterator[int]:
+    """The handle of the stream that a call runs on, while new arrays are made in its order.
+
+    It is the one that the caller names; else the one that the first operand names (after which nothing has to wait for
+    that operand); else the current stream of the first operand's framework. It waits, on the device, for every other
+    stream that an array's protocol names; and where the caller names none, for the current streams of the other
+    arrays' frameworks. A caller who names a stream keeps the frameworks' streams in order with it, as in those
+    frameworks: waiting here would break the capture of a graph.
+    """
+    arrays, device = [leader, *(array for array in others if array is not None)], leader.device
+    current = {array.kind: array.kind.stream(device) for array in arrays}
+    if stream is not None:
+        handle = streams.handle_of(stream)
+    else:
+        handle = current[leader.kind] if leader.after is None else leader.after
+    for after in {_after(array, current, stream is None) for array in arrays} - {None, handle}:
+        streams.wait(handle, after, device)  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        for kind, now in current.items():
+            if now != handle:
+                stack.enter_context(kind.using(handle, device))
+        yield handle
+
+
+def _after(array: DeviceArray, current: dict[Any, int], frameworks_too: bool) -> int | None:
+    if array.after is not None:
+        return array.after
+    return current[array.kind] if frameworks_too else None
+
+
+def _batched(array: DeviceArray, rank: int) -> DeviceArray:
+    """With a batch axis in front of the channels and `rank` more axes."""
+    if array.ndim > rank + 1:
+        return array
+    step = array.shape[0] * array.strides[0]
+    return array._replace(shape=(1, *array.shape), strides=(step, *array.strides))
+
+
+def _place(out: DeviceArray | None, shape: Shape, leader: DeviceArray) -> DeviceArray:
+    return leader.kind.empty(shape, leader.dtype, leader.device) if out is None else out
+
+
+def evaluate(
+    geometry: Geometry, results: Sequence[Any], work: Sequence[list[Call] | None], outs: Sequence[DeviceArray | None],
+    leader: DeviceArray, stream: Any, from_columns: bool,
+) -> list[Any]:
+    """The arrays of the results, of the leader's kind where no `out` is given; None for None."""
+    others = list(outs)
+    for result, calls in zip(results, work):
+        if result is not None:
+            others += [result.bias, *(array for _, *operands in calls or () for array in operands)]
+    with ordered(stream, leader, others) as handle:
+        return [
+            None if result is None else _run(geometry, result, calls, out, leader, handle, from_columns)
+            for result, calls, out in zip(results, work, outs)
+        ]
+
+
+def _run(
+    geometry: Geometry, result: Any, calls: list[Call] | None, out: DeviceArray | None, leader: DeviceArray,
+    stream: int, from_columns: bool,
+) -> Any:
+    rank, bias = geometry.rank, result.bias
+    to_weight = bool(result.terms) and result.terms[0][0] == "grad_weight"
+    target = _place(out, result.shape, leader)
+    written = target if to_weight else _batched(target, rank)
+    if calls:
+        for place, (plan, first, second, scratch) in enumerate(calls):
+            if to_weight:
+                first, second = _batched(first, 1 if from_columns else rank), _batched(second, rank)
+            else:
+                first = _batched(first, rank)
+            plan.run(first, second, written, None if place else bias, scratch, place > 0, stream=stream)
+    elif target.size:
+        cuda().fill(written, 0 if bias is None else bias, stream=stream)
+    return target.owner
+
+
+def sum_channels(array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any) -> Any:
+    """The sum over all axes but one."""
+    with ordered(stream, array, (out,)) as handle:
+        target = _place(out, (array.shape[axis],), array)
+        if array.size:
+            cuda().channel_sum(array, axis, target, stream=handle)
+        elif target.size:
+            cuda().fill(target, 0, stream=handle)
+        return target.owner
+
+
+def unfold(
+    geometry: Geometry, source: DeviceArray, shape: Shape, out: DeviceArray | None, fold: bool, stream: Any
+) -> Any:
+    """The columns of `source`, or with fold the input whose columns it sums."""
+    with ordered(stream, source, (out,)) as handle:
+        target = _place(out, shape, source)
+        if source.size and target.size:
+            input, columns = (target, source) if fold else (source, target)
+            cuda().unfold(geometry, _batched(input, geometry.rank), _batched(columns, 1), fold, stream=handle)
+        elif target.size:
+            cuda().fill(target, 0, stream=handle)
+        return target.owner

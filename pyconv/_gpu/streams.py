@@ -1,0 +1,91 @@
+"""CUDA streams as integer handles: which one a call runs on, and how one waits for another.
+
+0 is the legacy default stream, 2 the default stream of the thread, as the driver numbers them; every other handle is
+the address of a stream. Nothing here makes the host wait.
+"""
+
+from functools import cache
+from importlib import import_module
+from operator import index
+from reprlib import repr as shown
+from typing import Any
+
+LEGACY = 0
+RULE = "be a stream's handle, an int >= 0, or an object with __cuda_stream__, cuda_stream, ptr or handle"
+
+
+def normal(handle: int) -> int:
+    """The handle; the legacy default stream has two, 0 and 1."""
+    return LEGACY if handle == 1 else handle
+
+
+def handle_of(stream: Any) -> int:
+    """The handle of a stream of torch, CuPy, Numba, cuda.core, or the handle itself. TypeError or ValueError."""
+    handle = stream
+    if hasattr(stream, "__cuda_stream__"):
+        _, handle = stream.__cuda_stream__()
+    else:
+        for word in ("cuda_stream", "ptr", "handle"):
+            if hasattr(stream, word):
+                handle = getattr(stream, word)
+                break
+    handle = getattr(handle, "value", handle)  # of ctypes, where the null pointer is None
+    if handle is None and stream is not None:
+        return LEGACY
+    try:
+        number = int(handle) if handle is not stream else index(stream)
+    except (TypeError, ValueError):
+        raise TypeError(f"stream must {RULE}; got {shown(stream)}") from None
+    if isinstance(stream, bool):
+        raise TypeError(f"stream must {RULE}; got {stream}")
+    if number < 0:
+        raise ValueError(f"stream must {RULE}; got {shown(stream)}")
+    return normal(number)
+
+
+def _ask(answer: tuple[Any, ...]) -> Any:
+    """What a function of the driver returns beside its status. RuntimeError where it failed."""
+    status, *values = answer
+    if int(status):
+        raise RuntimeError(f"the CUDA driver failed: {getattr(status, 'name', status)}")
+    return values[0] if values else None
+
+
+def _driver() -> Any:
+    return import_module("cuda.bindings.driver")
+
+
+@cache
+def _context(device: int) -> Any:
+    """The device's primary context, which the frameworks use too; it is kept."""
+    driver = _driver()
+    _ask(driver.cuInit(0))
+    return _ask(driver.cuDevicePrimaryCtxRetain(_ask(driver.cuDeviceGet(device))))
+
+
+def device_of(address: int) -> int:
+    """The device that memory belongs to."""
+    driver = _driver()
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(_ask(driver.cuPointerGetAttribute(attribute, address)))
+
+
+def current_device() -> int:
+    """The device of this thread's current context, 0 where it has none: that of an array that has no memory."""
+    status, device = _driver().cuCtxGetDevice()
+    return 0 if int(status) else int(device)
+
+
+def wait(stream: int, after: int, device: int) -> None:
+    """Let what comes next on `stream` begin when all that is now on the stream `after` has ended."""
+    driver = _driver()
+    _ask(driver.cuCtxPushCurrent(_context(device)))
+    try:
+        event = _ask(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
+        try:
+            _ask(driver.cuEventRecord(event, after))
+            _ask(driver.cuStreamWaitEvent(stream, event, 0))
+        finally:
+            _ask(driver.cuEventDestroy(event))
+    finally:
+        _ask(driver.cuCtxPopCurrent())
