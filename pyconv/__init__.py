@@ -1,4 +1,4 @@
-"""pyconv: convolution and every one of its gradients, as plain functions of NumPy arrays.
+"""pyconv: convolution and every one of its gradients, as plain functions of arrays in main memory or on a GPU.
 
     conv1d, conv2d, conv3d                                  convolution
     conv1d_input, conv2d_input, conv3d_input                its gradient to the input
@@ -25,6 +25,7 @@ Arguments that functions share
 input, weight, grad_output and other arrays: float32 or float64, all of one dtype, in any memory layout and byte order;
     they are never changed. A nested list takes the dtype of the other arrays; a subclass counts as a plain array. The
     batch axis of input and grad_output may be missing, and is then missing in the result. A batch may hold 0 samples.
+    Or GPU arrays, all on one device: see below.
 stride, dilation: an int, or one for each spatial axis. groups: an int. numpy integers too; no bools, no floats.
 padding: an int >= 0, or one for each axis, added on both sides; pairs (lo, hi) for each axis, in which a negative
     number crops; 'valid' (none); 'same' (output size = size / stride, rounded up; an odd cell goes behind) and
@@ -46,15 +47,42 @@ algorithm: 'auto', 'gemm' or 'winograd'. Kernels of three taps at stride 1 with 
     Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times fewer
     multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
     lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
-    'gemm'.
+    'gemm'. 'tf32x3', of float32 on a GPU alone, makes each product as three of TF32, with errors like those of float32.
+allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
+stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
 
+GPU arrays
+----------
+Not yet confirmed on a GPU.
+
+torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
+DLPack on a CUDA device are read where they lie, whatever their strides. They are float16, bfloat16, float32 or float64,
+and accumulate in float32 at least. out, finput and fgrad_input are GPU arrays then, of any kind, on the same device;
+kinds may mix. A result comes from the allocator of the first operand's framework, on its device. Of torch and CuPy that
+is an array of theirs, of everything else a Numba device array. A gradient that a tensor requires is not recorded:
+pyconv.torch does that.
+
+Nothing waits for the GPU. A call runs on `stream`; without it, on the current stream of the first operand's framework,
+or the one that its __cuda_array_interface__ names, or the default stream. It waits on the device for every other stream
+that an array's protocol names and, where no stream is given, for the current streams of the other arrays' frameworks. A
+stream that is given has to come after what torch and CuPy do with the arrays elsewhere. Arrays other than torch's,
+CuPy's and Numba's must be kept until the stream has done the work. DLPack older than version 1 does not say whether an
+array is read-only: it is taken as such.
+
+On a GPU algorithm is 'auto', 'gemm' or 'tf32x3', the number of threads plays no part, and workspace
+takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
+
+Results
+-------
 Results are C-contiguous, in native byte order, with the same bits for any number of threads and any size of scratch.
 Another memory order of the operands may be summed in another order.
 
 Errors
 ------
 A wrong kind of argument (dtype, bool for an int, None for an array) is a TypeError, a wrong value or shape a
-ValueError, both raised before anything is allocated, and both read `{name} must {rule}; got {value}`.
+ValueError, both raised before anything is allocated, and both read `{name} must {rule}; got {value}`. Arrays on two
+devices, or in main memory and on a GPU, are a TypeError. A GPU without memory for a result is a MemoryError that says
+how many bytes were wanted.
 """
 
 from pyconv._columns import Workspace, fold, unfold, workspace

@@ -211,7 +211,7 @@ def flat_buffer(
 ) -> Array | None:
     """The caller's scratch as flat memory; None for an empty array."""
     if not isinstance(dtype, np.dtype):
-        return gpu_room("arguments").flat_buffer(name, buffer, dtype, minimum, others)  # type: ignore[no-any-return]
+        return gpu_room("arguments").flat_buffer(name, buffer, dtype, minimum, others)
     if not isinstance(buffer, ndarray):
         raise TypeError(f"{name} must be a NumPy array; got {type(buffer).__name__}")
     if not buffer.size:

@@ -66,7 +66,9 @@ def plan_of(map: str, geometry: Geometry, dtype: DType, settings: Settings, devi
 
 def scratch_minimum(name: str, geometry: Geometry, dtype: DType, settings: Settings, device: int | None) -> int:
     """The elements that a buffer of this name needs: one number for all of its maps."""
-    return max(plan_of(map, geometry, dtype, settings, device).scratch_minimum for map in MAPS_OF_BUFFER[name])
+    return max(  # type: ignore[no-any-return]
+        plan_of(map, geometry, dtype, settings, device).scratch_minimum for map in MAPS_OF_BUFFER[name]
+    )
 
 
 def check_outs(out: Any, shapes: Sequence[Shape | None], dtype: DType, named: Named) -> Sequence[Any]:
@@ -101,7 +103,7 @@ def evaluate(
             for result, out in zip(results, outs)]
     if device is not None:
         from_columns = settings.algorithm == "columns"
-        return gpu_room("calls").evaluate(  # type: ignore[no-any-return]
+        return gpu_room("calls").evaluate(
             geometry, results, work, outs, named[0][1], settings.stream, from_columns
         )
     return [

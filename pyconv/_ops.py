@@ -135,7 +135,7 @@ def _conv_input(rank: int) -> ConvInput:
         )
         result = Result(size, (("grad_input", grad_output, weight),))
         named = tuple(zip(names, (weight, grad_output)))
-        return _single(geometry, dtype, result, out, named, settings)  # type: ignore[no-any-return]
+        return _single(geometry, dtype, result, out, named, settings)  # type: ignore
 
     return _instance(conv_input, f"conv{rank}d_input", rank)
 

@@ -23,7 +23,7 @@ def operands(
     leader = arrays.read(names[0], required[0])
     if leader is None:
         raise _not_in_main_memory(names, required + optional)
-    found = [leader]
+    found: list[DeviceArray | None] = [leader]
     for name, value in zip(names[1:], (required + optional)[1:]):
         if value is None:
             found.append(None)

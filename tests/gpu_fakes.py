@@ -1,0 +1,265 @@
+"""GPU arrays whose memory is NumPy's, of each kind, and a backend that computes on them with the CPU's: no GPU."""
+import ctypes
+import sys
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import pyconv
+from pyconv._backend import cpu
+from pyconv._gpu import streams
+
+
+def view(array):
+    """The memory of a DeviceArray as a NumPy array."""
+    low, high = array.bounds()
+    memory = (ctypes.c_char * (high - low)).from_address(low) if high > low else b''
+    strides = [step * array.dtype.size for step in array.strides]
+    return np.ndarray(array.shape, array.dtype.name, memory, array.address - low if high > low else 0, strides)
+
+
+class Plan:
+    """One map, computed in float64; remembers how it was asked for."""
+
+    scratch_minimum, scratch_size = 50, 200
+
+    def __init__(self, backend, map, geometry, dtype, algorithm, allow_tf32, device):
+        self.backend, self.map, self.geometry, self.algorithm = backend, map, geometry, algorithm
+        backend.plans.append((map, dtype.name, algorithm, allow_tf32, device))
+
+    def run(self, first, second, out, bias, scratch, accumulate, *, stream):
+        self.backend.runs.append(SimpleNamespace(
+            map=self.map, first=first, second=second, out=out, bias=bias, scratch=scratch, accumulate=accumulate,
+            stream=stream))
+        factors = [np.ascontiguousarray(view(factor), np.float64) for factor in (first, second)]
+        result = np.empty(out.shape)
+        algorithm = self.algorithm if self.algorithm == 'columns' else 'gemm'
+        plan = cpu.plan(self.map, self.geometry, np.dtype(float), algorithm)
+        plan.run(*factors, result, None if bias is None else view(bias).astype(float), None, False, threads=1)
+        view(out)[...] = result + (view(out) if accumulate else 0)
+        if scratch is not None:
+            view(scratch)[...] = np.nan
+
+
+class Backend(ModuleType):
+    """Stands for pyconv._cuda."""
+
+    def __init__(self):
+        super().__init__('pyconv._cuda')
+        self.plans, self.runs, self.streams = [], [], []
+
+    def plan(self, map, geometry, dtype, algorithm, *, allow_tf32, device):
+        return Plan(self, map, geometry, dtype, algorithm, allow_tf32, device)
+
+    def unfold(self, geometry, input, columns, fold, *, stream):
+        self.streams.append(stream)
+        source, target = (columns, input) if fold else (input, columns)
+        pair = [np.ascontiguousarray(view(array), np.float64) for array in (input, columns)]
+        cpu.unfold(geometry, *pair, fold, threads=1)
+        view(target)[...] = pair[0 if fold else 1]
+
+    def channel_sum(self, array, axis, out, *, stream):
+        self.streams.append(stream)
+        view(out)[...] = view(array).sum(tuple(place for place in range(array.ndim) if place != axis))
+
+    def fill(self, out, value, *, stream):
+        self.streams.append(stream)
+        rest = (1,) * (out.ndim - 2)
+        view(out)[...] = 0 if isinstance(value, int) else view(value).reshape(-1, *rest)
+
+
+class Interface:
+    """Has __cuda_array_interface__ and nothing else; `device` and the rest are what it says of itself."""
+
+    devices = {}  # by address, for those that are not on device 0
+
+    def __init__(self, array, version=3, stream=None, read_only=False, device=0, **entries):
+        self.host, self.shape, self.dtype = array, array.shape, array.dtype
+        if device:
+            self.devices[array.ctypes.data] = device
+        self.entries = {'version': version, 'data': (array.ctypes.data, read_only), **entries}
+        if version > 2:
+            self.entries['stream'] = stream
+
+    @property
+    def __cuda_array_interface__(self):
+        strides = None if self.host.flags.c_contiguous else self.host.strides
+        return {'shape': self.host.shape, 'typestr': self.host.dtype.str, 'strides': strides, **self.entries}
+
+
+class DLPack:
+    """Has DLPack on a CUDA device and nothing else; with version 0, as of before max_version."""
+
+    def __init__(self, array, version=1):
+        self.host, self.shape, self.dtype = array, array.shape, array.dtype
+        self.old = version < 1
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, **keywords):
+        if self.old and keywords:
+            raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
+        return self.host.__dlpack__(**keywords)
+
+
+class Numba(Interface):
+    """What numba.cuda.device_array gives."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's, no MemoryError."""
+
+
+class Frameworks:
+    """Modules in the place of torch, cupy and numba.cuda; allocations fail while `full`."""
+
+    def __init__(self):
+        self.full, self.current, self.entered = False, 0, []
+        self.torch, self.cupy, self.numba = self._torch(), self._cupy(), self._numba()
+
+    def _empty(self, shape, dtype, error=MemoryError):
+        if self.full:
+            raise error('CUDA out of memory')
+        return np.full(shape, np.nan, str(dtype).removeprefix('torch.'))
+
+    @contextmanager
+    def _using(self, stream):
+        self.entered.append(stream)
+        yield
+
+    def _torch(self):
+        module, frameworks = ModuleType('torch'), self
+
+        class Tensor:
+            is_cuda, layout = True, 'strided'
+
+            def __init__(self, host, device=0, neg=False, layout='strided'):
+                self.host, self.device, self.layout = host, SimpleNamespace(index=device, type='cuda'), layout
+                self.shape, self.dtype, self.neg = host.shape, f'torch.{host.dtype}', neg
+
+            def is_neg(self):
+                return self.neg
+
+            def data_ptr(self):
+                return self.host.ctypes.data
+
+            def stride(self):
+                return tuple(step // self.host.itemsize for step in self.host.strides)
+
+            def __dlpack_device__(self):
+                return 2, self.device.index
+
+        module.Tensor, module.strided = Tensor, 'strided'
+        module.device = lambda kind, index: index
+        for name in ('float16', 'float32', 'float64'):
+            setattr(module, name, f'torch.{name}')
+        module.empty = lambda shape, dtype, device: Tensor(frameworks._empty(shape, dtype, OutOfMemoryError), device)
+        module.cuda = SimpleNamespace(
+            current_stream=lambda device: SimpleNamespace(cuda_stream=frameworks.current),
+            ExternalStream=lambda handle, device: handle, stream=frameworks._using)
+        return module
+
+    def _cupy(self):
+        module, frameworks = ModuleType('cupy'), self
+
+        class ndarray:
+            def __init__(self, host, device=0):
+                self.host, self.shape, self.dtype, self.strides = host, host.shape, host.dtype, host.strides
+                self.data = SimpleNamespace(ptr=host.ctypes.data, device_id=device)
+
+            def __dlpack_device__(self):
+                return 2, self.data.device_id
+
+        @contextmanager
+        def device_context(device):
+            yield
+
+        module.ndarray = ndarray
+        module.empty = lambda shape, dtype: ndarray(frameworks._empty(shape, dtype))
+        module.cuda = SimpleNamespace(
+            Device=device_context, get_current_stream=lambda: SimpleNamespace(ptr=frameworks.current),
+            ExternalStream=lambda handle, device: frameworks._using(handle))
+        return module
+
+    def _numba(self):
+        module, frameworks = ModuleType('numba.cuda'), self
+
+        @contextmanager
+        def device_context():
+            yield
+
+        class Gpus:
+            def __getitem__(self, device):
+                return device_context()
+
+        def device_array(shape, dtype, stream):
+            return Numba(frameworks._empty(shape, dtype), stream=stream or None)
+
+        module.gpus, module.device_array, module.external_stream = Gpus(), device_array, lambda handle: handle
+        return module
+
+
+class HostTensor:
+    """Offers DLPack and NumPy's protocol, and lies in main memory."""
+
+    def __init__(self, array):
+        self.host, self.shape = array, array.shape
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __array__(self, dtype=None, copy=None):
+        return self.host
+
+
+@pytest.fixture(autouse=True)
+def backend(monkeypatch):
+    """Stands for pyconv._cuda; the driver knows the device of every address."""
+    backend = Backend()
+    monkeypatch.setitem(sys.modules, 'pyconv._cuda', backend)
+    monkeypatch.setattr(Interface, 'devices', {})
+    monkeypatch.setattr(streams, 'device_of', lambda address: Interface.devices.get(address, 0))
+    monkeypatch.setattr(streams, 'current_device', lambda: 0)
+    return backend
+
+
+@pytest.fixture(autouse=True)
+def frameworks(monkeypatch):
+    frameworks = Frameworks()
+    for name in ('torch', 'cupy'):
+        monkeypatch.setitem(sys.modules, name, getattr(frameworks, name))
+    monkeypatch.setitem(sys.modules, 'numba.cuda', frameworks.numba)
+    return frameworks
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """(stream, the stream that it waits for, device)."""
+    waits = []
+    monkeypatch.setattr(streams, 'wait', lambda *call: waits.append(call))
+    return waits
+
+
+def integers(*shape, dtype='float32'):
+    return np.random.default_rng(0).integers(-3, 4, shape).astype(dtype)
+
+
+X, W, B = integers(2, 4, 6, 5), integers(6, 2, 3, 2), integers(6)
+SETTINGS = {'stride': (2, 1), 'padding': 1, 'groups': 2}
+Y = integers(*pyconv.conv2d(X, W, **SETTINGS).shape)
+def maker(kind, frameworks):
+    """From NumPy arrays to GPU arrays over the same memory."""
+    return {'torch': frameworks.torch.Tensor, 'cupy': frameworks.cupy.ndarray, 'interface': Interface,
+            'version 2': lambda array: Interface(array, 2), 'dlpack': DLPack,
+            'old dlpack': lambda array: DLPack(array, 0)}[kind]
+
+
+def result_type(kind, frameworks):
+    return {'torch': frameworks.torch.Tensor, 'cupy': frameworks.cupy.ndarray}.get(kind, Numba)
+
+
+def conv(x=None, w=None, b=None, **more):
+    return pyconv.conv2d(Interface(X) if x is None else x, Interface(W) if w is None else w, b, **SETTINGS, **more)

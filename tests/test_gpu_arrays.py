@@ -1,0 +1,376 @@
+"""GPU arrays on their way through the public functions, over fakes whose memory is NumPy's. Nothing runs on a GPU."""
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import pyconv
+from gpu_fakes import (  # noqa: F401, the fixtures
+    SETTINGS,
+    B,
+    DLPack,
+    HostTensor,
+    Interface,
+    Numba,
+    W,
+    X,
+    Y,
+    backend,
+    conv,
+    frameworks,
+    integers,
+    maker,
+    result_type,
+    waits,
+)
+from pyconv._gpu import arrays, dlpack, streams
+from pyconv._gpu.arrays import DeviceType
+
+KINDS = ['torch', 'cupy', 'interface', 'version 2', 'dlpack', 'old dlpack']
+
+# values
+
+LAYOUTS = {
+    'contiguous': lambda a: a,
+    'channels last': lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),
+    'backward': lambda a: np.ascontiguousarray(a[..., ::-1])[..., ::-1],
+    'every other': lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    'broadcast': lambda a: np.lib.stride_tricks.as_strided(a, a.shape, (0, 0, *a.strides[2:])),
+    'Fortran': np.asfortranarray,
+}
+
+
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize('kind', KINDS)
+def test_strides_are_read_as_they_are(kind, layout, frameworks, backend):
+    if kind == 'torch' and layout is LAYOUTS['backward']:
+        pytest.skip('torch has no negative strides')
+    x, w, gpu = layout(X), layout(W), maker(kind, frameworks)
+    answer = pyconv.conv2d(gpu(x), gpu(w), gpu(B), **SETTINGS)
+    assert type(answer) is result_type(kind, frameworks)
+    assert answer.host.flags.c_contiguous
+    assert (answer.host == pyconv.conv2d(x, w, B, **SETTINGS)).all()
+    [run] = backend.runs
+    assert (run.first.address, run.second.address) == (x.ctypes.data, w.ctypes.data)
+    assert run.first.strides == tuple(step // 4 for step in x.strides)
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+@pytest.mark.parametrize('kind', KINDS)
+def test_dtypes(kind, dtype, frameworks, backend):
+    gpu = maker(kind, frameworks)
+    answer = pyconv.conv2d(gpu(X.astype(dtype)), gpu(W.astype(dtype)), **SETTINGS)
+    assert answer.host.dtype == dtype and (answer.host == pyconv.conv2d(X, W, **SETTINGS)).all()
+    assert backend.plans == [('forward', dtype, 'auto', False, 0)]
+
+
+def calls(x, w, y, b):
+    """name -> a call of each function of arrays; 2-D arguments."""
+    steps = (2, 1), 1, 1
+    size, groups, mask = (2, 4, 6, 5), 2, (True, True, True)
+    return {
+        'conv2d': lambda: pyconv.conv2d(x, w, b, *steps, groups),
+        'conv2d_input': lambda: pyconv.conv2d_input(size, w, y, *steps, groups),
+        'conv2d_weight': lambda: pyconv.conv2d_weight(x, W.shape, y, *steps, groups),
+        'conv_transpose2d': lambda: pyconv.conv_transpose2d(y, w, None, (2, 1), 1, (1, 0), groups, 1),
+        'conv_bias': lambda: pyconv.conv_bias(y),
+        'convolution': lambda: pyconv.convolution(x, w, b, *steps, False, 0, groups),
+        'convolution_backward': lambda: pyconv.convolution_backward(y, x, w, *steps, False, 0, groups, mask),
+        'transposed backward':
+            lambda: pyconv.convolution_backward(x, y, w, *steps, True, (1, 0), groups, mask),
+        'convolution_double_backward':
+            lambda: pyconv.convolution_double_backward(x, w, b, y, w, x, *steps, False, 0, groups, mask),
+        'nothing contributes':
+            lambda: pyconv.convolution_double_backward(None, None, b, y, w, x, *steps, False, 0, groups, mask),
+        'conv_jvp': lambda: pyconv.conv_jvp(x, w, x, w, b, *steps, groups),
+        'unfold': lambda: pyconv.unfold(x, (3, 2), 1, 1, (2, 1)),
+        'fold': lambda: pyconv.fold(pyconv.unfold(x, (3, 2), 1, 1, (2, 1)), (6, 5), (3, 2), 1, 1, (2, 1)),
+        'columns': lambda: pyconv.conv2d_weight(
+            None, W.shape, y, *steps, groups, finput=pyconv.unfold(x, (3, 2), 1, 1, (2, 1))),
+    }
+
+
+@pytest.mark.parametrize('name', calls(X, W, Y, B))
+@pytest.mark.parametrize('kind', ['torch', 'cupy', 'interface'])
+def test_every_function(kind, name, frameworks):
+    gpu = maker(kind, frameworks)
+    answers, wanted = calls(*map(gpu, (X, W, Y, B)))[name](), calls(X, W, Y, B)[name]()
+    for answer, array in zip(*((some if isinstance(some, tuple) else (some,)) for some in (answers, wanted))):
+        assert type(answer) is result_type(kind, frameworks)
+        assert answer.host.shape == array.shape and (answer.host == array).all()
+
+
+def test_without_batch_axis_the_backend_sees_one(backend):
+    gpu = [Interface(array) for array in (X[1], W, Y[1], B)]
+    answers = (pyconv.conv2d(gpu[0], gpu[1], gpu[3], **SETTINGS),
+               pyconv.conv2d_input(X.shape[1:], gpu[1], gpu[2], **SETTINGS),
+               pyconv.conv2d_weight(gpu[0], W.shape, gpu[2], **SETTINGS))
+    wanted = (pyconv.conv2d(X[1], W, B, **SETTINGS), pyconv.conv2d_input(X.shape[1:], W, Y[1], **SETTINGS),
+              pyconv.conv2d_weight(X[1], W.shape, Y[1], **SETTINGS))
+    for answer, array in zip(answers, wanted):
+        assert answer.host.shape == array.shape and (answer.host == array).all()
+    assert [run.first.ndim for run in backend.runs] == [run.out.ndim for run in backend.runs] == [4, 4, 4]
+
+
+def test_nothing_to_sum_is_bias_or_zero(backend):
+    gpu = Interface
+    none, weight = np.empty((2, 0, 6, 5), 'f4'), np.empty((6, 0, 3, 2), 'f4')
+    assert (pyconv.conv2d(gpu(none), gpu(weight), gpu(B)).host == B[:, None, None]).all()
+    assert (pyconv.conv2d(gpu(none[0]), gpu(weight), gpu(B)).host == B[:, None, None]).all()
+    assert (pyconv.conv2d_weight(gpu(X[:0]), W.shape, gpu(Y[:0]), **SETTINGS).host == 0).all()
+    assert (pyconv.conv_bias(gpu(Y[:0])).host == 0).all()
+    assert pyconv.conv2d(gpu(X[:0]), gpu(W), **SETTINGS).host.shape == Y[:0].shape
+    assert not backend.runs
+
+
+# what is read
+
+
+def test_kinds_may_mix_and_the_first_operand_decides(frameworks):
+    tensor, array = frameworks.torch.Tensor, frameworks.cupy.ndarray
+    assert type(pyconv.conv2d(tensor(X), array(W), Interface(B), **SETTINGS)) is tensor
+    assert type(pyconv.conv2d_input(X.shape, array(W), tensor(Y), **SETTINGS)) is array
+    assert type(pyconv.convolution_backward(
+        Interface(Y), array(X), tensor(W), (2, 1), 1, 1, False, 0, 2, (False, False, True))[2]) is Numba
+
+
+def test_a_bfloat16_has_its_name_from_the_array(backend):
+    def gpu(array):
+        made = Interface(array.astype('f2'), typestr='<V2')
+        made.dtype = 'bfloat16'
+        return made
+    out = gpu(Y)
+    backend.plan = lambda map, geometry, dtype, *rest, **more: SimpleNamespace(run=lambda *_, **__: seen.append(dtype))
+    seen = []
+    assert pyconv.conv2d(gpu(X), gpu(W), **SETTINGS, out=out) is out
+    assert seen == [DeviceType('bfloat16', 2)] and str(seen[0]) == 'bfloat16'
+
+
+def test_an_array_on_another_device(backend):
+    x, w = Interface(X, device=1), Interface(W, device=1)
+    out = Interface(np.empty_like(Y), device=1)
+    assert pyconv.conv2d(x, w, **SETTINGS, out=out) is out
+    assert backend.plans == [('forward', 'float32', 'auto', False, 1)]
+    assert (out.host == pyconv.conv2d(X, W, **SETTINGS)).all()
+
+
+def test_foreign_arrays_in_main_memory_are_numpy_s(backend):
+    assert isinstance(pyconv.conv2d(HostTensor(X), HostTensor(W), **SETTINGS), np.ndarray)
+    assert not backend.plans
+
+
+def test_dlpack_capsules():
+    read_only = X.copy()
+    read_only.flags.writeable = False
+    assert not dlpack.read(DLPack(X)).read_only and dlpack.read(DLPack(read_only)).read_only
+    assert dlpack.read(DLPack(X, 0)).read_only  # which says nothing of it
+    tensor = dlpack.read(DLPack(X[:, 1:, ::2]))
+    assert (tensor.address, tensor.shape, tensor.strides) == (X[:, 1:].ctypes.data, (2, 3, 3, 5), (120, 30, 10, 1))
+    assert dlpack.read(DLPack(X.astype(int))).dtype == "DLPack's type of code 0, 64 bits, 1 lanes"
+    before = sys.getrefcount(X)
+    dlpack.read(DLPack(X))
+    assert sys.getrefcount(X) == before
+
+
+# streams
+
+FORMS = {
+    'handle': (4096, 4096), 'legacy': (1, 0), 'null': (0, 0), 'per thread': (2, 2), 'numpy integer': (np.int64(8), 8),
+    'torch': (SimpleNamespace(cuda_stream=4096), 4096), 'CuPy': (SimpleNamespace(ptr=4096), 4096),
+    'integer-like': (SimpleNamespace(handle=np.int64(4096)), 4096),
+    'ctypes': (SimpleNamespace(handle=SimpleNamespace(value=4096)), 4096),
+    'null of ctypes': (SimpleNamespace(handle=SimpleNamespace(value=None)), 0),
+    'protocol': (SimpleNamespace(__cuda_stream__=lambda: (0, 4096), ptr=5), 4096),
+}
+
+
+@pytest.mark.parametrize(('stream', 'handle'), FORMS.values(), ids=FORMS)
+def test_forms_of_streams(stream, handle, backend):
+    x, w, y = Interface(X), Interface(W), Interface(Y)
+    pyconv.conv2d(x, w, **SETTINGS, stream=stream)
+    pyconv.conv_bias(y, stream=stream)
+    pyconv.fold(pyconv.unfold(x, 2, stream=stream), (6, 5), 2, stream=stream)
+    assert [run.stream for run in backend.runs] == [handle]
+    assert backend.streams == [handle] * 3
+
+
+@pytest.mark.parametrize('kind', ['torch', 'cupy'])
+def test_a_framework_s_current_stream(kind, frameworks, backend, waits):
+    gpu, frameworks.current = maker(kind, frameworks), 640
+    pyconv.conv2d(gpu(X), gpu(W), **SETTINGS)
+    assert backend.runs[-1].stream == 640 and not waits and not frameworks.entered
+    pyconv.conv2d(gpu(X), gpu(W), **SETTINGS, stream=704)  # memory comes from that stream's pool
+    assert backend.runs[-1].stream == 704 and not waits and frameworks.entered == [704]
+
+
+def test_the_first_operand_s_stream_is_used_and_the_others_waited_for(frameworks, backend, waits):
+    answer = pyconv.conv2d(Interface(X, stream=64), Interface(W, stream=128), Interface(B, stream=64), **SETTINGS)
+    assert backend.runs[-1].stream == 64 and waits == [(64, 128, 0)]
+    assert answer.__cuda_array_interface__['stream'] == 64
+    waits.clear()
+    pyconv.conv2d(Interface(X, stream=1), Interface(W), **SETTINGS)  # 1 is the legacy default stream, as 0 is
+    assert backend.runs[-1].stream == 0 and not waits
+
+
+def test_a_given_stream_waits_for_those_that_a_protocol_names(frameworks, backend, waits):
+    frameworks.current = 640
+    out = Interface(np.empty_like(Y), stream=32)
+    pyconv.conv2d(Interface(X, stream=64), frameworks.torch.Tensor(W), **SETTINGS, out=out, stream=704)
+    assert backend.runs[-1].stream == 704 and sorted(waits) == [(704, 32, 0), (704, 64, 0)]
+
+
+def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend, waits):
+    frameworks.current = 640
+    pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS)  # DLPack hands over on the legacy default stream
+    assert backend.runs[-1].stream == 0 and waits == [(0, 640, 0)]
+    waits.clear()
+    scratch = frameworks.torch.Tensor(np.empty(50, 'f4'))
+    pyconv.conv2d(Interface(X, 2), Interface(W, 2), **SETTINGS, finput=scratch)
+    assert waits == [(0, 640, 0)]
+
+
+def test_waiting_is_an_event_in_the_device_s_context(monkeypatch):
+    asked = []
+
+    class Driver(ModuleType):
+        CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=SimpleNamespace(value=2))
+
+        def __getattr__(self, name):
+            if not name.startswith('cu'):
+                raise AttributeError(name)
+
+            def function(*arguments):
+                asked.append((name, *arguments))
+                answers = {'cuDeviceGet': 'device', 'cuDevicePrimaryCtxRetain': 'context', 'cuEventCreate': 'event'}
+                return (status, answers[name]) if name in answers else (status,)
+            return function
+
+    status = 0
+    monkeypatch.setitem(sys.modules, 'cuda.bindings.driver', Driver('cuda.bindings.driver'))
+    streams._context.cache_clear()
+    streams.wait(64, 128, 1)
+    assert asked == [
+        ('cuInit', 0), ('cuDeviceGet', 1), ('cuDevicePrimaryCtxRetain', 'device'), ('cuCtxPushCurrent', 'context'),
+        ('cuEventCreate', 2), ('cuEventRecord', 'event', 128), ('cuStreamWaitEvent', 64, 'event', 0),
+        ('cuEventDestroy', 'event'), ('cuCtxPopCurrent',)]
+    status = 700
+    with pytest.raises(RuntimeError, match='^the CUDA driver failed: 700$'):
+        streams.wait(64, 128, 1)
+    streams._context.cache_clear()
+
+
+# out and buffers
+
+
+@pytest.mark.parametrize('kind', ['torch', 'cupy', 'interface', 'dlpack'])
+def test_out_of_any_kind_and_layout_is_written_in_place(kind, frameworks, backend):
+    gpu, frameworks.full = maker(kind, frameworks), True  # so that nothing new is made
+    wanted = pyconv.conv2d(X, W, B, **SETTINGS)
+    for layout in (LAYOUTS['contiguous'], LAYOUTS['channels last'], LAYOUTS['every other'], np.asfortranarray):
+        memory = layout(np.full_like(Y, np.nan))
+        out = gpu(memory)
+        assert pyconv.conv2d(Interface(X), Interface(W), Interface(B), **SETTINGS, out=out) is out
+        assert (memory == wanted).all()
+        assert backend.runs[-1].out.address == memory.ctypes.data
+
+
+def test_outs_of_functions_with_many_results(frameworks):
+    frameworks.full = True
+    gpu = [Interface(array) for array in (Y, X, W)]
+    outs = tuple(frameworks.torch.Tensor(np.full_like(array, np.nan)) for array in (X, W, B))
+    rest = (2, 1), 1, 1, False, 0, 2, (True, True, True)
+    answers = pyconv.convolution_backward(*gpu, *rest, out=outs)
+    assert all(answer is out for answer, out in zip(answers, outs))
+    for out, wanted in zip(outs, pyconv.convolution_backward(Y, X, W, *rest)):
+        assert (out.host == wanted).all()
+
+
+def test_outs_must_not_overlap_each_other():
+    arena = np.empty(X.size + W.size, 'f4')
+    outs = Interface(arena[:X.size].reshape(X.shape)), Interface(arena[X.size - 1:-1].reshape(W.shape)), None
+    with pytest.raises(ValueError) as caught:
+        pyconv.convolution_backward(*map(Interface, (Y, X, W)), (2, 1), 1, 1, False, 0, 2, (True,) * 3, out=outs)
+    assert str(caught.value) == 'out[1] must not overlap out[0]; got arrays with common bounds of memory'
+
+
+@pytest.mark.parametrize('shape', [(50,), (200,), (1000,), (5, 10, 2)])
+def test_a_buffer_is_flat_memory(shape, backend):
+    memory = np.full(shape, np.nan, 'f4')
+    for layout in (memory, memory.T, memory[::-1]):
+        answer = conv(finput=Interface(layout))
+        assert (answer.host == pyconv.conv2d(X, W, **SETTINGS)).all()
+        scratch = backend.runs[-1].scratch
+        assert (scratch.address, scratch.shape, scratch.strides) == (memory.ctypes.data, (memory.size,), (1,))
+
+
+def test_none_and_an_empty_buffer_leave_it_to_the_plan(backend):
+    for buffer in (None, Interface(np.empty((3, 0), 'f4'))):
+        conv(finput=buffer)
+        assert backend.runs[-1].scratch is None
+
+
+def test_one_buffer_for_both_roles(backend):
+    shared = Interface(np.empty(50, 'f4'))
+    pyconv.convolution_backward(*map(Interface, (Y, X, W)), (2, 1), 1, 1, False, 0, 2, (True, True, False),
+                                finput=shared, fgrad_input=shared)
+    assert [run.scratch.owner for run in backend.runs] == [shared, shared]
+
+
+def test_a_buffer_over_out_is_refused():
+    arena = np.empty(Y.size + 60, 'f4')
+    with pytest.raises(ValueError) as caught:
+        conv(out=Interface(arena[:Y.size].reshape(Y.shape)), finput=Interface(arena[Y.size - 1:]))
+    assert str(caught.value) == ('finput must not overlap out, and have at least 50 elements; '
+                                 'got arrays with common bounds of memory')
+    conv(out=Interface(arena[:Y.size].reshape(Y.shape)), finput=Interface(arena[Y.size:]))
+
+
+@pytest.mark.parametrize(('dtype', 'name'), [
+    ('float16', 'float16'), (np.float16, 'float16'), (np.dtype('f4'), 'float32'), ('f8', 'float64'),
+    ('bfloat16', 'bfloat16'), ('torch.bfloat16', 'bfloat16'), (DeviceType('bfloat16', 2), 'bfloat16'),
+    (float, 'float64'),
+], ids=str)
+def test_workspace_of_a_gpu(dtype, name, backend):
+    for device, index in (('cuda', 0), ('cuda:3', 3)):
+        backend.plans.clear()
+        wants = pyconv.workspace(X.shape, W.shape, **SETTINGS, dtype=dtype, device=device, allow_tf32=True)
+        assert wants[:4] == (200, 200, 50, 50) and str(wants.dtype) == wants.dtype.name == name
+        assert {plan[1:] for plan in backend.plans} == {(name, 'auto', True, index)}
+
+
+def test_settings_reach_the_plan(backend):
+    conv(algorithm='tf32x3', allow_tf32=True)
+    columns = pyconv.unfold(Interface(X), (3, 2), 1, 1, (2, 1))
+    pyconv.conv2d_weight(None, W.shape, Interface(Y), **SETTINGS, finput=columns, allow_tf32=True, stream=64)
+    assert backend.plans == [('forward', 'float32', 'tf32x3', True, 0), ('grad_weight', 'float32', 'columns', True, 0)]
+    assert backend.runs[-1].stream == 64
+
+
+# imports
+
+
+def test_numpy_arrays_load_nothing_of_this(run_python):
+    loaded = run_python('''
+import sys
+import numpy as np, pyconv
+pyconv.conv2d(np.ones((1, 1, 3, 3)), np.ones((1, 1, 2, 2)), [1.0], out=np.empty((1, 1, 2, 2)), allow_tf32=True)
+pyconv.workspace((1, 1, 3, 3), (1, 1, 2, 2))
+print([name for name in sys.modules if name.startswith(('pyconv._gpu', 'pyconv._cuda'))])
+import pyconv._gpu.calls, pyconv._gpu.arguments
+print([name for name in sys.modules if name.partition('.')[0] in ('torch', 'cupy', 'numba', 'cuda', 'jax')])
+''')
+    assert loaded.split('\n')[:2] == ['[]', '[]']
+
+
+def test_kinds_are_asked_in_turn(monkeypatch):
+    class Emulated(arrays.Kind):
+        def read(self, name, value):
+            if isinstance(value, Interface):
+                return arrays.InterfaceKind().read(name, value)._replace(kind=self)
+
+        def new(self, shape, dtype, device):
+            return Interface(np.empty(shape, dtype.name))
+
+    monkeypatch.setattr(arrays, 'KINDS', [Emulated(), *arrays.KINDS])
+    assert type(conv()) is Interface

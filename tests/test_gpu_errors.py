@@ -1,0 +1,170 @@
+"""Every error of GPU arrays with its whole text, none of them after an allocation; fakes whose memory is NumPy's."""
+import numpy as np
+import pytest
+
+import pyconv
+from gpu_fakes import (  # noqa: F401, the fixtures
+    SETTINGS,
+    B,
+    DLPack,
+    HostTensor,
+    Interface,
+    W,
+    X,
+    Y,
+    backend,
+    conv,
+    frameworks,
+    integers,
+    maker,
+)
+
+STREAM = ("stream must be a stream's handle, an int >= 0, or an object with __cuda_stream__, cuda_stream, ptr or "
+          'handle; got')
+HALF = [Interface(array.astype('f2')) for array in (X, W)]
+
+
+ERRORS = {
+    # places
+    'host weight': (lambda f: conv(w=W), TypeError,
+                    'weight must be on the device of input, cuda:0; got an array in main memory (ndarray)'),
+    'host tensor': (lambda f: conv(w=HostTensor(W)), TypeError,
+                    'weight must be on the device of input, cuda:0; got an array in main memory (HostTensor)'),
+    'list': (lambda f: conv(b=[1.0] * 6), TypeError, 'bias must be on the device of input, cuda:0; got list'),
+    'host input': (lambda f: conv(x=X), TypeError,
+                   'weight must be in main memory, as input is; got an array on cuda:0'),
+    'host input list': (lambda f: conv(x=X, w=W, b=f.torch.Tensor(B, 1)), TypeError,
+                        'bias must be in main memory, as input is; got an array on cuda:1'),
+    'other device': (lambda f: conv(w=f.torch.Tensor(W, 1)), TypeError,
+                     'weight must be on the device of input, cuda:0; got cuda:1'),
+    'host grad_output': (lambda f: pyconv.conv2d_input(X.shape, Interface(W), Y, **SETTINGS), TypeError,
+                         'grad_output must be on the device of weight, cuda:0; got an array in main memory (ndarray)'),
+    'none': (lambda f: pyconv.conv2d(Interface(X), None), TypeError, 'weight must be an array; got None'),
+    # dtypes and forms
+    'integers': (lambda f: conv(x=Interface(X.astype(int))), TypeError,
+                 'input must have dtype float16, bfloat16, float32 or float64; got <i8'),
+    'integer tensor': (lambda f: conv(x=f.torch.Tensor(X.astype(int))), TypeError,
+                       'input must have dtype float16, bfloat16, float32 or float64; got int64'),
+    'byte order': (lambda f: conv(x=f.cupy.ndarray(X.astype('>f4'))), TypeError,
+                   'input must have dtype float16, bfloat16, float32 or float64; got >f4'),
+    'mixed': (lambda f: conv(w=Interface(W.astype('f8'))), TypeError,
+              'weight must have the dtype of input, float32; got float64'),
+    'sparse': (lambda f: conv(x=f.torch.Tensor(X, layout='sparse_coo')), TypeError,
+               'input must be a dense tensor; got sparse_coo'),
+    'negated': (lambda f: conv(x=f.torch.Tensor(X, neg=True)), TypeError,
+                'input must hold its values as they are; got a tensor that resolve_neg would negate'),
+    'version 1': (lambda f: conv(x=Interface(X, 1)), TypeError,
+                  'input must have __cuda_array_interface__ of version 2 or 3; got version 1'),
+    'mask': (lambda f: conv(x=Interface(X, mask=Interface(X))), TypeError,
+             'input must have no mask; got a masked array'),
+    'strides': (lambda f: conv(x=Interface(X, data=(4096, False), strides=(480, 120, 20, 6))), TypeError,
+                'input must be aligned to its elements; got address 4096 and strides (480, 120, 20, 6) in bytes'),
+    'address': (lambda f: conv(x=Interface(X, data=(4098, False), strides=(480, 120, 20, 4))), TypeError,
+                'input must be aligned to its elements; got address 4098 and strides (480, 120, 20, 4) in bytes'),
+    # shapes are the geometry's
+    'shape': (lambda f: conv(b=Interface(B[:5])), ValueError, 'bias must have shape (6,); got shape (5,)'),
+    # settings
+    'winograd': (lambda f: conv(algorithm='winograd'), ValueError,
+                 "algorithm must be one of 'auto', 'gemm', 'tf32x3' for float32 on a GPU; got 'winograd'"),
+    'tf32x3': (lambda f: pyconv.conv2d(*HALF, **SETTINGS, algorithm='tf32x3'), ValueError,
+               "algorithm must be one of 'auto', 'gemm' for float16 on a GPU; got 'tf32x3'"),
+    'tf32x3 on the host': (lambda f: pyconv.conv2d(X, W, **SETTINGS, algorithm='tf32x3'), ValueError,
+                           "algorithm must be one of 'auto', 'gemm', 'winograd'; got 'tf32x3'"),
+    'columns': (lambda f: conv(algorithm='columns'), ValueError,
+                "algorithm must be one of 'auto', 'gemm', 'tf32x3' for float32 on a GPU; got 'columns'"),
+    'allow_tf32': (lambda f: conv(allow_tf32=1), TypeError, 'allow_tf32 must be True or False; got 1'),
+    'allow_tf32 on the host': (lambda f: pyconv.conv2d(X, W, **SETTINGS, allow_tf32=None), TypeError,
+                               'allow_tf32 must be True or False; got None'),
+    'stream': (lambda f: conv(stream='main'), TypeError, f"{STREAM} 'main'"),
+    'stream bool': (lambda f: conv(stream=True), TypeError, f'{STREAM} True'),
+    'stream negative': (lambda f: conv(stream=-1), ValueError, f'{STREAM} -1'),
+    'stream float': (lambda f: pyconv.conv_bias(Interface(Y), stream=2.0), TypeError, f'{STREAM} 2.0'),
+    'stream on the host': (lambda f: pyconv.conv2d(X, W, **SETTINGS, stream=5), ValueError,
+                           'stream must be None for arrays in main memory; got 5'),
+    **{f'{name} stream on the host': (call, ValueError, 'stream must be None for arrays in main memory; got 0')
+       for name, call in (('bias', lambda f: pyconv.conv_bias(Y, stream=0)),
+                          ('unfold', lambda f: pyconv.unfold(X, 2, stream=0)),
+                          ('fold', lambda f: pyconv.fold(np.ones((4, 4)), 3, 2, stream=0)),
+                          ('columns', lambda f: pyconv.conv2d_weight(
+                              None, (3, 1, 2), np.ones((1, 3, 1, 1)), finput=np.ones((1, 2, 1)), stream=0)))},
+    # out
+    'host out': (lambda f: conv(out=np.empty_like(Y)), TypeError,
+                 'out must be on the device of input, cuda:0; got an array in main memory (ndarray)'),
+    'gpu out': (lambda f: pyconv.conv2d(X, W, **SETTINGS, out=f.torch.Tensor(Y)), TypeError,
+                'out must be a NumPy array; got Tensor'),
+    'out elsewhere': (lambda f: conv(out=f.torch.Tensor(Y.copy(), 1)), TypeError,
+                      'out must be on the device of input, cuda:0; got cuda:1'),
+    'out dtype': (lambda f: conv(out=Interface(Y.astype('f8'))), TypeError,
+                  'out must have dtype float32; got float64'),
+    'out shape': (lambda f: conv(out=Interface(Y[0].copy())), ValueError,
+                  f'out must have shape {Y.shape}; got shape {Y[0].shape}'),
+    'out read-only': (lambda f: conv(out=Interface(Y.copy(), read_only=True)), ValueError,
+                      'out must be writeable; got a read-only array'),
+    'out of old DLPack': (lambda f: conv(out=DLPack(Y.copy(), 0)), ValueError,
+                          'out must be writeable; got a read-only array'),
+    'out over itself': (lambda f: conv(out=Interface(np.broadcast_to(Y[:1].copy(), Y.shape))), ValueError,
+                        f'out must not overlap itself; got strides (0, {Y[0, 0].size}, {Y.shape[3]}, 1) in elements'),
+    'out over input': (lambda f: pyconv.conv2d(*[Interface(X), Interface(integers(4, 4, 1, 1))], out=f.torch.Tensor(X)),
+                       ValueError, 'out must not overlap input; got arrays with common bounds of memory'),
+    'outs': (lambda f: pyconv.convolution_backward(
+        Interface(Y), Interface(X), Interface(W), (2, 1), 1, 1, False, 0, 2, (True, True, True),
+        out=(None, W.copy(), None)), TypeError,
+        'out[1] must be on the device of grad_output, cuda:0; got an array in main memory (ndarray)'),
+    # buffers
+    'buffer on the host': (lambda f: conv(finput=np.ones(50, 'f4')), TypeError,
+                           'finput must be on the device of input, cuda:0; got an array in main memory (ndarray)'),
+    'buffer too small': (lambda f: conv(finput=Interface(np.ones(49, 'f4'))), ValueError,
+                         'finput must have at least 50 elements; got 49'),
+    'buffer dtype': (lambda f: conv(finput=Interface(np.ones(50))), TypeError,
+                     'finput must have dtype float32 and have at least 50 elements; got float64'),
+    'buffer with gaps': (
+        lambda f: conv(finput=Interface(np.ones(100, 'f4')[::2])), ValueError,
+        'finput must be contiguous and writeable, and have at least 50 elements; got strides (2,) in elements'),
+    'buffer read-only': (
+        lambda f: conv(finput=Interface(np.ones(50, 'f4'), read_only=True)), ValueError,
+        'finput must be contiguous and writeable, and have at least 50 elements; got a read-only array'),
+    'buffer over input': (
+        lambda f: conv(finput=Interface(X)), ValueError,
+        'finput must not overlap input, and have at least 50 elements; got arrays with common bounds of memory'),
+    'grad buffer': (lambda f: pyconv.conv2d_input(
+        X.shape, Interface(W), Interface(Y), **SETTINGS, fgrad_input=Interface(np.ones(1, 'f4'))), ValueError,
+        'fgrad_input must have at least 50 elements; got 1'),
+    # workspace
+    'device': (lambda f: pyconv.workspace(X.shape, W.shape, device='gpu'), ValueError,
+               "device must be 'cpu', 'cuda' or 'cuda:' and an index; got 'gpu'"),
+    'device number': (lambda f: pyconv.workspace(X.shape, W.shape, device=0), TypeError,
+                      "device must be 'cpu', 'cuda' or 'cuda:' and an index; got 0"),
+    'workspace dtype': (lambda f: pyconv.workspace(X.shape, W.shape, dtype=int, device='cuda'), TypeError,
+                        "dtype must be float16, bfloat16, float32 or float64; got <class 'int'>"),
+    'workspace no dtype': (lambda f: pyconv.workspace(X.shape, W.shape, dtype=None, device='cuda'), TypeError,
+                           'dtype must be float16, bfloat16, float32 or float64; got None'),
+    'workspace allow_tf32': (lambda f: pyconv.workspace(X.shape, W.shape, allow_tf32=0), TypeError,
+                             'allow_tf32 must be True or False; got 0'),
+}
+
+
+@pytest.mark.parametrize(('call', 'error', 'text'), ERRORS.values(), ids=ERRORS)
+def test_error(call, error, text, frameworks, backend):
+    frameworks.full = True  # nothing is allocated before it
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(frameworks)
+    assert type(caught.value) is error
+    assert str(caught.value) == text
+    assert not backend.runs
+
+
+@pytest.mark.parametrize('kind', ['torch', 'cupy', 'interface'])
+def test_no_memory_says_how_much_was_wanted(kind, frameworks):
+    gpu, frameworks.full = maker(kind, frameworks), True
+    for _ in range(2):
+        with pytest.raises(MemoryError) as caught:
+            pyconv.conv2d(gpu(X), gpu(W), **SETTINGS)
+        got = 'OutOfMemoryError' if kind == 'torch' else 'MemoryError'
+        assert str(caught.value) == (
+            f'cuda:0 must have {Y.nbytes} bytes free for an array of shape {Y.shape}, dtype float32; got {got}')
+
+
+def test_other_errors_of_an_allocator_are_its_own(frameworks, monkeypatch):
+    monkeypatch.setattr(frameworks.torch, 'empty', lambda *_, **__: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        pyconv.conv2d(frameworks.torch.Tensor(X), frameworks.torch.Tensor(W), **SETTINGS)

@@ -1,0 +1,180 @@
+"""pyconv.torch over CUDA tensors that have no memory, and over the CPU's that pretend to be a GPU's. No GPU runs."""
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import gpu_fakes
+import pyconv
+import pyconv.torch as door
+from pyconv._gpu.arrays import DTYPES, DeviceArray, TorchKind
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    backend = gpu_fakes.Backend()
+    monkeypatch.setitem(sys.modules, 'pyconv._cuda', backend)
+    monkeypatch.setattr(torch.cuda, 'current_stream', lambda device: SimpleNamespace(cuda_stream=640 + device))
+    return backend
+
+
+# CUDA tensors without memory: what they are taken for
+
+
+class Asked:
+    """A plan that remembers what it would have run on."""
+
+    def __init__(self, *asked, **more):
+        self.asked = (*asked, more)
+
+    def run(self, first, second, out, bias, scratch, accumulate, *, stream):
+        map, _, dtype, _, more = self.asked
+        self.runs.append((map, dtype.name, more, first.strides, out.strides, stream))
+
+
+@pytest.fixture
+def runs(backend, monkeypatch):
+    """(map, dtype, device and allow_tf32, strides of the first factor and of the result, stream) of each run."""
+    Asked.runs = []
+    monkeypatch.setattr(backend, 'plan', Asked, raising=False)
+    with FakeTensorMode(), torch.no_grad():
+        yield Asked.runs
+
+
+def tensors(dtype=torch.float32, device='cuda:1'):
+    """Input, weight and bias of a conv2d."""
+    return [torch.empty(shape, dtype=dtype, device=device) for shape in ((2, 3, 6, 5), (4, 3, 3, 3), (4,))]
+
+
+PLAIN, LAST, OUT, OUT_LAST = (90, 30, 5, 1), (90, 1, 15, 3), (48, 12, 3, 1), (48, 1, 12, 4)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize('last', [False, True], ids=['contiguous', 'channels last'])
+@pytest.mark.filterwarnings('ignore:Accessing the data pointer of FakeTensor')
+def test_cuda_tensors(dtype, last, runs):
+    x, w, b = tensors(dtype)
+    y = door.conv2d(x.to(memory_format=torch.channels_last) if last else x, w, b)
+    assert (y.device, y.dtype, tuple(y.shape)) == (torch.device('cuda:1'), dtype, (2, 4, 4, 3))
+    more = {'allow_tf32': False, 'device': 1}
+    assert runs == [('forward', str(dtype)[6:], more, LAST if last else PLAIN, OUT_LAST if last else OUT, 641)]
+    assert y.stride() == runs[0][4]
+
+
+@pytest.mark.filterwarnings('ignore:Accessing the data pointer of FakeTensor')
+def test_the_plain_functions_take_them_too(runs):
+    y = pyconv.conv2d(*tensors(torch.bfloat16))
+    assert y.device == torch.device('cuda:1') and y.dtype == torch.bfloat16 and y.is_contiguous()
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.filterwarnings('ignore:Accessing the data pointer of FakeTensor')
+def test_autocast(dtype, runs):
+    before = torch.get_autocast_dtype('cuda')
+    torch.set_autocast_enabled('cuda', True)
+    torch.set_autocast_dtype('cuda', dtype)
+    try:
+        x, w, b = tensors()
+        assert door.conv2d(x, w.to(torch.float16), b).dtype == dtype
+        assert door.conv_transpose2d(x, torch.empty(3, 4, 3, 3, device='cuda:1'), b, allow_tf32=True).dtype == dtype
+        assert [run[1] for run in runs] == [str(dtype)[6:]] * 2 and runs[1][2]['allow_tf32']
+        assert door.conv2d(*tensors(torch.float64)).dtype == torch.float64  # which autocast leaves as it is
+        with pytest.raises(TypeError, match='^weight must be on the device of input, cuda:1; got an array in main '):
+            door.conv2d(x, w.cpu(), b)
+    finally:
+        torch.set_autocast_enabled('cuda', False)
+        torch.set_autocast_dtype('cuda', before)
+
+
+DEVICES = {
+    'weight on the host': (lambda x, w, b: (x, w.cpu(), b),
+                           'weight must be on the device of input, cuda:1; got an array in main memory ({})'),
+    'bias on the host': (lambda x, w, b: (x, w, b.cpu()),
+                         'bias must be on the device of input, cuda:1; got an array in main memory ({})'),
+    'input on the host': (lambda x, w, b: (x.cpu(), w, b),
+                          'weight must be in main memory, as input is; got an array on cuda:1'),
+    'weight elsewhere': (lambda x, w, b: (x, torch.empty(w.shape, device='cuda:0'), b),
+                         'weight must be on the device of input, cuda:1; got cuda:0'),
+}
+
+
+@pytest.mark.parametrize('function', [door.conv2d, pyconv.conv2d], ids=['door', 'plain'])
+@pytest.mark.parametrize(('mix', 'text'), DEVICES.values(), ids=DEVICES)
+@pytest.mark.filterwarnings('ignore:Accessing the data pointer of FakeTensor')
+def test_mixed_devices(function, mix, text, runs):
+    with pytest.raises(TypeError) as caught:
+        function(*mix(*tensors()))
+    assert str(caught.value) == text.format('FakeTensor')
+
+
+def test_dtypes_of_a_gpu(runs):
+    with pytest.raises(TypeError) as caught:
+        door.conv2d(*tensors(torch.int32))
+    assert str(caught.value) == (
+        'input must have dtype torch.float16, torch.bfloat16, torch.float32 or torch.float64; got torch.int32')
+
+
+# the CPU's tensors as a GPU's: values and derivatives
+
+
+class HostKind(TorchKind):
+    """torch's kind over main memory."""
+
+    def read(self, name, value):
+        return DeviceArray(value, value.data_ptr(), tuple(value.shape), value.stride(),
+                           DTYPES[str(value.dtype).removeprefix('torch.')], 0, self)
+
+    def new(self, shape, dtype, device):
+        return torch.full(shape, torch.nan, dtype=getattr(torch, dtype.name))
+
+
+@pytest.fixture
+def pretending(backend, monkeypatch):
+    kind = HostKind()
+    monkeypatch.setattr(door, '_array', lambda tensor: kind.read('tensor', tensor.detach().resolve_neg()))
+    monkeypatch.setitem(door.DTYPES, 'cpu', door.DTYPES['cuda'])
+    return backend
+
+
+def integers(*shape, dtype=torch.float64):
+    return torch.from_numpy(np.random.default_rng(0).integers(-3, 4, shape).astype(float)).to(dtype)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize('order', [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+def test_values_and_gradients(transposed, order, dtype, pretending):
+    ours, theirs = ((door.conv_transpose2d, torch.conv_transpose2d) if transposed else (door.conv2d, torch.conv2d))
+    shapes = (2, 3, 6, 5), (3, 4, 3, 3) if transposed else (4, 3, 3, 3), (4,)
+    results = []
+    for function, type_ in ((ours, dtype), (theirs, torch.float64)):
+        x, w, b = (integers(*shape, dtype=type_).requires_grad_() for shape in shapes)
+        with torch.no_grad():
+            x = x.to(memory_format=order).requires_grad_()
+        y = function(x, w, b, stride=2, padding=1)
+        grad_output = integers(*y.shape, dtype=type_).to(memory_format=order)
+        gradients = torch.autograd.grad(y, (x, w, b), grad_output, create_graph=True)
+        second = torch.autograd.grad(gradients[0].sum() + gradients[1].sum(), (x, w))
+        results.append((y, *gradients, *second))
+    for answer, wanted in zip(*results):
+        assert answer.dtype == dtype and torch.equal(answer.double(), wanted)
+    assert results[0][0].is_contiguous(memory_format=order) and results[0][1].is_contiguous(memory_format=order)
+    assert {run.stream for run in pretending.runs} == {640}
+    assert all(run.first.owner is not None and run.first.kind.stream(0) == 640 for run in pretending.runs)
+
+
+@pytest.mark.parametrize('allow_tf32', [False, True])
+def test_tf32_is_for_all_products_or_none(allow_tf32, pretending):
+    x, w = integers(1, 2, 5).requires_grad_(), integers(3, 2, 2).requires_grad_()
+    gradients = torch.autograd.grad(door.conv1d(x, w, allow_tf32=allow_tf32).sum(), (x, w), create_graph=True)
+    torch.autograd.grad(sum(gradient.sum() for gradient in gradients), (x, w))
+    assert {map for map, *_ in pretending.plans} == {'forward', 'grad_input', 'grad_weight'}
+    assert {plan[3] for plan in pretending.plans} == {allow_tf32}
+
+
+def test_allow_tf32_is_a_bool():
+    with pytest.raises(TypeError, match='^allow_tf32 must be True or False; got 1$'):
+        door.conv1d(torch.ones(1, 2, 5), torch.ones(3, 2, 2), allow_tf32=1)
