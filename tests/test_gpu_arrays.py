@@ -111,6 +111,11 @@ def test_without_batch_axis_the_backend_sees_one(backend):
     for answer, array in zip(answers, wanted):
         assert answer.host.shape == array.shape and (answer.host == array).all()
     assert [run.first.ndim for run in backend.runs] == [run.out.ndim for run in backend.runs] == [4, 4, 4]
+    backend.runs.clear()
+    for x, y in ((X, Y), (X[1], Y[1])):
+        columns = pyconv.unfold(Interface(x), (3, 2), 1, 1, (2, 1))
+        pyconv.conv2d_weight(None, W.shape, Interface(y), **SETTINGS, finput=columns)
+    assert [(run.first.ndim, run.second.ndim) for run in backend.runs] == [(3, 4), (3, 4)]
 
 
 def test_nothing_to_sum_is_bias_or_zero(backend):
@@ -153,6 +158,27 @@ def test_an_array_on_another_device(backend):
     assert pyconv.conv2d(x, w, **SETTINGS, out=out) is out
     assert backend.plans == [('forward', 'float32', 'auto', False, 1)]
     assert (out.host == pyconv.conv2d(X, W, **SETTINGS)).all()
+
+
+class Both(Interface):
+    """Has both protocols; the memory that DLPack tells of is `other`."""
+
+    def __init__(self, array, other, version):
+        super().__init__(array, version)
+        self.other = other
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, **keywords):
+        return self.other.__dlpack__(**keywords)
+
+
+def test_of_two_protocols_the_one_that_orders_work_is_asked():
+    """__cuda_array_interface__ does so from version 3 on, DLPack does it always."""
+    assert arrays.read('input', Both(X, X.copy(), 3)).address == X.ctypes.data
+    both = Both(X, X.copy(), 2)
+    assert arrays.read('input', both).address == both.other.ctypes.data
 
 
 def test_foreign_arrays_in_main_memory_are_numpy_s(backend):
@@ -224,6 +250,9 @@ def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend
     frameworks.current = 640
     pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS)  # DLPack hands over on the legacy default stream
     assert backend.runs[-1].stream == 0 and waits == [(0, 640, 0)]
+    waits.clear()
+    pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS, stream=704)
+    assert waits == [(704, 0, 0)]
     waits.clear()
     scratch = frameworks.torch.Tensor(np.empty(50, 'f4'))
     pyconv.conv2d(Interface(X, 2), Interface(W, 2), **SETTINGS, finput=scratch)

@@ -21,6 +21,7 @@ from gpu_fakes import (  # noqa: F401, the fixtures
 
 STREAM = ("stream must be a stream's handle, an int >= 0, or an object with __cuda_stream__, cuda_stream, ptr or "
           'handle; got')
+MISALIGNED = np.zeros(4 * X.size + 2, 'u1')[2:].view('f4').reshape(X.shape)
 HALF = [Interface(array.astype('f2')) for array in (X, W)]
 
 
@@ -61,6 +62,9 @@ ERRORS = {
                 'input must be aligned to its elements; got address 4096 and strides (480, 120, 20, 6) in bytes'),
     'address': (lambda f: conv(x=Interface(X, data=(4098, False), strides=(480, 120, 20, 4))), TypeError,
                 'input must be aligned to its elements; got address 4098 and strides (480, 120, 20, 4) in bytes'),
+    'address of DLPack': (lambda f: conv(x=DLPack(MISALIGNED)), TypeError,
+                          f'input must be aligned to its elements; got address {MISALIGNED.ctypes.data} and strides () '
+                          'in bytes'),
     # shapes are the geometry's
     'shape': (lambda f: conv(b=Interface(B[:5])), ValueError, 'bias must have shape (6,); got shape (5,)'),
     # settings

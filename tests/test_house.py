@@ -15,9 +15,8 @@ import pyconv
 
 PACKAGE = Path(pyconv.__file__).parent
 FILES = sorted(PACKAGE.glob('*.py')) + sorted(PACKAGE.glob('*.pyx'))
-GPU = sorted((PACKAGE / '_gpu').glob('*.py'))
-COMPILERS = {'ptx': {'numba', 'llvmlite', 'cuda', 'numpy'}, 'launch': {'cuda'}}
-FRAMEWORKS = {'torch', 'jax', 'numba', 'cython', 'Cython', 'cupy', 'scipy'}
+GPU_FILES = sorted(PACKAGE.glob('_gpu/*.py'))
+FRAMEWORKS = {'torch', 'jax', 'numba', 'cuda', 'cython', 'Cython', 'cupy', 'scipy'}
 DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
 PURE = {'_geometry', '_integers'}
 FUNCTIONS = [name for name in pyconv.__all__ if inspect.isfunction(getattr(pyconv, name))]
@@ -66,27 +65,36 @@ def test_imports_go_downward(path):
         assert not found & {'_ops', '_columns', '_evaluate', '_arguments', '_threads', '_backend'}
 
 
-@pytest.mark.parametrize('path', GPU, ids=lambda path: path.name)
-def test_gpu_rooms_import_each_other_alone(path):
-    found = {module for module, _ in imports(path)}
-    assert {module for module in found if module.startswith('pyconv')} <= {
-        'pyconv._gpu', *(f'pyconv._gpu.{other.stem}' for other in GPU)}
-    beyond = {module.split('.')[0] for module in found} - sys.stdlib_module_names - {'pyconv'}
-    assert beyond <= COMPILERS.get(path.stem, set())
+# what speaks to the compiler and to the driver
+GPU_LIBRARIES = {'ptx': {'numba', 'llvmlite', 'cuda'}, 'launch': {'cuda'}}
+
+
+@pytest.mark.parametrize('path', GPU_FILES, ids=lambda path: f'_gpu/{path.name}')
+def test_rooms_of_the_gpu(path):
+    allowed = {*sys.stdlib_module_names, 'pyconv', 'numpy', *GPU_LIBRARIES.get(path.stem, ())}
+    assert {module.split('.')[0] for module, _ in imports(path)} <= allowed
+    assert set(rooms(path)) <= {'_gpu', '_integers', '_geometry', '_pieces', '_backend'}
+
+
+def test_rooms_of_the_gpu_do_not_import_in_a_circle():
+    no_circle({path.stem: set(gpu_rooms(path)) for path in GPU_FILES})
 
 
 def gpu_rooms(path):
-    """The files of the folder _gpu that one of them imports."""
+    """The files of the folder that it imports."""
     for module, name in imports(path):
-        if module.startswith('pyconv._gpu'):
-            yield name if module == 'pyconv._gpu' else module.split('.')[2]
+        if module == 'pyconv._gpu':
+            yield name
+        elif module.startswith('pyconv._gpu.'):
+            yield module.split('.')[2]
 
 
-@pytest.mark.parametrize(('below', 'done'), [
-    ({path.stem: set(rooms(path)) - {'__init__'} for path in FILES}, {'_gpu'}),
-    ({path.stem: set(gpu_rooms(path)) for path in GPU}, set()),
-], ids=['package', 'gpu'])
-def test_nothing_imports_in_a_circle(below, done):
+def test_nothing_imports_in_a_circle():
+    no_circle({path.stem: set(rooms(path)) - {'__init__', '_gpu'} for path in FILES})
+
+
+def no_circle(below):
+    done = set()
     while below:
         free = {name for name, needs in below.items() if needs <= done}
         assert free, f'a circle among {sorted(below)}'
@@ -160,7 +168,7 @@ def test_orders_of_arguments(name, order):
 
 
 def test_lines_and_files_stay_short():
-    for path in FILES + GPU:
+    for path in FILES + GPU_FILES:
         lines = path.read_text().splitlines()
         assert max(map(len, lines), default=0) <= 120, path.name
         assert len(lines) <= 600, path.name
