@@ -119,7 +119,9 @@ def test_bfloat16_is_rounded_by_hand_before_sm_80():
 
 # What the optimiser may do
 
-@pytest.mark.parametrize(('between', 'loads'), [('pass', 1), ('barrier()', 2), ('wait(0)', 2), ('copy4(s, a, ok)', 2)])
+@pytest.mark.parametrize(('between', 'loads'), [
+    ('pass', 1), ('x = f32(x + mma_f64((f64(c), f64(c)), f64(c), f64(c))[0])', 1), ('x += load_f32(a, ok)', 1),
+    ('barrier()', 2), ('wait(0)', 2), ('copy4(s, a, ok)', 2), ('put_f32(s, ok, x)', 2)])
 def test_shared_memory_is_read_again_after(between, loads):
     assert count(opcodes('x = shared_f32(s)', between, 'store_f32(b, ok, x + shared_f32(s))'), 'LDS') == loads
 
@@ -222,7 +224,7 @@ def test_another_process_imports_no_compiler(folder, run_python, caplog):
     caplog.set_level(logging.INFO, 'pyconv')
     found = launch._compiled(SOURCE, 128, 1, HOPPER)
     message, = (record.getMessage() for record in caplog.records)
-    assert re.fullmatch(r'compiled kern for sm_90 in \d+\.\d s', message)
+    assert float(re.fullmatch(r'compiled kern for sm_90 in (\d+\.\d) s', message)[1]) < 60
     facts = run_python(ANOTHER_PROCESS, PYCONV_CACHE_DIR=str(folder)).split()
     assert facts == [str(len(found.cubin)), str(found.registers)]
 

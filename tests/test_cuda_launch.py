@@ -3,6 +3,7 @@ import ctypes
 import enum
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -37,8 +38,8 @@ class Driver:
             'cuCtxPushCurrent': self.contexts.append, 'cuCtxPopCurrent': self.contexts.pop,
             'cuModuleLoadData': lambda code: ('module', code),
             'cuModuleGetFunction': lambda module, name: (module, name), 'cuFuncSetAttribute': lambda *_: None,
-            'cuThreadExchangeStreamCaptureMode': self.exchange, 'cuLaunchKernel': self.launched, 'cuInit': lambda flags: None,
-            'cuGetErrorString': lambda status: b'the words of the driver'}
+            'cuThreadExchangeStreamCaptureMode': self.exchange, 'cuLaunchKernel': self.launched,
+            'cuInit': lambda flags: None, 'cuGetErrorString': lambda status: b'the words of the driver'}
 
     def __getattr__(self, name):
         if name not in self.answers:
@@ -156,6 +157,7 @@ def test_loading_leaves_the_caller_as_before(device, driver, fails):
 
 
 def test_each_configuration_is_loaded_once(device, driver):
+    driver.answers['cuModuleLoadData'] = lambda code: time.sleep(0.02) or 'module'
     same = SimpleNamespace(**vars(SOURCE))
     found = []
     threads = [threading.Thread(target=lambda: found.append(device.kernel(same, 128, 0))) for _ in range(8)]

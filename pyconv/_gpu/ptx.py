@@ -88,11 +88,10 @@ def _assembly(name: str, arguments: str, results: str, text: str, effect: str = 
     result = outputs[0] if len(outputs) == 1 else ir.LiteralStructType(outputs) if outputs else ir.VoidType()
     function = ir.FunctionType(result, [_LLVM[letter] for letter in inputs])
     assembly = ir.InlineAsm(function, text, ",".join(constraints), side_effect=bool(effect))
-    attributes = ("nounwind",) if effect else ("nounwind", "readnone")
 
     def generate(builder: Any, values: list[Any]) -> list[Any]:
         values = [builder.zext(v, ir.IntType(32)) if letter == "b" else v for v, letter in zip(values, inputs)]
-        found = builder.call(assembly, values, attrs=attributes)
+        found = builder.call(assembly, values)
         return [builder.extract_value(found, i) for i in range(len(results))] if len(results) > 1 else [found]
 
     return _primitive(name, arguments, results, generate)
