@@ -163,8 +163,8 @@ split_tf32 = _assembly(
     " testp.finite.f32 p, x; selp.b32 $1, $1, 0, p; }")
 
 
-# Global memory. What a launch loads no launch writes meanwhile, so loads go the read-only way (.nc). They are volatile
-# only to stay where the kernel has them: early, before the arithmetic that hides their latency.
+# Global memory. A launch never writes what it loads, so loads go the read-only way (.nc). They are volatile only to
+# stay where the kernel has them: early, before the arithmetic that hides their latency.
 
 def _load(name: str, result: str, width: str, convert: str) -> Any:
     text = (f"{{ .reg .pred p; .reg .b{width} v; mov.b{width} v, 0; setp.ne.s32 p, $2, 0;"
