@@ -49,7 +49,7 @@ def driver_version() -> tuple[int, int] | None:
         library.cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError):
         return None
-    return version.value // 1000, version.value % 1000 // 10
+    return (version.value // 1000, version.value % 1000 // 10) if version.value else None  # 0: a library without driver
 
 
 def install_command() -> str:
