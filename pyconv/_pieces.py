@@ -230,6 +230,17 @@ def _options(map: str, g: Geometry, a: int) -> list[Axis]:
     return (_grad_input_axes if map == "grad_input" else _forward_axes)(g, a)
 
 
+def phases(map: str, g: Geometry) -> list[Axes]:
+    """The axes of forward, or of each phase of grad_input, with all their taps in one box."""
+    of_axis = _grad_input_axes if map == "grad_input" else _forward_axes
+    return list(product(*(of_axis(g, a) for a in range(3))))
+
+
+def has_padding(axes: Axes) -> bool:
+    """Whether some position of some tap lacks its cell."""
+    return any(axis.clipped(tap).positions < axis.positions for axis in axes for tap in {0, axis.taps - 1} if axis.taps)
+
+
 def _fill(map: str, g: Geometry) -> Piece:
     size = g.input_size if map == "grad_input" else g.output_size
     return _place(tuple(Axis(n, 0, 1, 0, 0, 0) for n in size), _operands(map, g)._replace(channels=0), 0, False)
@@ -297,8 +308,7 @@ def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
     if map == "grad_input" and (_is_dense_layer(g) or _is_disjoint(g)):
         return False
-    return any(axis.clipped(tap).positions < axis.positions for a in range(3) for axis in _options(map, g, a)
-               for tap in {0, axis.taps - 1} if axis.taps)
+    return any(has_padding((axis,)) for a in range(3) for axis in _options(map, g, a))
 
 
 def in_between(first: Piece, second: Piece) -> bool:

@@ -16,6 +16,8 @@ os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 import pyconv  # noqa: E402
 
+import gpus  # noqa: E402
+
 hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile('pyconv')
 
@@ -31,6 +33,17 @@ def threads_as_before():
     before = pyconv.get_num_threads()
     yield
     pyconv.set_num_threads(before)
+
+
+@pytest.fixture(params=['emulated', pytest.param('real', marks=pytest.mark.gpu)])
+def gpu(request, monkeypatch):
+    """A GPU: the emulator, and the real one."""
+    if request.param == 'emulated':
+        return gpus.Emulated(monkeypatch)
+    missing = gpus.real_gpu()
+    if missing:
+        pytest.skip(missing)
+    return gpus.Real()
 
 
 def end(child):

@@ -114,7 +114,7 @@ def round_tf32(x):
 def split_tf32(x):
     x = to_u32(x)
     high = round_tf32(x)
-    finite = (x & np.uint32(0x7f800000)) != 0x7f800000
+    finite = (high & np.uint32(0x7f800000)) != 0x7f800000
     low = round_tf32((x.view(np.float32) - high.view(np.float32)).view(np.uint32))
     return high, np.where(finite, low, np.uint32(0))
 
@@ -197,7 +197,8 @@ class Executor:
         return out
 
     def load(self, width, decode, address, ok):
-        return decode(self.read_global(width, address, self.where(ok)))
+        values = decode(self.read_global(width, address, self.where(ok)))
+        return values.flat[0] if np.ndim(address) == np.ndim(ok) == 0 else values  # uniform, and so fit for a branch
 
     def store(self, width, encode, address, ok, value):
         address, who, values = self.chosen(self.where(ok), integers(address), self.who, encode(value))

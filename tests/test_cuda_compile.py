@@ -22,7 +22,8 @@ PROLOGUE = ('ok = c > thread()', 's = i32(shared_base() + thread() * 16)')
 
 def kernel(*body, name='kern'):
     lines = [f'def {name}({", ".join(ARGUMENTS)}):', *(f'    {line}' for line in PROLOGUE + body)]
-    return SimpleNamespace(name=name, text='\n'.join(lines) + '\n', arguments=ARGUMENTS)
+    text = '\n'.join(lines) + '\n'
+    return SimpleNamespace(name=name, key=text, text=text, arguments=ARGUMENTS)
 
 
 def opcodes(*body, capability=HOPPER):
@@ -214,7 +215,7 @@ ANOTHER_PROCESS = f'''
 import sys
 from types import SimpleNamespace
 from pyconv._gpu import launch
-source = SimpleNamespace(name='kern', text={SOURCE.text!r}, arguments={ARGUMENTS!r})
+source = SimpleNamespace(name='kern', key={SOURCE.key!r}, text={SOURCE.text!r}, arguments={ARGUMENTS!r})
 found = launch._compiled(source, 128, 1, (9, 0))
 print(len(found.cubin), found.registers, *(sorted({{'numba', 'llvmlite', 'pyconv._gpu.ptx'}} & set(sys.modules))))
 '''

@@ -18,7 +18,7 @@ Status = enum.IntEnum('Status', {'CUDA_SUCCESS': 0, **{f'CUDA_ERROR_{name}': num
     'ILLEGAL_ADDRESS': 700, 'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719, 'UNKNOWN': 999}.items()}})
 Attribute = enum.Enum('Attribute', {f'CU_DEVICE_ATTRIBUTE_{name}': value for name, value in FACTS.items()})
 NOTHING = {'cuInit', 'cuLaunchKernel', 'cuCtxPushCurrent', 'cuFuncSetAttribute'}  # what they give besides a status
-SOURCE = SimpleNamespace(name='kern', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
+SOURCE = SimpleNamespace(name='kern', key='kern of 3', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
 COMPILED = cubins.Compiled(b'\x7fELF', 'kern', 40, 0, 0)
 
 
@@ -297,7 +297,7 @@ def test_folder(monkeypatch, platform, environment, folder):
 
 
 def test_names_differ_with_all_that_matters(monkeypatch):
-    other = SimpleNamespace(**{**vars(SOURCE), 'text': SOURCE.text + '#'})
+    other = SimpleNamespace(**{**vars(SOURCE), 'key': SOURCE.key + '#'})
     wanted = [(SOURCE, 128, 1, 'sm_90'), (SOURCE, 256, 1, 'sm_90'), (SOURCE, 128, 2, 'sm_90'),
               (SOURCE, 128, 1, 'sm_80'), (other, 128, 1, 'sm_90')]
     names = [cubins.key(*each) for each in wanted + wanted]

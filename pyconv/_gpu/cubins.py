@@ -17,13 +17,19 @@ log = logging.getLogger("pyconv")
 # All that has a part in what machine code comes out; of CUDA's own packages those of version 12 or of version 13.
 COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink",
              "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12")
+MADE_BY = ("ptx", "specialise", "fragments", "gemm", "plain")  # the files that a kernel's text and code come from
 
 
 class Source(Protocol):
-    """A specialised kernel: the text of one Python function whose arguments are all 64-bit integers."""
+    """A specialised kernel: the text of one Python function whose arguments are all 64-bit integers.
+
+    `key` names all that the text follows from, but for the files of the kernels themselves.
+    """
 
     @property
     def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
     @property
     def text(self) -> str: ...
     @property
@@ -55,14 +61,15 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _compiler() -> str:
-    """What a key says of the compiler: ptx.py, what it calls, and the Python whose bytecode is translated."""
-    return json.dumps([hashlib.sha256(Path(__file__).with_name("ptx.py").read_bytes()).hexdigest(), versions(),
-                       sys.version_info[:2], platform.machine()])
+    """What a key says of kernels and compiler: files, packages, the Python whose bytecode is translated."""
+    files = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in MADE_BY]
+    return json.dumps([hashlib.sha256(b"".join(files)).hexdigest(), versions(), sys.version_info[:2],
+                       platform.machine()])
 
 
 def key(source: Source, threads: int, blocks_per_sm: int, architecture: str) -> str:
     """A name for what `compile` would make of these: it changes when anything changes that the result depends on."""
-    parts = [_compiler(), source.name, source.text, list(source.arguments), threads, blocks_per_sm, architecture]
+    parts = [_compiler(), source.name, source.key, list(source.arguments), threads, blocks_per_sm, architecture]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -160,7 +160,7 @@ split_tf32 = _assembly(
     "split_tf32", "u", "uu",
     "{ .reg .f32 x, h, l; .reg .pred p; mov.b32 x, $2; cvt.rna.tf32.f32 $0, x; mov.b32 h, $0; sub.f32 l, x, h;"
     " mov.b32 $1, l; add.u32 $1, $1, 0x1000; and.b32 $1, $1, 0xffffe000;"
-    " testp.finite.f32 p, x; selp.b32 $1, $1, 0, p; }")
+    " testp.finite.f32 p, h; selp.b32 $1, $1, 0, p; }")
 
 
 # Global memory. A launch never writes what it loads, so loads go the read-only way (.nc). They are volatile only to

@@ -1,0 +1,267 @@
+# mypy: ignore-errors
+# ruff: noqa: F821 (the names are those of the dialect)
+"""How a warp reads its operands from a stage and multiplies them. In the dialect of `specialise`.
+
+A block's warps share its tile as WM x WN; a warp's part is WTM x WTN results, kept in acc[i, j]. `lanes` gives the row
+and column of a lane's first result and the byte offsets at which it starts to read either operand; its other results
+lie ROWS[i] and COLUMNS[j] away, and those of one acc[i, j] 8 rows (DOWN) and 1 column (ACROSS) apart.
+
+The layouts of fragments are those of the PTX ISA (mma.m16n8k16, m16n8k8, m8n8k4; ldmatrix): with g = lane // 4 and
+r = lane % 4, a lane holds of a 16 x 8 result rows g and g + 8 and columns 2r and 2r + 1.
+"""
+
+
+
+def four():
+    """The accumulator of a 16 x 8 fragment."""
+    return f32(0), f32(0), f32(0), f32(0)
+
+
+def two():
+    """That of an 8 x 8 fragment of float64."""
+    return f64(0), f64(0)
+
+
+def one():
+    """That of no tensor core."""
+    return real(0)
+
+
+# --- lines along the reduction: chunk c of line n lies at 64 n + 16 (c ^ (n / 2 % 4)) ---
+
+
+def lanes_of_matrices():
+    """ldmatrix: lanes 0..15 name the lines of a 16-row fragment's first 16 bytes, 16..31 those of its second."""
+    g: i32 = lane >> 2
+    a_line: i32 = (warp % WM) * WTM + (lane & 15)
+    b_line: i32 = (warp // WM) * WTN + (lane & 7) + ((lane >> 4) << 3)
+    a: i32 = a_line * 64 + (((lane >> 4) ^ ((a_line >> 1) & 3)) << 4)
+    b: i32 = b_line * 64 + ((((lane >> 3) & 1) ^ ((b_line >> 1) & 3)) << 4)
+    return i32((warp % WM) * WTM + g), i32((warp // WM) * WTN + (lane & 3) * 2), a, b
+
+
+def multiply_matrices(slot_a, slot_b, acc):
+    """Tensor cores: two steps of 32 bytes; the second's chunks are the first's with bit 5 of the address turned."""
+    a = registers()
+    b = registers()
+    for step in unrolled(2):
+        for i in unrolled(MI):
+            a[i] = operand(ldmatrix(i32(slot_a + (a_at ^ (step * 32)) + i * 1024)))
+        for j in unrolled(0, NI, 2):
+            q = operand(ldmatrix(i32(slot_b + (b_at ^ (step * 32)) + j * 512)))
+            b[j] = (q[0], q[1])
+            b[j + 1] = (q[2], q[3])
+        for i in unrolled(MI):
+            for j in unrolled(NI):
+                acc[i, j] = mma(acc[i, j], a[i], b[j])
+
+
+def as_loaded(q):
+    """16-bit operands, two in a register."""
+    return q
+
+
+def rounded(q):
+    """float32 rounded to the 10 bits of mantissa that tensor cores read."""
+    return round_tf32(q[0]), round_tf32(q[1]), round_tf32(q[2]), round_tf32(q[3])
+
+
+def split(q):
+    """Four floats as sums of a high and a low part of 10 bits each."""
+    h0, l0 = split_tf32(q[0])
+    h1, l1 = split_tf32(q[1])
+    h2, l2 = split_tf32(q[2])
+    h3, l3 = split_tf32(q[3])
+    return (h0, h1, h2, h3), (l0, l1, l2, l3)
+
+
+def multiply_matrices_thrice(slot_a, slot_b, acc):
+    """high * low + low * high + high * high: all of a product but 2**-22 of it, the small parts first."""
+    a = registers()
+    a_low = registers()
+    for step in unrolled(2):
+        for i in unrolled(MI):
+            high, low = split(ldmatrix(i32(slot_a + (a_at ^ (step * 32)) + i * 1024)))
+            a[i] = high
+            a_low[i] = low
+        for j in unrolled(0, NI, 2):
+            high, low = split(ldmatrix(i32(slot_b + (b_at ^ (step * 32)) + j * 512)))
+            for i in unrolled(MI):
+                thrice(acc, i, j, a[i], a_low[i], (high[0], high[1]), (low[0], low[1]))
+                thrice(acc, i, j + 1, a[i], a_low[i], (high[2], high[3]), (low[2], low[3]))
+
+
+def thrice(acc, i, j, a, a_low, b, b_low):
+    """One product of split operands."""
+    acc[i, j] = mma(acc[i, j], a, b_low)
+    acc[i, j] = mma(acc[i, j], a_low, b)
+    acc[i, j] = mma(acc[i, j], a, b)
+
+
+def lanes_of_doubles():
+    """float64: a lane reads chunk r of line g, elements 2r and 2r + 1, the operands of two products of depth 4."""
+    g: i32 = lane >> 2
+    r: i32 = lane & 3
+    a_line: i32 = (warp % WM) * WTM + g
+    b_line: i32 = (warp // WM) * WTN + g
+    swapped: i32 = (r ^ ((g >> 1) & 3)) << 4
+    return a_line, i32((warp // WM) * WTN + r * 2), i32(a_line * 64 + swapped), i32(b_line * 64 + swapped)
+
+
+def multiply_doubles(slot_a, slot_b, acc):
+    """float64 tensor cores: eight elements in two steps, the even ones and the odd ones."""
+    a = registers()
+    for i in unrolled(MI):
+        a[i] = shared_chunk(i32(slot_a + a_at + i * 512))
+    for j in unrolled(NI):
+        b = shared_chunk(i32(slot_b + b_at + j * 512))
+        for step in unrolled(2):
+            for i in unrolled(MI):
+                acc[i, j] = mma(acc[i, j], a[i][step], b[step])
+
+
+def lanes_of_scalars():
+    """No tensor core: 8 x 4 lanes; a lane has every 8th row and every 4th column of its warp's part."""
+    row: i32 = (warp % WM) * WTM + (lane & 7)
+    column: i32 = (warp // WM) * WTN + (lane >> 3)
+    return row, column, i32(row * 64 + (((row >> 1) & 3) << 4)), i32(column * 64 + (((column >> 1) & 3) << 4))
+
+
+def multiply_scalars(slot_a, slot_b, acc):
+    """Chunk by chunk: MI chunks of a wait in registers for one of b after the other. Unrolled: minutes to compile."""
+    a = registers()
+    for c in range(4):
+        for i in unrolled(MI):
+            a[i] = shared_chunk(i32(slot_a + (a_at ^ (c * 16)) + i * 512))
+        for j in unrolled(NI):
+            b = shared_chunk(i32(slot_b + (b_at ^ ((c ^ (j % 2 * 2)) * 16)) + j * 256))
+            for e in unrolled(PER_CHUNK):
+                for i in unrolled(MI):
+                    acc[i, j] = fma(a[i][e], b[e], acc[i, j])
+
+
+# --- lines along the tile: chunk c of line n lies at n * line + 16 (c ^ twist(n)), see gemm.twist ---
+
+
+def lanes_of_transposed():
+    """16-bit: ldmatrix turns blocks of 8 lines x 8 elements. Lane l names line l % 8 of matrix l / 8."""
+    g: i32 = lane >> 2
+    row: i32 = (warp % WM) * WTM
+    column: i32 = (warp // WM) * WTN
+    a: i32 = ((lane & 7) + ((lane >> 4) << 3)) * A_LINE
+    b: i32 = ((lane & 7) + (((lane >> 3) & 1) << 3)) * B_LINE
+    return i32(row + g), i32(column + (lane & 3) * 2), a, b
+
+
+def multiply_transposed(slot_a, slot_b, acc):
+    """Two steps of 16 lines; a's chunks of 8 rows are those of (warp, i, lane / 8 % 2), b's of (warp, j, lane / 16)."""
+    a = registers()
+    b = registers()
+    a_chunk: i32 = (warp % WM) * (WTM // 8) + ((lane >> 3) & 1)
+    b_chunk: i32 = (warp // WM) * (WTN // 8) + (lane >> 4)
+    for step in unrolled(2):
+        for i in unrolled(MI):
+            a[i] = ldmatrix_transposed(
+                i32(slot_a + a_at + step * 16 * A_LINE + (((a_chunk + i * 2) ^ (lane & 7)) << 4)))
+        for j in unrolled(0, NI, 2):
+            q = ldmatrix_transposed(i32(slot_b + b_at + step * 16 * B_LINE + (((b_chunk + j) ^ (lane & 7)) << 4)))
+            b[j] = (q[0], q[1])
+            b[j + 1] = (q[2], q[3])
+        for i in unrolled(MI):
+            for j in unrolled(NI):
+                acc[i, j] = mma(acc[i, j], a[i], b[j])
+
+
+def lanes_of_words():
+    """32 and 64 bits: a lane reads element g of line r, one by one, as ldmatrix turns 16-bit elements alone."""
+    g: i32 = lane >> 2
+    r: i32 = lane & 3
+    row: i32 = (warp % WM) * WTM + g
+    column: i32 = (warp // WM) * WTN + g
+    return row, i32((warp // WM) * WTN + r * 2), i32(r * A_LINE), i32(r * B_LINE)
+
+
+def word(first, element):
+    """The offset of an element of the line at `first`, whose number is lane % 4 modulo 4."""
+    return i32(first + (((element >> PER_CHUNK // 2) ^ ((lane & 3) << 1)) << 4) + (element & (PER_CHUNK - 1)) * SIZE)
+
+
+def fragment_a(slot, step, i):
+    """Rows g and g + 8 of lines r and r + 4."""
+    at = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16))
+    below = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16 + 8))
+    return shared_b32(at), shared_b32(below), shared_b32(i32(at + 4 * A_LINE)), shared_b32(i32(below + 4 * A_LINE))
+
+
+def fragment_b(slot, step, j):
+    """Columns g of lines r and r + 4, of two neighbouring fragments."""
+    column: i32 = (warp // WM) * WTN + (lane >> 2) + j * 8
+    at = word(i32(slot + b_at + step * 8 * B_LINE), column)
+    beside = word(i32(slot + b_at + step * 8 * B_LINE), i32(column + 8))
+    return shared_b32(at), shared_b32(i32(at + 4 * B_LINE)), shared_b32(beside), shared_b32(i32(beside + 4 * B_LINE))
+
+
+def multiply_words(slot_a, slot_b, acc):
+    """float32 on tensor cores, rounded: two steps of 8 lines."""
+    a = registers()
+    for step in unrolled(2):
+        for i in unrolled(MI):
+            raw = fragment_a(slot_a, step, i)
+            a[i] = rounded(raw)
+        for j in unrolled(0, NI, 2):
+            raw = fragment_b(slot_b, step, j)
+            q = rounded(raw)
+            for i in unrolled(MI):
+                acc[i, j] = mma(acc[i, j], a[i], (q[0], q[1]))
+                acc[i, j + 1] = mma(acc[i, j + 1], a[i], (q[2], q[3]))
+
+
+def multiply_words_thrice(slot_a, slot_b, acc):
+    """As multiply_matrices_thrice."""
+    a = registers()
+    a_low = registers()
+    for step in unrolled(2):
+        for i in unrolled(MI):
+            raw = fragment_a(slot_a, step, i)
+            high, low = split(raw)
+            a[i] = high
+            a_low[i] = low
+        for j in unrolled(0, NI, 2):
+            raw = fragment_b(slot_b, step, j)
+            high, low = split(raw)
+            for i in unrolled(MI):
+                thrice(acc, i, j, a[i], a_low[i], (high[0], high[1]), (low[0], low[1]))
+                thrice(acc, i, j + 1, a[i], a_low[i], (high[2], high[3]), (low[2], low[3]))
+
+
+def multiply_double_words(slot_a, slot_b, acc):
+    """float64 tensor cores: two steps of 4 lines."""
+    a = registers()
+    for step in unrolled(2):
+        for i in unrolled(MI):
+            a[i] = shared_f64(word(i32(slot_a + a_at + step * 4 * A_LINE), i32(lane_row + i * 8)))
+        for j in unrolled(NI):
+            column: i32 = (warp // WM) * WTN + (lane >> 2) + j * 8
+            b = shared_f64(word(i32(slot_b + b_at + step * 4 * B_LINE), column))
+            for i in unrolled(MI):
+                acc[i, j] = mma(acc[i, j], a[i], b)
+
+
+def lanes_of_runs():
+    """No tensor core: 8 x 4 lanes; a lane has runs of a chunk's elements: every 8th of rows, every 4th of columns."""
+    a: i32 = (warp % WM) * WTM // PER_CHUNK + (lane & 7)
+    b: i32 = (warp // WM) * WTN // PER_CHUNK + (lane >> 3)
+    return i32(a * PER_CHUNK), i32(b * PER_CHUNK), a, b
+
+
+def multiply_runs(slot_a, slot_b, acc):
+    """Line by line: an outer product of the chunks that a lane reads of either operand's line."""
+    a = registers()
+    for line in range(DEPTH):
+        for i in unrolled(MI // PER_CHUNK):
+            a[i] = shared_chunk(i32(slot_a + line * A_LINE + (((a_at + i * 8) ^ twist(line)) << 4)))
+        for j in unrolled(NI // PER_CHUNK):
+            b = shared_chunk(i32(slot_b + line * B_LINE + (((b_at + j * 4) ^ twist(line)) << 4)))
+            for e in unrolled(PER_CHUNK):
+                for i in unrolled(MI):
+                    acc[i, j * PER_CHUNK + e] = fma(a[i // PER_CHUNK][i % PER_CHUNK], b[e], acc[i, j * PER_CHUNK + e])

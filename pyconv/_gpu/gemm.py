@@ -1,0 +1,238 @@
+# mypy: ignore-errors
+# ruff: noqa: F821 (the names are those of the dialect)
+"""The matrix products: `gather` for forward and grad_input, `correlate` for grad_weight, in `specialise`'s dialect.
+
+Both keep a tile of BM x BN results in registers and bring their operands through shared memory by asynchronous copies
+of 16 bytes (a chunk), STAGES deep. A stage is 64 bytes of the reduction: DEPTH elements. Operands lie with the channels
+last, padded with zeros to whole chunks.
+
+    gather      target[m, row] = sum over k of source[m, k] * weight[row, k],      m a position, k = (tap, channel)
+    correlate   target[row, k] = sum over p of y[p, row] * x[p, k],                p a position, k = (tap, channel)
+
+In gather, shared memory holds lines along the reduction, one of 64 bytes for each row of the tile; in correlate lines
+along the tile, one for each position. `fragments` says how a warp reads and multiplies either. Strides are in bytes.
+The reduction may be cut into parts (block_z), each of which writes a target of its own for `finish` to sum in order.
+"""
+
+
+
+def gather(
+    source, weight, target, bias, flag, tiles_n, tiles_n_magic, tiles_n_shift, positions,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
+    source_n, source_z, source_y, source_x, source_group,
+    chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
+    rows, weight_row, weight_group, weight_z, weight_y, weight_x,
+    target_n, target_row, target_z, target_y, target_x, target_group, target_part, bias_row,
+):
+    """A position q reads cell step * q + offset + tap_* * tap along each axis, or zero where there is none."""
+    t: i32 = thread()
+    lane: i32 = t & 31
+    warp: i32 = t >> 5
+    group: i32 = block_y()
+    part: i32 = block_z()
+    tile_m: i32 = divide(block_x(), tiles_n_magic, tiles_n_shift)
+    first_m: i32 = tile_m * BM
+    first_n: i32 = (block_x() - tile_m * i32(tiles_n)) * BN
+    base: i32 = shared_base()
+
+    # A thread copies the same chunk of every COPIED-th line of either operand. Two lines of 64 bytes fill the 32 banks
+    # once; the exclusive or puts the same chunk of eight neighbouring lines into different banks.
+    COPIED = THREADS // 4
+    chunk: i32 = t & 3
+    line: i32 = t >> 2
+    to: i32 = line * 64 + ((chunk ^ ((line >> 1) & 3)) << 4)
+    cell_z = registers()
+    cell_y = registers()
+    cell_x = registers()
+    cell = registers()
+    live = registers()
+    for i in unrolled(BM // COPIED):
+        m: i32 = first_m + line + i * COPIED
+        live[i] = m < i32(positions)
+        n, qz, qy, qx = position(m)
+        cell_z[i] = i32(qz * step_z + offset_z)
+        cell_y[i] = i32(qy * step_y + offset_y)
+        cell_x[i] = i32(qx * step_x + offset_x)
+        cell[i] = i64(source + group * source_group + n * source_n + cell_z[i] * source_z + cell_y[i] * source_y
+                      + cell_x[i] * source_x)
+    weights = registers()
+    wanted = registers()
+    for i in unrolled(BN // COPIED):
+        row: i32 = first_n + line + i * COPIED
+        wanted[i] = row < i32(rows)
+        weights[i] = i64(weight + group * weight_group + row * weight_row)
+
+    lane_row, lane_column, a_at, b_at = lanes()
+    acc = registers()
+    clear(acc)
+    from_stage: i32 = part * i32(stages)
+    for s in unrolled(STAGES - 1):
+        copy_gathered(i32(from_stage + s), s < i32(stages), i32(base + s * STAGE_BYTES))
+        commit()
+    read: i32 = base
+    write: i32 = base + (STAGES - 1) * STAGE_BYTES
+    for s in range(i32(stages)):
+        wait(STAGES - 2)
+        barrier()
+        ahead: i32 = s + (STAGES - 1)
+        copy_gathered(i32(from_stage + ahead), ahead < i32(stages), write)
+        commit()
+        multiply(read, i32(read + BM * 64), acc)
+        read = following(read)
+        write = following(write)
+    store_gathered(acc)
+
+
+def following(slot):
+    """The next stage of the ring."""
+    return select(slot == base + (STAGES - 1) * STAGE_BYTES, base, i32(slot + STAGE_BYTES))
+
+
+def clear(acc):
+    """Zeros."""
+    for i in unrolled(MI):
+        for j in unrolled(NI):
+            acc[i, j] = zero()
+
+
+def tap_of(k):
+    """(tap's z, y, x, bytes from the tap's first channel) of the k-th chunk of (tap, channel)."""
+    tap: i32 = divide(k, inner_magic, inner_shift)
+    zy: i32 = divide(tap, kx_magic, kx_shift)
+    z: i32 = divide(zy, ky_magic, ky_shift)
+    return z, i32(zy - z * i32(ky)), i32(tap - zy * i32(kx)), i32((k - tap * i32(inner)) << 4)
+
+
+def copy_gathered(stage, more, slot):
+    """Copy a stage of both operands; beyond the end of the reduction, and where there is no cell, zeros."""
+    k: i32 = stage * 4 + chunk
+    z, y, x, channel = tap_of(k)
+    some = more & (k < i32(chunks))
+    dz: i32 = z * i32(tap_z)
+    dy: i32 = y * i32(tap_y)
+    dx: i32 = x * i32(tap_x)
+    of_tap: i64 = dz * source_z + dy * source_y + dx * source_x + channel
+    for i in unrolled(BM // COPIED):
+        inside = (u32(cell_z[i] + dz) < u32(size_z)) & (u32(cell_y[i] + dy) < u32(size_y)) & (
+            u32(cell_x[i] + dx) < u32(size_x))
+        copy16(i32(slot + to + i * COPIED * 64), cell[i] + of_tap, some & live[i] & inside)
+    of_weight: i64 = z * weight_z + y * weight_y + x * weight_x + channel
+    for i in unrolled(BN // COPIED):
+        copy16(i32(slot + BM * 64 + to + i * COPIED * 64), weights[i] + of_weight, some & wanted[i])
+
+
+def store_gathered(acc):
+    """The tile and its bias to the target; where a flag says that the weight is not finite, nothing."""
+    sound = load_i32(flag, flag != 0) == 0
+    column: i32 = first_n + lane_column
+    shift = registers()
+    for j in unrolled(NI):
+        for v in unrolled(ACROSS):
+            at: i32 = column + COLUMNS[j] + v
+            shift[j, v] = load(bias + (group * rows + at) * bias_row, (bias != 0) & (at < i32(rows)))
+    for i in unrolled(MI):
+        for h in unrolled(DOWN):
+            m: i32 = first_m + lane_row + ROWS[i] + h * 8
+            valid = (m < i32(positions)) & sound
+            n, z, y, x = position(m)
+            place: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
+                          + y * target_y + x * target_x)
+            for j in unrolled(NI):
+                for v in unrolled(ACROSS):
+                    at: i32 = column + COLUMNS[j] + v
+                    value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
+                    keep(i64(place + at * target_row), valid & (at < i32(rows)), value + shift[j, v])
+
+
+def correlate(
+    x, y, target, tiles_n, tiles_n_magic, tiles_n_shift, stages,
+    positions, block_positions, cuts, cuts_magic, cuts_shift, part_positions,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
+    source_n, source_z, source_y, source_x, source_group, y_position, y_group, row_chunks,
+    chunks, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
+    rows, target_row, target_group, target_part,
+):
+    """Positions are those of grad_output, whose cells lie y_position bytes apart; for parts see plain.range_of."""
+    t: i32 = thread()
+    lane: i32 = t & 31
+    warp: i32 = t >> 5
+    group: i32 = block_y()
+    part: i32 = block_z()
+    tile_m: i32 = divide(block_x(), tiles_n_magic, tiles_n_shift)
+    tile_n: i32 = block_x() - tile_m * i32(tiles_n)
+    base: i32 = shared_base()
+
+    # A thread copies one chunk of every A_COPIED-th line of y's tile, and one of every B_COPIED-th line of x's. The
+    # exclusive or keeps the fragments' loads, which go down the lines, free of bank conflicts (see fragments).
+    A_LINE = BM // DEPTH * 64
+    B_LINE = BN // DEPTH * 64
+    A_COPIED = THREADS * 16 // A_LINE
+    B_COPIED = THREADS * 16 // B_LINE
+    a_chunk: i32 = t % (A_LINE // 16)
+    a_line: i32 = t // (A_LINE // 16)
+    b_chunk: i32 = t % (B_LINE // 16)
+    b_line: i32 = t // (B_LINE // 16)
+    row_chunk: i32 = tile_m * (A_LINE // 16) + a_chunk
+    a_wanted = row_chunk < i32(row_chunks)
+    a_from: i64 = y + group * y_group + row_chunk * 16
+    k: i32 = tile_n * (B_LINE // 16) + b_chunk
+    tz, ty, tx, channel = tap_of(k)
+    b_wanted = k < i32(chunks)
+    off_z: i32 = offset_z + tz * tap_z
+    off_y: i32 = offset_y + ty * tap_y
+    off_x: i32 = offset_x + tx * tap_x
+    b_from: i64 = x + group * source_group + off_z * source_z + off_y * source_y + off_x * source_x + channel
+    first, end = range_of(part)
+
+    lane_row, lane_column, a_at, b_at = lanes()
+    acc = registers()
+    clear(acc)
+    for s in unrolled(STAGES - 1):
+        copy_correlated(i32(first + s * DEPTH), i32(base + s * STAGE_BYTES))
+        commit()
+    read: i32 = base
+    write: i32 = base + (STAGES - 1) * STAGE_BYTES
+    for s in range(i32(stages)):
+        wait(STAGES - 2)
+        barrier()
+        copy_correlated(i32(first + (s + (STAGES - 1)) * DEPTH), write)
+        commit()
+        multiply(read, i32(read + BM * 64), acc)
+        read = following(read)
+        write = following(write)
+    for i in unrolled(MI):
+        for h in unrolled(DOWN):
+            row: i32 = tile_m * BM + lane_row + ROWS[i] + h * 8
+            place: i64 = target + part * target_part + group * target_group + row * target_row
+            for j in unrolled(NI):
+                for v in unrolled(ACROSS):
+                    at: i32 = tile_n * BN + lane_column + COLUMNS[j] + v
+                    value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
+                    store_real(i64(place + at * REAL), (row < i32(rows)) & (at < i32(chunks) * PER_CHUNK), value)
+
+
+def copy_correlated(p0, slot):
+    """Copy DEPTH positions of both operands; beyond the part's end, and where there is no cell, zeros."""
+    for i in unrolled(DEPTH // A_COPIED):
+        p: i32 = p0 + a_line + i * A_COPIED
+        line: i32 = a_line + i * A_COPIED
+        copy16(i32(slot + line * A_LINE + ((a_chunk ^ twist(line)) << 4)), a_from + p * y_position,
+               a_wanted & (p < end))
+    for i in unrolled(DEPTH // B_COPIED):
+        p: i32 = p0 + b_line + i * B_COPIED
+        line: i32 = b_line + i * B_COPIED
+        n, qz, qy, qx = position(p)
+        cz: i32 = qz * i32(step_z)
+        cy: i32 = qy * i32(step_y)
+        cx: i32 = qx * i32(step_x)
+        inside = (u32(cz + off_z) < u32(size_z)) & (u32(cy + off_y) < u32(size_y)) & (u32(cx + off_x) < u32(size_x))
+        copy16(i32(slot + BM * 64 + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
+               b_from + n * source_n + cz * source_z + cy * source_y + cx * source_x,
+               b_wanted & (p < end) & inside)
+
+
+def twist(line):
+    """What the chunks of a line are permuted by: fragments of 16-bit elements span eight lines, others four."""
+    return (line & 7) if SIZE == 2 else ((line & 3) << 1)

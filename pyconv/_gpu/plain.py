@@ -1,0 +1,327 @@
+# mypy: ignore-errors
+# ruff: noqa: F821 (the names are those of the dialect)
+"""The kernels without tiles, in the dialect of `specialise`: layout changes, sums, and convolution by its definition.
+
+`direct` and `direct_weight` make every product of the definition and no other, one result or one block of threads at a
+time: for groups of few channels, and wherever a value that is not finite meets padding. All strides are in bytes.
+"""
+
+
+THREADS = 256
+
+
+def pack(
+    source, packed, flag, cells, channels, padded, padded_magic, padded_shift, groups_padded,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    source_n, source_channel, source_z, source_y, source_x,
+):
+    """packed[cell, group, channel] = source, zero for channel >= channels. A block turns 32 cells x 32 channels.
+
+    Where a flag is given and an element is not finite, the flag becomes 1.
+    """
+    t: i32 = thread()
+    lane: i32 = t & 31
+    warp: i32 = t >> 5
+    base: i32 = shared_base()
+    first_cell: i32 = block_x() * 32
+    first_channel: i32 = block_y() * 32
+    cell: i32 = first_cell + lane
+    n, z, y, x = position(cell)
+    place: i64 = source + n * source_n + z * source_z + y * source_y + x * source_x
+    for i in unrolled(4):
+        column: i32 = warp + i * 8
+        group: i32 = divide(i32(first_channel + column), padded_magic, padded_shift)
+        channel: i32 = first_channel + column - group * padded
+        inside = (cell < i32(cells)) & (first_channel + column < i32(groups_padded)) & (channel < i32(channels))
+        value = load(i64(place + (group * channels + channel) * source_channel), inside)
+        put(i32(base + (column * 33 + lane) * REAL), True, value)
+        store_i32(flag, (flag != 0) & (value - value != 0), i32(1))
+    barrier()
+    for i in unrolled(4):
+        row: i32 = first_cell + warp + i * 8
+        column: i32 = first_channel + lane
+        value = shared(i32(base + (lane * 33 + warp + i * 8) * REAL))
+        store(i64(packed + (i64(row) * groups_padded + column) * SIZE),
+              (row < i32(cells)) & (column < i32(groups_padded)), value)
+
+
+def position(m):
+    """(sample, z, y, x) of the m-th position."""
+    zyx: i32 = divide(m, px_magic, px_shift)
+    zy: i32 = divide(zyx, py_magic, py_shift)
+    n: i32 = divide(zy, pz_magic, pz_shift)
+    return n, i32(zy - n * i32(pz)), i32(zyx - zy * i32(py)), i32(m - zyx * i32(px))
+
+
+def pack_weight(
+    weight, packed, flag, count, channels, padded, padded_magic, padded_shift,
+    kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift, rows, rows_magic, rows_shift,
+    weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
+):
+    """packed[group, row, tap, channel] = weight, zero for channel >= channels; the flag as in `pack`."""
+    i: i32 = block_x() * THREADS + thread()
+    inside = i < i32(count)
+    tap: i32 = divide(i, padded_magic, padded_shift)
+    channel: i32 = i - tap * i32(padded)
+    zy: i32 = divide(tap, kx_magic, kx_shift)
+    z: i32 = divide(zy, ky_magic, ky_shift)
+    row: i32 = divide(z, kz_magic, kz_shift)
+    group: i32 = divide(row, rows_magic, rows_shift)
+    place: i64 = (
+        weight + group * weight_group + (row - group * i32(rows)) * weight_row + channel * weight_channel
+        + (z - row * i32(kz)) * weight_z + (zy - z * i32(ky)) * weight_y + (tap - zy * i32(kx)) * weight_x)
+    value = load(place, inside & (channel < i32(channels)))
+    store(i64(packed + i64(i) * SIZE), inside, value)
+    store_i32(flag, (flag != 0) & (value - value != 0), i32(1))
+
+
+def clear_flag(flag):
+    """flag = 0."""
+    store_i32(flag, (block_x() == 0) & (thread() == 0), i32(0))
+
+
+def fill(
+    target, bias, count, bias_stride, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+    stride_0, stride_1, stride_2, stride_3, stride_4,
+):
+    """target = bias of its channel (axis 1), or 0 where there is none."""
+    i: i32 = block_x() * THREADS + thread()
+    inside = i < i32(count)
+    a, b, c, d, e = five(i)
+    value = load(i64(bias + b * bias_stride), inside & (bias != 0))
+    keep(i64(target + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4), inside, value)
+
+
+def five(i):
+    """The five indices of the i-th element; n0 .. n3 are the sizes of the last axis, the one before it, and so on."""
+    i0: i32 = divide(i, m0, s0)
+    i1: i32 = divide(i0, m1, s1)
+    i2: i32 = divide(i1, m2, s2)
+    i3: i32 = divide(i2, m3, s3)
+    return i3, i32(i2 - i3 * i32(n3)), i32(i1 - i2 * i32(n2)), i32(i0 - i1 * i32(n1)), i32(i - i0 * i32(n0))
+
+
+def keep(address, ok, value):
+    """Store, or add to what is there."""
+    if ACCUMULATE:
+        sum_of_both = value + load(address, ok)
+        store(address, ok, sum_of_both)
+    else:
+        store(address, ok, value)
+
+
+def finish(
+    partial, target, bias, flag, flag_value, count, parts, partial_part, bias_stride,
+    n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+    partial_0, partial_1, partial_2, partial_3, partial_4, stride_0, stride_1, stride_2, stride_3, stride_4,
+):
+    """target = the sum of the parts, in order, and the bias, if the flag (0 where there is none) has that value."""
+    i: i32 = block_x() * THREADS + thread()
+    inside = (i < i32(count)) & (load_i32(flag, flag != 0) == flag_value)
+    a, b, c, d, e = five(i)
+    place: i64 = partial + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3 + e * partial_4
+    total = load_real(place, inside)
+    for part in range(i32(parts) - 1):
+        total = total + load_real(i64(place + (part + 1) * partial_part), inside)
+    total = total + load(i64(bias + b * bias_stride), inside & (bias != 0))
+    keep(i64(target + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4), inside, total)
+
+
+def direct(
+    source, weight, target, bias, flag, count, channels, kz, ky, kx, rows, rows_magic, rows_shift,
+    n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
+    source_n, source_channel, source_z, source_y, source_x,
+    weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
+    target_n, target_row, target_z, target_y, target_x, bias_row,
+):
+    """A thread sums one result over the channels of its group and the taps that have a cell.
+
+    Where a flag is given, only if it is set: then what the tiles did not store is made here.
+    """
+    i: i32 = block_x() * THREADS + thread()
+    needed: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
+    if CHANNELS_LAST:
+        n, qz, qy, qx, row = five(i)
+    else:
+        n, row, qz, qy, qx = five(i)
+    inside = (i < i32(count)) & (needed != 0)
+    group: i32 = divide(row, rows_magic, rows_shift)
+    z0: i32 = qz * step_z + offset_z
+    y0: i32 = qy * step_y + offset_y
+    x0: i32 = qx * step_x + offset_x
+    from_source: i64 = (source + n * source_n + i64(group) * channels * source_channel + z0 * source_z
+                        + y0 * source_y + x0 * source_x)
+    from_weight: i64 = weight + group * weight_group + (row - group * rows) * weight_row
+    total = real(0)
+    for c in range(i32(channels) * needed):
+        for z in range(i32(kz)):
+            z_inside = inside & (u32(z0 + z * tap_z) < u32(size_z))
+            for y in range(i32(ky)):
+                y_inside = z_inside & (u32(y0 + y * tap_y) < u32(size_y))
+                from_cell: i64 = from_source + c * source_channel + z * tap_z * source_z + y * tap_y * source_y
+                from_tap: i64 = from_weight + c * weight_channel + z * weight_z + y * weight_y
+                for x in range(i32(kx)):
+                    there = y_inside & (u32(x0 + x * tap_x) < u32(size_x))
+                    cell = load(i64(from_cell + x * tap_x * source_x), there)
+                    total = select(there, fma(cell, load(i64(from_tap + x * weight_x), there), total), total)
+    total = total + load(i64(bias + row * bias_row), inside & (bias != 0))
+    keep(i64(target + n * target_n + row * target_row + qz * target_z + qy * target_y + qx * target_x), inside, total)
+
+
+def direct_weight(
+    x, y, target, flag, positions, block_positions, cuts, cuts_magic, cuts_shift, part_positions, rounds,
+    channels, channels_magic, channels_shift,
+    rows, rows_magic, rows_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
+    source_n, source_channel, source_z, source_y, source_x, source_tap, read_z, read_y, read_x,
+    y_n, y_row, y_z, y_y, y_x, target_part,
+):
+    """A block sums one element of the weight over a part of the positions that have its cell; a tree of fixed shape.
+
+    x is read at read_* * q + source_* * cell + source_tap * tap: its cells, or columns of it.
+    """
+    t: i32 = thread()
+    base: i32 = shared_base()
+    needed: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
+    element: i32 = block_x()
+    part: i32 = block_y()
+    taps_zy: i32 = divide(element, kx_magic, kx_shift)
+    tx: i32 = element - taps_zy * kx
+    taps_z: i32 = divide(taps_zy, ky_magic, ky_shift)
+    ty: i32 = taps_zy - taps_z * ky
+    row_channel: i32 = divide(taps_z, kz_magic, kz_shift)
+    tz: i32 = taps_z - row_channel * kz
+    row: i32 = divide(row_channel, channels_magic, channels_shift)
+    group: i32 = divide(row, rows_magic, rows_shift)
+    channel: i32 = row_channel - row * channels + group * channels
+    z0: i32 = offset_z + tz * tap_z
+    y0: i32 = offset_y + ty * tap_y
+    x0: i32 = offset_x + tx * tap_x
+    tap: i32 = (tz * ky + ty) * kx + tx
+    from_x: i64 = x + channel * source_channel + tap * source_tap
+    first, end = range_of(part)
+    total = real(0)
+    for k in range(i32(rounds) * needed):
+        p: i32 = first + k * THREADS + t
+        n, qz, qy, qx = position(p)
+        cz: i32 = qz * step_z + z0
+        cy: i32 = qy * step_y + y0
+        cx: i32 = qx * step_x + x0
+        there = (p < end) & (u32(cz) < u32(size_z)) & (u32(cy) < u32(size_y)) & (u32(cx) < u32(size_x))
+        of_x = load(i64(from_x + n * source_n + cz * source_z + cy * source_y + cx * source_x
+                        + qz * read_z + qy * read_y + qx * read_x), there)
+        of_y = load(i64(y + n * y_n + row * y_row + qz * y_z + qy * y_y + qx * y_x), there)
+        total = select(there, fma(of_x, of_y, total), total)
+    whole = tree(total)
+    store_real(i64(target + part * target_part + i64(element) * REAL), (t == 0) & (needed != 0), whole)
+
+
+def range_of(part):
+    """The positions of a part. Blocks of samples are cut alike; a block's last part and the last block may be short."""
+    block: i32 = divide(part, cuts_magic, cuts_shift)
+    block_end: i32 = select((block + 1) * block_positions < positions, i32((block + 1) * block_positions),
+                            i32(positions))
+    first: i32 = block * block_positions + (part - block * cuts) * part_positions
+    return first, select(first + part_positions < block_end, i32(first + part_positions), block_end)
+
+
+def tree(value):
+    """The sum over the block's threads, in thread 0: halves onto halves."""
+    at: i32 = base + t * REAL
+    put(at, True, value)
+    barrier()
+    for step in unrolled(8):
+        HALF = THREADS >> (step + 1)
+        total_of_two = shared(at) + shared(i32(base + ((t + HALF) & (THREADS - 1)) * REAL))
+        barrier()
+        put(at, t < HALF, total_of_two)
+        barrier()
+    return shared(base)
+
+
+def channel_sum(
+    source, target, positions, block_positions, cuts, cuts_magic, cuts_shift, part_positions, rounds,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    source_n, source_channel, source_z, source_y, source_x, target_part,
+):
+    """A block sums a part of one channel."""
+    t: i32 = thread()
+    base: i32 = shared_base()
+    channel: i32 = block_x()
+    part: i32 = block_y()
+    first, end = range_of(part)
+    total = real(0)
+    for k in range(i32(rounds)):
+        p: i32 = first + k * THREADS + t
+        n, z, y, x = position(p)
+        total = total + load(i64(source + n * source_n + channel * source_channel + z * source_z + y * source_y
+                                 + x * source_x), p < end)
+    whole = tree(total)
+    store_real(i64(target + part * target_part + channel * REAL), t == 0, whole)
+
+
+def scan(source, flag, count, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+         stride_0, stride_1, stride_2, stride_3, stride_4):
+    """flag = 1 where an element is not finite."""
+    i: i32 = block_x() * THREADS + thread()
+    a, b, c, d, e = five(i)
+    value = load(i64(source + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4),
+                 i < i32(count))
+    store_i32(flag, value - value != 0, i32(1))
+
+
+def unfold(
+    source, columns, count, px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift, channels, channels_magic, channels_shift,
+    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
+    source_n, source_channel, source_z, source_y, source_x, columns_n, columns_row, columns_position,
+):
+    """columns[n, channel and tap, position] = the cell of the source, or zero."""
+    i: i32 = block_x() * THREADS + thread()
+    inside = i < i32(count)
+    taps, qz, qy, qx = position(i)
+    zy: i32 = divide(taps, kx_magic, kx_shift)
+    z: i32 = divide(zy, ky_magic, ky_shift)
+    channel_n: i32 = divide(z, kz_magic, kz_shift)
+    n: i32 = divide(channel_n, channels_magic, channels_shift)
+    cz: i32 = qz * step_z + offset_z + (z - channel_n * kz) * tap_z
+    cy: i32 = qy * step_y + offset_y + (zy - z * ky) * tap_y
+    cx: i32 = qx * step_x + offset_x + (taps - zy * kx) * tap_x
+    there = inside & (u32(cz) < u32(size_z)) & (u32(cy) < u32(size_y)) & (u32(cx) < u32(size_x))
+    value = load(i64(source + n * source_n + (channel_n - n * channels) * source_channel + cz * source_z
+                     + cy * source_y + cx * source_x), there)
+    row: i32 = taps - n * (channels * kz * ky * kx)
+    store(i64(columns + n * columns_n + row * columns_row + ((qz * py + qy) * px + qx) * columns_position),
+          inside, value)
+
+
+def fold(
+    columns, target, count, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3, kz, ky, kx,
+    step_z, step_z_magic, step_z_shift, step_y, step_y_magic, step_y_shift, step_x, step_x_magic, step_x_shift,
+    offset_z, offset_y, offset_x, tap_z, tap_y, tap_x, pz, py, px,
+    columns_n, columns_row, columns_position, target_n, target_channel, target_z, target_y, target_x,
+):
+    """target's cell = the sum, in the order of taps, of the columns that were read from it."""
+    i: i32 = block_x() * THREADS + thread()
+    inside = i < i32(count)
+    n, channel, cz, cy, cx = five(i)
+    total = real(0)
+    for z in range(i32(kz)):
+        dz: i32 = cz - offset_z - z * tap_z
+        qz: i32 = divide(select(dz > 0, dz, i32(0)), step_z_magic, step_z_shift)
+        z_there = inside & (qz * step_z == dz) & (qz < pz)
+        for y in range(i32(ky)):
+            dy: i32 = cy - offset_y - y * tap_y
+            qy: i32 = divide(select(dy > 0, dy, i32(0)), step_y_magic, step_y_shift)
+            y_there = z_there & (qy * step_y == dy) & (qy < py)
+            for x in range(i32(kx)):
+                dx: i32 = cx - offset_x - x * tap_x
+                qx: i32 = divide(select(dx > 0, dx, i32(0)), step_x_magic, step_x_shift)
+                there = y_there & (qx * step_x == dx) & (qx < px)
+                row: i64 = ((channel * kz + z) * ky + y) * kx + x
+                total = total + load(i64(columns + n * columns_n + row * columns_row
+                                         + ((qz * py + qy) * px + qx) * columns_position), there)
+    store(i64(target + n * target_n + channel * target_channel + cz * target_z + cy * target_y + cx * target_x),
+          inside, total)

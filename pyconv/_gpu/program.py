@@ -1,0 +1,466 @@
+"""A plan's launches for operands that lie in memory in a certain way: what is packed, multiplied and summed, and where.
+
+A program is made once for every geometry and layout and then holds integers alone: for each launch its arguments, and
+which of them an operand's address is added to. Sizes and strides here are in bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from pyconv._geometry import Geometry
+from pyconv._gpu import plain, tiles
+from pyconv._gpu.specialise import Source
+from pyconv._gpu.tiles import Element, Tile
+from pyconv._pieces import Axes
+
+ALIGNMENT = 256
+MOST = 2**31 - 2**13  # positions, cells and results of one launch, counted in 32 bits with a tile to spare
+
+
+class Layout(NamedTuple):
+    """The strides of an operand: (batch, channel, z, y, x), of a weight (out channel, channel, z, y, x)."""
+
+    outer: int
+    channel: int
+    z: int
+    y: int
+    x: int
+    aligned: bool = False  # its first element lies at a multiple of 16
+
+    @property
+    def inner(self) -> dict[str, int]:
+        return {"z": self.z, "y": self.y, "x": self.x}
+
+
+class Ref(NamedTuple):
+    """A place in one of the operands or in scratch."""
+
+    base: str
+    offset: int = 0
+
+    def at(self, more: int) -> "Ref":
+        """The place so many bytes further on."""
+        return Ref(self.base, self.offset + more)
+
+
+class Launch(NamedTuple):
+    handle: Any
+    grid: tuple[int, int, int]
+    arguments: list[int]
+    places: tuple[tuple[int, str], ...]  # which arguments are relative to which operand
+
+
+class Program:
+    """Launches in order, and the scratch that they share."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.launches: list[Launch] = []
+        self.scratch = 0
+
+    def reserve(self, size: int) -> Ref:
+        """A part of the scratch."""
+        place = Ref("scratch", self.scratch)
+        self.scratch += -(-size // ALIGNMENT) * ALIGNMENT
+        return place
+
+    def add(
+        self, kernel: Source, grid: Sequence[int], /, *, threads: int = plain.THREADS, shared: int = 0,
+        blocks: int = 1, **values: Any,
+    ) -> None:
+        """Launch a kernel; a value may be a Ref. Nothing where the grid is empty."""
+        if not all(grid):
+            return
+        arguments, places = [], []
+        for place, name in enumerate(kernel.arguments):
+            value = values[name]
+            if isinstance(value, Ref):
+                places.append((place, value.base))
+                value = value.offset
+            arguments.append(value)
+        x, y, z = (*grid, 1, 1)[:3]
+        handle = self.device.kernel(kernel, threads, shared, blocks)
+        self.launches.append(Launch(handle, (x, y, z), arguments, tuple(places)))
+
+    def run(self, addresses: dict[str, int], stream: int) -> None:
+        """Launch everything on the stream."""
+        for launch in self.launches:
+            arguments = launch.arguments.copy()
+            for place, base in launch.places:
+                arguments[place] += addresses[base]
+            self.device.launch(launch.handle, launch.grid, stream, arguments)
+
+
+# --- arguments of kernels ---
+
+
+def divided(**counts: int) -> dict[str, int]:
+    """Each count, and the numbers by which `divide` divides by it."""
+    found = {}
+    for name, count in counts.items():
+        shift = 31 + max(count - 1, 0).bit_length()
+        found |= {name: count, f"{name}_magic": -(-(1 << shift) // count), f"{name}_shift": shift}
+    return found
+
+
+def axes_arguments(axes: Axes) -> dict[str, int]:
+    """What a kernel must know of the positions and taps of a piece."""
+    found = divided(**{f"p{name}": axis.positions for name, axis in zip("zyx", axes)})
+    for name, axis in zip("zyx", axes):
+        found |= {f"size_{name}": axis.size, f"step_{name}": axis.step, f"offset_{name}": axis.offset,
+                  f"tap_{name}": axis.tap_step}
+    return found
+
+
+def taps_arguments(axes: Axes) -> dict[str, int]:
+    return divided(**{f"k{name}": axis.taps for name, axis in zip("zyx", axes)})
+
+
+def five(sizes: Sequence[int]) -> dict[str, int]:
+    """The sizes of the last four of five axes, the last first."""
+    found = {}
+    for place, size in enumerate(sizes[:0:-1]):
+        numbers = divided(n=max(size, 1))
+        found |= {f"n{place}": size, f"m{place}": numbers["n_magic"], f"s{place}": numbers["n_shift"]}
+    return found
+
+
+def strides(**layouts: Layout) -> dict[str, int]:
+    """source_n, source_channel, source_z, ... of each layout."""
+    return {f"{name}_{axis}": stride for name, layout in layouts.items()
+            for axis, stride in zip(("n", "channel", "z", "y", "x"), layout)}
+
+
+def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
+    return {f"{name}_{place}": value for place, value in enumerate(values)}
+
+
+def blocks_for(count: int) -> tuple[int]:
+    """The grid of a kernel with a thread for each element."""
+    return (-(-count // plain.THREADS),)
+
+
+# --- operands as the tiles read them ---
+
+
+class Operand(NamedTuple):
+    """A source or grad_output: where it is, and how; `size` its cells along z, y, x, `channels` those of a group."""
+
+    place: Ref
+    layout: Layout
+    size: tuple[int, int, int]
+    channels: int
+    groups: int
+
+
+class Packed(NamedTuple):
+    """An operand with its channels last and in whole chunks: strides, and how many chunks a group has."""
+
+    place: Ref
+    outer: int
+    z: int
+    y: int
+    x: int
+    group: int
+    chunks: int
+
+
+def chunks_of(channels: int, element: Element) -> int:
+    return -(-channels * element.size // 16)
+
+
+def packed_bytes(operand: Operand, samples: int, element: Element) -> int:
+    return samples * prod(operand.size) * operand.groups * chunks_of(operand.channels, element) * 16
+
+
+def in_place(operand: Operand, element: Element, dense: bool = False) -> bool:
+    """Whether the operand lies as the tiles read it; `dense`: its cells must also lie one behind the other."""
+    layout, size = operand.layout, operand.size
+    steps = (layout.outer, layout.z, layout.y, layout.x)
+    if not layout.aligned or layout.channel != element.size or operand.channels * element.size % 16:
+        return False
+    if any(step % 16 or step < 0 for step in steps):
+        return False
+    whole = (prod(size) * layout.x, size[1] * size[2] * layout.x, size[2] * layout.x)
+    return not dense or layout[0:1] + layout[2:4] == whole
+
+
+def pack(
+    program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int, space: Ref | None,
+    dense: bool = False,
+) -> Packed:
+    """The operand itself where there is no `space`, else a copy of it there, by which the flag is set."""
+    layout, chunks = operand.layout, chunks_of(operand.channels, element)
+    if space is None:
+        group = operand.channels * element.size
+        return Packed(operand.place, layout.outer, layout.z, layout.y, layout.x, group, chunks)
+    x = operand.groups * chunks * 16
+    y, z = x * operand.size[2], x * operand.size[2] * operand.size[1]
+    cells, padded = samples * prod(operand.size), chunks * 16 // element.size
+    program.add(
+        tiles.simple("pack", element), (-(-cells // 32), -(-operand.groups * padded // 32)),
+        shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flag, cells=cells,
+        channels=operand.channels, groups_padded=operand.groups * padded, **divided(padded=padded),
+        **divided(pz=operand.size[0], py=operand.size[1], px=operand.size[2]), **strides(source=layout))
+    return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
+
+
+class Weight(NamedTuple):
+    """A weight in the roles that a map gives it: rows of the result, channels of the source, per group."""
+
+    place: Ref
+    layout: Layout
+    row: int  # strides
+    channel: int
+    group: int
+    rows: int
+    channels: int
+    groups: int
+    kernel: tuple[int, int, int]
+
+
+def weight_bytes(weight: Weight, element: Element) -> int:
+    return weight.groups * weight.rows * prod(weight.kernel) * chunks_of(weight.channels, element) * 16
+
+
+def pack_weight(program: Program, weight: Weight, element: Element, flag: Ref | int, space: Ref) -> None:
+    """The weight as (group, row, tap, channel) in whole chunks."""
+    padded = chunks_of(weight.channels, element) * 16 // element.size
+    count = weight_bytes(weight, element) // element.size
+    kz, ky, kx = weight.kernel
+    program.add(
+        tiles.simple("pack_weight", element), blocks_for(count), weight=weight.place, packed=space, flag=flag,
+        count=count, channels=weight.channels, **divided(padded=padded, kz=kz, ky=ky, kx=kx, rows=weight.rows),
+        weight_group=weight.group, weight_row=weight.row, weight_channel=weight.channel,
+        **{f"weight_{name}": stride for name, stride in weight.layout.inner.items()})
+
+
+def clear(program: Program, flag: Ref | int, element: Element) -> None:
+    """The flag says: finite."""
+    if isinstance(flag, Ref):
+        program.add(tiles.simple("clear_flag", element), (1,), threads=32, flag=flag)
+
+
+# --- results ---
+
+
+class Target(NamedTuple):
+    """A result of (batch, rows of all groups, z, y, x), its bias, and whether it is added to."""
+
+    place: Ref
+    layout: Layout
+    bias: Ref | int
+    bias_stride: int
+    accumulate: bool
+
+    def of(self, axes: Axes) -> tuple[Ref, Layout]:
+        """The cells that a piece writes."""
+        steps = tuple(axis.lattice * stride for axis, stride in zip(axes, self.layout[2:5]))
+        start = sum(axis.start * stride for axis, stride in zip(axes, self.layout[2:5]))
+        return self.place.at(start), Layout(*self.layout[:2], *steps)
+
+    @property
+    def last(self) -> bool:
+        """Whether neighbouring channels lie nearer to each other than neighbouring cells."""
+        return abs(self.layout.channel) < abs(self.layout.x)
+
+
+def fill(program: Program, target: Target, layout: Layout, sizes: Sequence[int], element: Element) -> None:
+    """The bias, or zeros, in all cells."""
+    if target.accumulate and target.bias == 0:
+        return
+    program.add(
+        tiles.simple("fill", element, target.accumulate), blocks_for(prod(sizes)), target=target.place,
+        bias=target.bias, count=prod(sizes), bias_stride=target.bias_stride, **five(sizes),
+        **numbered("stride", layout[:5]))
+
+
+def finish(
+    program: Program, target: Target, sizes: Sequence[int], to: Sequence[int], partial: Ref, read: Sequence[int],
+    part_bytes: int, parts: int, element: Element, running: bool = False, flag: Ref | int = 0, flag_value: int = 0,
+) -> None:
+    """Sum the parts to the target over five axes: `to` and `read` are its strides and those of a part.
+
+    `running`: the target keeps the type of sums, since more parts will follow.
+    """
+    program.add(
+        tiles.simple("finish", element, target.accumulate and not running, running), blocks_for(prod(sizes)),
+        partial=partial, target=target.place, bias=0 if running else target.bias, flag=flag, flag_value=flag_value,
+        count=prod(sizes), parts=parts, partial_part=part_bytes, bias_stride=target.bias_stride,
+        **five(sizes), **numbered("partial", read), **numbered("stride", to))
+
+
+def direct(
+    program: Program, source: Operand, weight: Weight, target: Target, axes: Axes, samples: int, element: Element,
+    flag: Ref | int = 0,
+) -> None:
+    """A piece of forward or grad_input by its definition; where a flag is given, if it is set."""
+    rows = weight.rows * weight.groups
+    positions = tuple(axis.positions for axis in axes)
+    sizes = (samples, *positions, rows) if target.last else (samples, rows, *positions)
+    place, layout = target.of(axes)
+    taps = {f"k{name}": axis.taps for name, axis in zip("zyx", axes)}
+    inner = dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(weight.layout[2:5], axes)))
+    program.add(
+        tiles.simple("direct", element, target.accumulate, last=target.last), blocks_for(prod(sizes)),
+        source=source.place, weight=weight.place.at(first_tap(weight.layout[2:5], axes)), target=place,
+        bias=target.bias, flag=flag, count=prod(sizes), channels=weight.channels, **divided(rows=weight.rows), **taps,
+        **five(sizes), **axes_arguments(axes), **strides(source=source.layout), weight_group=weight.group,
+        weight_row=weight.row, weight_channel=weight.channel, **inner, bias_row=target.bias_stride,
+        target_row=layout.channel, **{f"target_{n}": s for n, s in zip("nzyx", layout[:1] + layout[2:5])})
+
+
+def tap_strides(inner: Sequence[int], axes: Axes) -> list[int]:
+    return [stride * axis.every for stride, axis in zip(inner, axes)]
+
+
+def first_tap(inner: Sequence[int], axes: Axes) -> int:
+    return sum(stride * axis.first for stride, axis in zip(inner, axes))
+
+
+def gather(
+    program: Program, source: Packed, weight: Weight, packed_weight: Ref, target: Target, axes: Axes, samples: int,
+    element: Element, way: str, tile: Tile, parts: int, partial: Ref | None, flag: Ref | int,
+) -> None:
+    """A piece of forward or grad_input as a product of tiles, and the sum of its parts."""
+    positions, taps = tuple(axis.positions for axis in axes), prod(axis.taps for axis in axes)
+    total, rows = samples * prod(positions), weight.rows * weight.groups
+    chunks = taps * source.chunks
+    of_tap = source.chunks * 16
+    inner = (weight.kernel[1] * weight.kernel[2] * of_tap, weight.kernel[2] * of_tap, of_tap)
+    of_row = prod(weight.kernel) * of_tap
+    place, layout = target.of(axes)
+    part_bytes = total * rows * element.real_size
+    if partial is not None:
+        x = rows * element.real_size
+        place, layout = partial, Layout(
+            x * prod(positions), element.real_size, x * positions[1] * positions[2], x * positions[2], x)
+    tiles_n = -(-weight.rows // tile.bn)
+    program.add(
+        tiles.product("gather", way, element, tile, partial is not None, target.accumulate and partial is None),
+        (-(-total // tile.bm) * tiles_n, weight.groups, parts), threads=tile.threads, shared=tile.shared,
+        blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)), target=place,
+        bias=target.bias if partial is None else 0, flag=flag if partial is None else 0, **divided(tiles_n=tiles_n),
+        positions=total, **axes_arguments(axes), source_n=source.outer, source_z=source.z, source_y=source.y,
+        source_x=source.x, source_group=source.group, chunks=chunks, stages=-(-chunks // (4 * parts)),
+        **divided(inner=source.chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
+        weight_group=weight.rows * of_row,
+        **dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(inner, axes))), target_n=layout.outer,
+        target_row=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
+        target_group=weight.rows * layout.channel, target_part=part_bytes, bias_row=target.bias_stride)
+    if partial is not None:
+        to = target.of(axes)
+        finish(program, target._replace(place=to[0]), (samples, rows, *positions), to[1][:5], partial, layout[:5],
+               part_bytes, parts, element, flag=flag)
+
+
+def scan(program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int) -> None:
+    """Set the flag where an element of the operand is not finite."""
+    sizes = (samples, operand.groups * operand.channels, *operand.size)
+    program.add(
+        tiles.simple("scan", element), blocks_for(prod(sizes)), source=operand.place, flag=flag, count=prod(sizes),
+        **five(sizes), **numbered("stride", operand.layout[:5]))
+
+
+def correlate(
+    program: Program, x: Packed, y: Packed, partial: Ref, axes: Axes, positions: dict[str, int],
+    sizes: tuple[int, int, int, int], element: Element, way: str, tile: Tile,
+) -> None:
+    """The parts of grad_weight as products of tiles: (rows, columns) for each of (groups, parts)."""
+    rows, columns, groups, parts = sizes
+    tiles_n = -(-columns // tile.bn)
+    row = columns * element.real_size
+    program.add(
+        tiles.product("correlate", way, element, tile, True, False),
+        (-(-rows // tile.bm) * tiles_n, groups, parts), threads=tile.threads, shared=tile.shared,
+        blocks=tile.blocks, x=x.place, y=y.place, target=partial, **divided(tiles_n=tiles_n),
+        stages=-(-positions["part_positions"] * element.size // tiles.LINE),
+        **positions, **axes_arguments(axes), source_n=x.outer, source_z=x.z, source_y=x.y, source_x=x.x,
+        source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=y.chunks,
+        chunks=x.chunks * prod(axis.taps for axis in axes), **divided(inner=x.chunks), **taps_arguments(axes),
+        rows=rows, target_row=row, target_group=rows * row, target_part=groups * rows * row)
+
+
+def unfold(
+    program: Program, g: Geometry, axes: Axes, samples: int, x: Ref, cells: Layout, y: Ref, rows: Layout,
+    element: Element,
+) -> None:
+    """The columns of so many samples."""
+    count = samples * g.in_channels * prod(g.kernel_size) * prod(g.output_size)
+    program.add(
+        tiles.simple("unfold", element), blocks_for(count), source=x, columns=y, count=count,
+        **divided(channels=g.in_channels), **taps_arguments(axes), **axes_arguments(axes), **strides(source=cells),
+        columns_n=rows.outer, columns_row=rows.channel, columns_position=rows.x)
+
+
+def fold(
+    program: Program, g: Geometry, axes: Axes, samples: int, x: Ref, cells: Layout, y: Ref, rows: Layout,
+    element: Element,
+) -> None:
+    """The sums of the columns of so many samples."""
+    sizes = (samples, g.in_channels, *g.input_size)
+    settings = {name: value for name, value in axes_arguments(axes).items() if name[:5] not in ("size_", "step_")}
+    program.add(
+        tiles.simple("fold", element), blocks_for(prod(sizes)), columns=y, target=x, count=prod(sizes), **five(sizes),
+        **{f"k{name}": axis.taps for name, axis in zip("zyx", axes)}, **settings,
+        **divided(**{f"step_{name}": axis.step for name, axis in zip("zyx", axes)}), columns_n=rows.outer,
+        columns_row=rows.channel, columns_position=rows.x, **strides(target=cells))
+
+
+def channel_sum(
+    program: Program, outer: tuple[int, int], size: tuple[int, int, int], layout: Layout, out_stride: int,
+    element: Element,
+) -> None:
+    """The sum of each channel of (batch, channels, *size) to "out"."""
+    batch, channels = outer
+    parts = cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS)
+    if prod(size) > MOST:
+        raise ValueError(f"grad_output must have fewer than 2**31 cells in one sample; got size {size}")
+    part = channels * element.real_size
+    total = parts.count(batch)
+    partial = program.reserve(total * part)
+    done = 0
+    for first, count in chunks_of_samples(batch, MOST // prod(size), parts.samples):
+        slots = parts.count(count)
+        program.add(
+            tiles.simple("channel_sum", element), (channels, slots), shared=plain.THREADS * element.real_size,
+            source=Ref("source", first * layout.outer), target=partial.at(done * part),
+            **parts.arguments(count, prod(size)), rounds=-(-parts.positions // plain.THREADS),
+            **divided(pz=size[0], py=size[1], px=size[2]), **strides(source=layout), target_part=part)
+        done += slots
+    target = Target(Ref("out"), Layout(out_stride, 0, 0, 0, 0), 0, 0, False)
+    finish(program, target, (channels, 1, 1, 1, 1), target.layout[:5], partial, (element.real_size, 0, 0, 0, 0), part,
+           total, element)
+
+
+class Parts(NamedTuple):
+    """How the positions of a batch are cut: blocks of `samples` samples into `cuts` parts of `positions` each."""
+
+    samples: int
+    cuts: int
+    positions: int
+
+    def count(self, samples: int) -> int:
+        return -(-samples // self.samples) * self.cuts
+
+    def arguments(self, samples: int, of_sample: int) -> dict[str, int]:
+        return {"positions": samples * of_sample, "block_positions": self.samples * of_sample,
+                "part_positions": self.positions, **divided(cuts=self.cuts)}
+
+
+def cut(batch: int, of_sample: int, wanted: int, multiple: int) -> Parts:
+    """About `wanted` parts: whole samples to a part, or several parts to a sample, each a multiple of positions."""
+    if wanted <= batch:
+        samples = -(-batch // wanted)
+        return Parts(samples, 1, -(-samples * of_sample // multiple) * multiple)
+    cuts = min(wanted // batch, -(-of_sample // multiple))
+    positions = -(-of_sample // (cuts * multiple)) * multiple
+    return Parts(1, -(-of_sample // positions), positions)
+
+
+def chunks_of_samples(batch: int, most: int, of_block: int = 1) -> Iterator[tuple[int, int]]:
+    """(first, count) of runs of samples, whole blocks, at most `most` samples or one block in each."""
+    step = max(of_block, most // of_block * of_block)
+    for first in range(0, batch, step):
+        yield first, min(step, batch - first)

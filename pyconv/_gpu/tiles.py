@@ -1,0 +1,201 @@
+"""Which kernels there are: element types, ways to multiply, tiles; and which of them a problem takes. Data, and why.
+
+What stands here as measured was compiled, not run: no GPU has confirmed a choice yet.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from inspect import isfunction
+from typing import Any, NamedTuple
+
+from pyconv._gpu import fragments, gemm, plain
+from pyconv._gpu.specialise import Source
+
+LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
+
+
+class Element(NamedTuple):
+    """A dtype: its bytes, the type that sums are kept in, and the primitives that load and store it."""
+
+    name: str
+    size: int
+    real: str
+
+    @property
+    def real_size(self) -> int:
+        return 8 if self.real == "f64" else 4
+
+    @property
+    def suffix(self) -> str:
+        return {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[self.name]
+
+    def primitives(self, partial: bool = False) -> dict[str, str]:
+        """The names of primitives; `partial`: results are kept in the type of sums."""
+        return {
+            "load": f"load_{self.suffix}", "store": f"store_{self.real if partial else self.suffix}",
+            "load_real": f"load_{self.real}", "store_real": f"store_{self.real}", "real": self.real,
+            "shared": f"shared_{self.real}", "put": f"put_{self.real}",
+            "shared_chunk": "shared_f64x2" if self.real == "f64" else "shared_f32x4",
+        }
+
+
+ELEMENTS = {
+    name: Element(name, size, real)
+    for name, size, real in (
+        ("float16", 2, "f32"), ("bfloat16", 2, "f32"), ("float32", 4, "f32"), ("float64", 8, "f64"))
+}
+
+
+class Way(NamedTuple):
+    """A way to multiply: how fragments are read in gather and in correlate, and what one acc[i, j] holds."""
+
+    gather: tuple[Callable[..., Any], Callable[..., Any]]  # lanes, multiply
+    correlate: tuple[Callable[..., Any], Callable[..., Any]]
+    zero: Callable[..., Any]
+    fragment: tuple[int, int]  # rows and columns of the result that a warp's acc[i, j] covers
+    inner: tuple[int, int]  # DOWN, ACROSS
+    rate: float  # Tflop/s that a full tile is thought to reach on an H200
+    mma: str = ""
+    operand: Callable[..., Any] | None = None
+
+
+_MATRICES, _THRICE = fragments.multiply_matrices, fragments.multiply_matrices_thrice
+_HALF = Way((fragments.lanes_of_matrices, _MATRICES), (fragments.lanes_of_transposed, fragments.multiply_transposed),
+            fragments.four, (16, 8), (2, 2), 400, "mma_f16", fragments.as_loaded)
+WAYS = {
+    "f16": _HALF,
+    "bf16": _HALF._replace(mma="mma_bf16"),
+    "tf32": Way((fragments.lanes_of_matrices, _MATRICES), (fragments.lanes_of_words, fragments.multiply_words),
+                fragments.four, (16, 8), (2, 2), 200, "mma_tf32", fragments.rounded),
+    "tf32x3": Way((fragments.lanes_of_matrices, _THRICE), (fragments.lanes_of_words, fragments.multiply_words_thrice),
+                  fragments.four, (16, 8), (2, 2), 70, "mma_tf32"),
+    "f64": Way((fragments.lanes_of_doubles, fragments.multiply_doubles),
+               (fragments.lanes_of_words, fragments.multiply_double_words), fragments.two, (8, 8), (1, 2), 40,
+               "mma_f64"),
+    "fma": Way((fragments.lanes_of_scalars, fragments.multiply_scalars),
+               (fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
+}
+DIRECT_RATE = 4.0  # Tflop/s of the kernels without tiles: some ten instructions for each product
+
+
+class Tile(NamedTuple):
+    """BM x BN results of a block of wm x wn warps; `blocks` of them share a multiprocessor's registers."""
+
+    bm: int
+    bn: int
+    wm: int
+    wn: int
+    stages: int = 4
+    blocks: int = 2
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.wm * self.wn
+
+    @property
+    def shared(self) -> int:
+        return self.stages * (self.bm + self.bn) * LINE
+
+
+# A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
+# small tile of 32 x 32 a warp is for few rows, and for grids that would not fill the chip. With float64 a result takes
+# two registers, so that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
+SMALL = Tile(64, 64, 2, 2)
+TILES = {
+    way: (Tile(128, 128, 2, 4), SMALL) for way in ("f16", "bf16", "tf32", "fma")
+} | {"tf32x3": (Tile(128, 128, 2, 4, blocks=1), SMALL), "f64": (Tile(128, 64, 4, 2), SMALL)}
+DOUBLE_FMA = (Tile(128, 64, 4, 2, blocks=1), SMALL._replace(blocks=1))
+
+
+def tiles(way: str, element: Element) -> tuple[Tile, Tile]:
+    """The large tile and the small one."""
+    return DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
+
+
+def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict[str, Any]:
+    way = WAYS[way_name]
+    wtm, wtn = tile.bm // tile.wm, tile.bn // tile.wn
+    mi, ni = wtm // way.fragment[0], wtn // way.fragment[1]
+    per_chunk = 16 // element.size
+    rows = tuple(i * way.fragment[0] for i in range(mi))
+    columns = tuple(j * way.fragment[1] for j in range(ni))
+    if (way_name, kernel) == ("fma", "correlate"):  # runs of a chunk's elements
+        rows = tuple(i // per_chunk * 8 * per_chunk + i % per_chunk for i in range(mi))
+        columns = tuple(j // per_chunk * 4 * per_chunk + j % per_chunk for j in range(ni))
+    lanes, multiply = getattr(way, kernel)
+    return {
+        "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
+        "STAGES": tile.stages, "THREADS": tile.threads, "STAGE_BYTES": (tile.bm + tile.bn) * LINE,
+        "SIZE": element.size, "PER_CHUNK": per_chunk, "DEPTH": LINE // element.size, "REAL": element.real_size,
+        "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
+        "lanes": lanes, "multiply": multiply, "zero": way.zero, "operand": way.operand,
+    }
+
+
+def _functions(*modules: Any) -> dict[str, Any]:
+    return {name: value for module in modules for name, value in vars(module).items() if isfunction(value)}
+
+
+@lru_cache(maxsize=512)
+def product(kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool) -> Source:
+    """'gather' or 'correlate' for a way, an element and a tile; `partial`: the results are parts of a sum."""
+    constants = _functions(plain, fragments, gemm) | _constants(kernel, way, element, tile) | {"ACCUMULATE": accumulate}
+    constants = {name: value for name, value in constants.items() if value is not None}
+    return Source(getattr(gemm, kernel), constants, element.primitives(partial) | {"mma": WAYS[way].mma})
+
+
+@lru_cache(maxsize=512)
+def simple(
+    kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False
+) -> Source:
+    """A kernel of `plain`."""
+    constants = _functions(plain) | {
+        "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "ACCUMULATE": accumulate,
+        "CHANNELS_LAST": last,
+    }
+    return Source(getattr(plain, kernel), constants, element.primitives(partial))
+
+
+def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]) -> str | None:
+    """The way that products of a dtype are made in; None where a chip has none but the direct kernels."""
+    if capability < (8, 0):
+        return "fma" if element.size >= 4 else None
+    if element.size == 2:
+        return element.suffix
+    if element.size == 8:
+        return "f64" if capability[1] == 0 or algorithm == "gemm" else "fma"  # consumers' chips lack these tensor cores
+    return algorithm if algorithm == "tf32x3" else "tf32" if allow_tf32 else "fma"
+
+
+def is_direct(way: str | None, element: Element, rows: int, channels: int) -> bool:
+    """Whether the direct kernel wastes less than a tile, of whose rows and chunks a group may fill but a few."""
+    if way is None:
+        return True
+    per_chunk = 16 // element.size
+    filled = rows / (-(-rows // SMALL.bn) * SMALL.bn) * channels / (-(-channels // per_chunk) * per_chunk)
+    return filled * WAYS[way].rate < DIRECT_RATE
+
+
+def tile_of(way: str, element: Element, results: tuple[int, int], blocks: int) -> Tile:
+    """The large tile where it is filled and `blocks` of it (for groups and parts) fill the chip, else the small."""
+    large, small = tiles(way, element)
+    count = -(-results[0] // large.bm) * -(-results[1] // large.bn) * blocks
+    return large if count >= 132 and results[1] > small.bn and results[0] > small.bm else small
+
+
+def parts_of_gather(positions: int, stages: int) -> int:
+    """Into how many parts a reduction is cut: for one sample's few positions under a long reduction.
+
+    Of one sample's geometry alone, so that neither batch nor chip decide in which order a result is summed.
+    """
+    if positions <= 64 and stages >= 64:
+        return 4
+    return 2 if positions <= 256 and stages >= 128 else 1
+
+
+NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, so that all chips sum in one order
+
+
+def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
+    """Into how many parts the positions are cut, so that the blocks fill the chip and none has fewer than 8 stages."""
+    return max(1, min(NOMINAL_BLOCKS // tiles_of_result, positions // (8 * depth)))

@@ -1,0 +1,80 @@
+"""A GPU for the tests: emulated on any machine, real where there is one. Both take and give NumPy arrays."""
+import numpy as np
+from emulated_device import EmulatedArray, EmulatedDevice, emulated_kind
+from emulator import bf16_of_bits, bits_of_bf16
+
+DTYPES = ('float16', 'bfloat16', 'float32', 'float64')
+# The ways to multiply, by name: dtype and keywords.
+WAYS = {
+    'float32': ('float32', {}), 'tf32': ('float32', {'allow_tf32': True}),
+    'tf32x3': ('float32', {'algorithm': 'tf32x3'}), 'float64': ('float64', {}),
+    'float16': ('float16', {}), 'bfloat16': ('bfloat16', {}),
+}
+
+
+def rounded(values, dtype):
+    """Values as that dtype holds them, in a NumPy float."""
+    if dtype == 'bfloat16':
+        return bf16_of_bits(bits_of_bf16(np.asarray(values, np.float32)))
+    with np.errstate(over='ignore'):
+        return np.asarray(values).astype(dtype)
+
+
+class Emulated:
+    """The lock-step emulator behind pyconv's own device and array interfaces."""
+
+    def __init__(self, monkeypatch, **settings):
+        from pyconv import _cuda
+        from pyconv._gpu import arrays, launch
+
+        self.device = EmulatedDevice(**settings)
+        self.memory = self.device.memory
+        monkeypatch.setattr(launch, 'device', lambda index: self.device)
+        monkeypatch.setattr(arrays, 'KINDS', [emulated_kind(self.memory), *arrays.KINDS])
+        _cuda.plan.cache_clear()
+
+    def upload(self, array, dtype):
+        """The array in GPU memory in its own layout."""
+        given = np.asarray(array)
+        if dtype != 'bfloat16' and given.dtype != dtype:
+            given = np.asarray(given, dtype=dtype, order='K')
+        return EmulatedArray.from_numpy(self.memory, given, dtype)
+
+    def empty(self, shape, dtype):
+        """New memory, of NaN."""
+        return EmulatedArray.empty(self.memory, shape, dtype)
+
+    def download(self, array):
+        return array.to_numpy()
+
+
+class Real:
+    """The GPU of this machine, through torch's tensors."""
+
+    def __init__(self):
+        import torch
+        self.torch = torch
+
+    def upload(self, array, dtype):
+        torch = self.torch
+        given = np.asarray(array)
+        order = sorted(range(given.ndim), key=lambda axis: -abs(given.strides[axis]))
+        dense = torch.from_numpy(np.ascontiguousarray(given.transpose(order).astype(np.float64)))
+        tensor = dense.to('cuda', getattr(torch, dtype))
+        return tensor.permute(*np.argsort(order)) if order else tensor
+
+    def empty(self, shape, dtype):
+        return self.torch.full(shape, np.nan, dtype=getattr(self.torch, dtype), device='cuda')
+
+    def download(self, array):
+        half = array.dtype in (self.torch.float16, self.torch.bfloat16)
+        return (array.float() if half else array).cpu().numpy()
+
+
+def real_gpu():
+    """Why there is no GPU for the tests, or None where there is one."""
+    try:
+        import torch
+    except ImportError:
+        return 'torch, whose CUDA tensors the tests use, is not installed'
+    return None if torch.cuda.is_available() else 'this machine has no GPU that torch sees'

@@ -1,0 +1,71 @@
+"""Every problem on the GPU: each way to multiply, all maps, against the reference with ==.
+
+Emulated on any machine; with `-m gpu` on the real device. Results are exact integers, rounded once by the dtype.
+"""
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import reference
+from calls import per_channel
+from gpus import WAYS, rounded
+from problems import PROBLEMS, VARIED, expected, some
+from pyconv._gpu import tiles
+
+varied = pytest.mark.parametrize('problem', VARIED, ids=str)
+every_way = pytest.mark.parametrize('way', WAYS)
+
+
+def same(gpu, found, wanted, dtype):
+    """Exactly the wanted numbers, as that dtype holds them."""
+    actual, wanted = gpu.download(found), rounded(wanted, dtype)
+    assert actual.shape == wanted.shape
+    wrong = ~((actual == wanted) | (np.isnan(actual) & np.isnan(wanted)))
+    assert not wrong.any(), (
+        f'{np.count_nonzero(wrong)} of {wrong.size} differ, first at {np.argwhere(wrong)[0].tolist()}: '
+        f'{actual[wrong][:5]} should be {wanted[wrong][:5]}')
+
+
+def check_maps(gpu, problem, dtype, **keywords):
+    """The three maps with everything given and the least scratch, and with nothing given."""
+    data, wanted = problem.integers(np.dtype('float64')), expected(problem.name)
+    x, w, y, b = (gpu.upload(array, dtype) for array in (data.x, data.w, data.y, data.b))
+    wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype, device='cuda',
+                             **keywords)
+    for result, call, operands, name, size in (
+            (wanted.forward + per_channel(data.b, problem.rank), calls.forward, (x, w, b), 'finput',
+             wants.finput_minimum),
+            (wanted.grad_input, calls.grad_input, (w, y), 'fgrad_input', wants.fgrad_input_minimum),
+            (wanted.grad_weight, calls.grad_weight, (x, y), 'finput', wants.finput_minimum)):
+        out = gpu.empty(result.shape, dtype)
+        assert call(problem, *operands, out=out, **{name: gpu.empty((size,), dtype)}, **keywords) is out
+        same(gpu, out, result, dtype)
+        same(gpu, call(problem, *operands, **keywords), result, dtype)
+
+
+@pytest.fixture
+def tiles_alone(monkeypatch):
+    """No product is left to the direct kernels."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
+
+
+@pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+def test_every_problem_in_tiles(gpu, problem, tiles_alone):
+    check_maps(gpu, problem, 'float32')
+
+
+@varied
+@every_way
+def test_every_way(gpu, problem, way):
+    dtype, keywords = WAYS[way]
+    check_maps(gpu, problem, dtype, **keywords)
+
+
+@varied
+@every_way
+def test_large_tiles_and_parts(gpu, problem, way, tiles_alone, monkeypatch):
+    dtype, keywords = WAYS[way]
+    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, results, blocks: tiles.tiles(way, element)[0])
+    monkeypatch.setattr(tiles, 'parts_of_gather', lambda positions, stages: 3)
+    check_maps(gpu, problem, dtype, **keywords)
