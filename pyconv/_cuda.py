@@ -139,7 +139,7 @@ class Plan:
         most = MOST // max([prod(source.size)] + [rows * g.groups * prod(a.positions for a in axes) for axes in pieces])
         if not most:
             raise ValueError(f"input must have fewer than 2**31 cells and results in one sample; got {g}")
-        flag: Ref | int = made.reserve(4) if tiled and pad and work else 0
+        flag: Ref | int = made.reserve(4) if tiled and work and (pad or self.splits) else 0
         space = packed_weight = None
         if tiled and work:
             packed_weight = made.reserve(program.weight_bytes(weight, self.element))
@@ -152,7 +152,7 @@ class Plan:
             from_here = source._replace(place=source.place.at(first * source.layout.outer))
             to_here = target._replace(place=target.place.at(first * target.layout.outer))
             if tiled and work:
-                packed = program.pack(made, from_here, count, self.element, 0, space)
+                packed = self._packed(made, from_here, count, flag if self.splits else 0, space)
             for axes in pieces:
                 if not all(axis.taps for axis in axes):
                     place, layout = to_here.of(axes)
@@ -164,6 +164,19 @@ class Plan:
                     self._tiled(made, packed, weight, packed_weight, to_here, axes, count, flag, partial_at)
                 if not tiled or flag:
                     program.direct(made, from_here, weight, to_here, axes, count, self.element, flag)
+
+    @property
+    def splits(self) -> bool:
+        """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
+        return self.way == "tf32x3"
+
+    def _packed(
+        self, made: Program, operand: Operand, samples: int, flag: Ref | int, space: Ref | None
+    ) -> program.Packed:
+        """The operand as tiles read it; a flag is set where an element is not finite, also if nothing is copied."""
+        if flag and space is None:
+            program.scan(made, operand, samples, self.element, flag)
+        return program.pack(made, operand, samples, self.element, flag, space)
 
     def _tiled(
         self, made: Program, source: program.Packed, weight: Weight, packed_weight: Ref, target: Target, axes: Axes,
@@ -195,7 +208,7 @@ class Plan:
         if self.way is None or g.groups >= 2**16 or tiles.is_direct(self.way, self.element, y.channels, x.channels):
             self._direct_weight(made, x, y, axes, target, most, 0)
             return
-        flag: Ref | int = made.reserve(4) if has_padding(axes) else 0
+        flag: Ref | int = made.reserve(4) if has_padding(axes) or self.splits else 0
         program.clear(made, flag, self.element)
         before = made.scratch
         self._tiled_weight(made, x, y, axes, target, min(samples, most), flag)
@@ -227,7 +240,7 @@ class Plan:
         x_space, y_space = (
             None if program.in_place(operand, element, dense)
             else made.reserve(program.packed_bytes(operand, min(most, g.batch), element))
-            for operand, dense in ((x, False), (y, True)))
+            for operand, dense in ((x, 0), (y, g.batch)))
         sums = _Sums(made, self, target, g.out_channels * columns * real)
         if x.channels * taps_read == y.channels == 0:
             return
@@ -239,10 +252,8 @@ class Plan:
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             from_y = y._replace(place=y.place.at(first * y.layout.outer))
             from_x = x._replace(place=x.place.at(first * x.layout.outer))
-            if flag and y_space is None:
-                program.scan(made, from_y, count, element, flag)
-            packed_x = program.pack(made, from_x, count, element, 0, x_space)
-            packed_y = program.pack(made, from_y, count, element, flag, y_space)
+            packed_x = self._packed(made, from_x, count, flag if self.splits else 0, x_space)
+            packed_y = self._packed(made, from_y, count, flag, y_space)
             slots = parts.count(count)
             program.correlate(made, packed_x, packed_y, sums.place(slots), axes, parts.arguments(count, of_sample),
                               (y.channels, columns, g.groups, slots), element, way, tile)

@@ -174,27 +174,36 @@ def packed_bytes(operand: Operand, samples: int, element: Element) -> int:
     return samples * prod(operand.size) * operand.groups * chunks_of(operand.channels, element) * 16
 
 
-def in_place(operand: Operand, element: Element, dense: bool = False) -> bool:
-    """Whether the operand lies as the tiles read it; `dense`: its cells must also lie one behind the other."""
+def in_place(operand: Operand, element: Element, dense: int = 0) -> bool:
+    """Whether the operand lies as the tiles read it; `dense`: of so many samples, all cells one behind the other."""
     layout, size = operand.layout, operand.size
     steps = (layout.outer, layout.z, layout.y, layout.x)
     if not layout.aligned or layout.channel != element.size or operand.channels * element.size % 16:
         return False
     if any(step % 16 or step < 0 for step in steps):
         return False
-    whole = (prod(size) * layout.x, size[1] * size[2] * layout.x, size[2] * layout.x)
-    return not dense or layout[0:1] + layout[2:4] == whole
+    if not dense:
+        return True
+    x = cell_bytes(operand, element)
+    follow = ((dense, layout.outer, prod(size) * x), (size[0], layout.z, size[1] * size[2] * x),
+              (size[1], layout.y, size[2] * x))
+    return all(count == 1 or step == wanted for count, step, wanted in follow)
+
+
+def cell_bytes(operand: Operand, element: Element) -> int:
+    """From a cell to the next: of a single cell the layout does not tell."""
+    return operand.layout.x if operand.size[2] > 1 else operand.channels * operand.groups * element.size
 
 
 def pack(
-    program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int, space: Ref | None,
-    dense: bool = False,
+    program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int, space: Ref | None
 ) -> Packed:
     """The operand itself where there is no `space`, else a copy of it there, by which the flag is set."""
     layout, chunks = operand.layout, chunks_of(operand.channels, element)
     if space is None:
         group = operand.channels * element.size
-        return Packed(operand.place, layout.outer, layout.z, layout.y, layout.x, group, chunks)
+        x = cell_bytes(operand, element)
+        return Packed(operand.place, layout.outer, layout.z, layout.y, x, group, chunks)
     x = operand.groups * chunks * 16
     y, z = x * operand.size[2], x * operand.size[2] * operand.size[1]
     cells, padded = samples * prod(operand.size), chunks * 16 // element.size

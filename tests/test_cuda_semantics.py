@@ -1,0 +1,262 @@
+"""What the CPU promises, promised by the GPU: layouts, accumulation, buffers, NaN and infinity, bits. Emulated and real.
+
+Which problems and ways go through which kernels: `tiles_alone` leaves no product to the direct kernels.
+"""
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import reference
+from calls import per_channel
+from gpus import WAYS, rounded
+from problems import BY_NAME, VARIED, P, expected, maps, some
+from pyconv import _cuda
+from pyconv._gpu import tiles
+from test_channels_last import last
+from test_cuda import same, tiles_alone  # noqa: F401
+from test_nonfinite import spoiled, without_zeros
+
+FEW = some('2d', '1d', '3d', '2d stride 2', '2d groups everything', '2d channels 33 33', '2d depthwise',
+           '2d same strided dilated', '2d many channels kernel 1', '2d crop strided dilated')
+few = pytest.mark.parametrize('problem', FEW, ids=str)
+in_tiles = pytest.mark.parametrize('direct_rate', [0.0, tiles.DIRECT_RATE], ids=['tiles', 'auto'])
+
+
+def upload(gpu, dtype, *arrays):
+    return [None if array is None else gpu.upload(array, dtype) for array in arrays]
+
+
+# --- layouts ---
+
+LAYOUTS = {
+    'channels last': last,
+    'turned': lambda array, rank: np.ascontiguousarray(array[..., ::-1])[..., ::-1],
+    'spread': lambda array, rank: np.repeat(np.repeat(array, 2, -1), 3, 1)[:, ::3, ..., ::2],
+    'other order': lambda array, rank: np.ascontiguousarray(array.swapaxes(0, -1)).swapaxes(0, -1),
+}
+
+
+@few
+@in_tiles
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('dtype', ['float32', 'float16'])
+def test_any_layout(gpu, problem, layout, dtype, direct_rate, monkeypatch):
+    """Operands and results in layouts of all kinds, with the same numbers."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', direct_rate)
+    lay, rank, data, wanted = LAYOUTS[layout], problem.rank, problem.integers(), expected(problem.name)
+    x, w, y, b = upload(gpu, dtype, lay(data.x, rank), lay(data.w, rank), lay(data.y, rank), data.b)
+    to_x, to_w, to_y = upload(gpu, dtype, lay(data.x * 0, rank), lay(data.w * 0, rank), lay(data.y * 0, rank))
+    assert calls.forward(problem, x, w, b, out=to_y) is to_y
+    assert calls.grad_input(problem, w, y, out=to_x) is to_x
+    assert calls.grad_weight(problem, x, y, out=to_w) is to_w
+    same(gpu, to_y, wanted.forward + per_channel(data.b, rank), dtype)
+    same(gpu, to_x, wanted.grad_input, dtype)
+    same(gpu, to_w, wanted.grad_weight, dtype)
+    same(gpu, x, data.x, dtype)
+    same(gpu, y, data.y, dtype)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
+def test_channels_last_is_read_where_it_lies(gpu, dtype, tiles_alone):
+    """No operand is packed but the weight, and no result but the weight's is kept apart."""
+    problem = P('tiles', (9, 10), (3, 3), (32, 64), padding=1)
+    data = problem.integers()
+    x, w, y = upload(gpu, dtype, last(data.x, 2), data.w, last(data.y, 2))
+    for call in (lambda: calls.forward(problem, x, w), lambda: calls.grad_input(problem, w, y),
+                 lambda: calls.grad_weight(problem, x, y)):
+        if hasattr(gpu, 'device'):
+            gpu.device.launched.clear()
+        call()
+        if hasattr(gpu, 'device'):
+            assert 'pack' not in gpu.device.launched
+    same(gpu, calls.forward(problem, x, w), maps(problem, *data[:3]).forward, dtype)
+
+
+@few
+def test_unbatched_and_broadcast(gpu, problem):
+    data, wanted, rank = problem.integers(), expected(problem.name), problem.rank
+    x, w, y = upload(gpu, 'float32', data.x[-1], data.w, data.y[-1])
+    same(gpu, calls.forward(problem, x, w), wanted.forward[-1], 'float32')
+    same(gpu, calls.grad_input(problem, w, y), wanted.grad_input[-1], 'float32')
+    alone = reference.grad_weight(data.x[-1:], data.y[-1:], problem.kernel, **problem.form)
+    same(gpu, calls.grad_weight(problem, x, y), alone, 'float32')
+    if hasattr(gpu, 'device'):  # torch's expand gives the same strides of 0
+        spread = gpu.upload(data.x[:1], 'float32').view(lambda x: np.broadcast_to(x, problem.input_shape))
+        same(gpu, calls.forward(problem, spread, w), np.repeat(wanted_of(problem, data), problem.batch, 0), 'float32')
+
+
+def wanted_of(problem, data):
+    return reference.forward(data.x[:1], data.w, problem.positions, **problem.form)
+
+
+# --- the other functions ---
+
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'bfloat16'])
+def test_transposed_columns_and_bias(gpu, problem, dtype):
+    data, wanted, rank = problem.integers(low=-2, high=2), expected_small(problem), problem.rank
+    x, w, y, c = upload(gpu, dtype, data.x, data.w, data.y, data.c)
+    same(gpu, calls.transposed(problem, y, w, c), wanted.grad_input + per_channel(data.c, rank), dtype)
+    same(gpu, pyconv.conv_bias(y), reference.channel_sum(data.y), dtype)
+    public = {name: value for name, value in problem.keywords.items() if name != 'groups'}
+    form = {name: value for name, value in problem.form.items() if name != 'groups'}
+    columns = pyconv.unfold(x, problem.kernel, **public)
+    exact = reference.unfold(data.x, problem.kernel, problem.positions, **form)
+    same(gpu, columns, exact, dtype)
+    same(gpu, pyconv.fold(columns, problem.size, problem.kernel, **public),
+         reference.fold(exact, problem.size, problem.kernel, problem.positions, **form), dtype)
+    same(gpu, calls.grad_weight(problem, None, y, finput=columns), wanted.grad_weight, dtype)
+
+
+def expected_small(problem):
+    return maps(problem, *problem.integers(low=-2, high=2)[:3])
+
+
+@few
+@in_tiles
+def test_backward_double_backward_and_direction(gpu, problem, direct_rate, monkeypatch):
+    """Several terms into one array: accumulation, against the same functions on the CPU."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', direct_rate)
+    data, settings = problem.integers(), (problem.stride, problem.pads, problem.dilation)
+    host = [part.astype(np.float64) for part in data]
+    x, w, y, b = upload(gpu, 'float64', *host[:4])
+    rest = False, 0, problem.groups, (True, True, True)
+    for found, wanted in ((pyconv.convolution_backward(y, x, w, *settings, *rest),
+                           pyconv.convolution_backward(host[2], host[0], host[1], *settings, *rest)),
+                          (pyconv.convolution_double_backward(x, w, b, y, w, x, *settings, *rest),
+                           pyconv.convolution_double_backward(host[0], host[1], host[3], host[2], host[1], host[0],
+                                                              *settings, *rest))):
+        for one, exact in zip(found, wanted, strict=True):
+            same(gpu, one, exact, 'float64')
+    keywords = problem.keywords
+    same(gpu, pyconv.conv_jvp(x, w, x, w, b, **keywords),
+         pyconv.conv_jvp(host[0], host[1], host[0], host[1], host[3], **keywords), 'float64')
+
+
+@few
+def test_empty_batch(gpu, problem):
+    data = problem.integers()
+    x, w, y, b = upload(gpu, 'float32', data.x[:0], data.w, data.y[:0], data.b)
+    same(gpu, calls.forward(problem, x, w, b), data.y[:0], 'float32')
+    same(gpu, calls.grad_input(problem, w, y), data.x[:0], 'float32')
+    same(gpu, calls.grad_weight(problem, x, y), data.w * 0, 'float32')
+
+
+def test_nothing_but_the_bias(gpu):
+    x, w, b = upload(gpu, 'float32', np.ones((2, 0, 5, 6)), np.ones((3, 0, 3, 3)), np.arange(3.0))
+    same(gpu, pyconv.conv2d(x, w, b), np.broadcast_to(np.arange(3.0)[:, None, None], (2, 3, 3, 4)), 'float32')
+    same(gpu, pyconv.conv2d(x, w), np.zeros((2, 3, 3, 4)), 'float32')
+
+
+# --- NaN and infinity ---
+
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('way', WAYS)
+def test_not_finite(gpu, problem, way, tiles_alone):
+    """Exactly where the definition puts them, in every operand in turn; the rest are the same integers."""
+    dtype, keywords = WAYS[way]
+    data = without_zeros(problem.integers(low=-2, high=2))
+    for part, values in zip('xwy', ((np.inf, -np.inf, np.nan), (np.inf, np.nan), (-np.inf, np.nan))):
+        parts = {name: getattr(data, name) for name in 'xwy'}
+        parts[part] = spoiled(parts[part], values, 1, corners=part == 'w')
+        with np.errstate(invalid='ignore'):
+            wanted = maps(problem, *parts.values())
+        x, w, y = upload(gpu, dtype, *parts.values())
+        if part in 'xw':
+            same(gpu, calls.forward(problem, x, w, **keywords), wanted.forward, dtype)
+        if part in 'wy':
+            same(gpu, calls.grad_input(problem, w, y, **keywords), wanted.grad_input, dtype)
+        if part in 'xy':
+            same(gpu, calls.grad_weight(problem, x, y, **keywords), wanted.grad_weight, dtype)
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_denormals_are_kept(gpu, way, tiles_alone):
+    dtype, keywords = WAYS[way]
+    if way.startswith('tf32'):
+        pytest.skip('TF32 reads 10 bits of a denormal')
+    problem = BY_NAME['2d channels 33 33']
+    data = problem.integers()
+    tiny = {'float16': 2.0**-24, 'bfloat16': 2.0**-133, 'float32': 2.0**-149, 'float64': 2.0**-1074}[dtype] * 64
+    wanted = maps(problem, *data[:3])
+    x, w, y = upload(gpu, dtype, data.x * tiny, data.w, data.y)
+    same(gpu, calls.forward(problem, x, w, **keywords), wanted.forward * tiny, dtype)
+    same(gpu, calls.grad_weight(problem, x, y, **keywords), wanted.grad_weight * tiny, dtype)
+
+
+# --- the same bits ---
+
+def bits(gpu, array):
+    return gpu.download(array).tobytes()
+
+
+@few
+@pytest.mark.parametrize('way', WAYS)
+def test_bits_of_a_sample_know_neither_batch_nor_buffer(gpu, problem, way):
+    dtype, keywords = WAYS[way]
+    problem = problem._replace(batch=5)
+    data = problem.floats()
+    x, w, y = upload(gpu, dtype, *data[:3])
+    wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype, device='cuda',
+                             **keywords)
+    forward, grad_input = calls.forward(problem, x, w, **keywords), calls.grad_input(problem, w, y, **keywords)
+    grad_weight = calls.grad_weight(problem, x, y, **keywords)
+    for finput, fgrad_input in ((wants.finput_minimum, wants.fgrad_input_minimum),
+                                (wants.finput_minimum * 3, wants.fgrad_input_minimum * 3)):
+        finput, fgrad_input = ({name: gpu.empty((size,), dtype)} for name, size in
+                               (('finput', finput), ('fgrad_input', fgrad_input)))
+        assert bits(gpu, calls.forward(problem, x, w, **finput, **keywords)) == bits(gpu, forward)
+        assert bits(gpu, calls.grad_input(problem, w, y, **fgrad_input, **keywords)) == bits(gpu, grad_input)
+        assert bits(gpu, calls.grad_weight(problem, x, y, **finput, **keywords)) == bits(gpu, grad_weight)
+    alone = upload(gpu, dtype, data.x[3:4], data.y[3:4])
+    assert bits(gpu, calls.forward(problem, alone[0], w, **keywords)) == gpu.download(forward)[3].tobytes()
+    assert bits(gpu, calls.grad_input(problem, w, alone[1], **keywords)) == gpu.download(grad_input)[3].tobytes()
+
+
+def test_the_least_scratch_takes_samples_one_by_one(gpu, tiles_alone):
+    """So that it does not grow with the batch; and the most does no more than the batch wants."""
+    problem = P('batch', (9, 10), (3, 3), (12, 20), padding=1)
+    sizes = [pyconv.workspace((batch, *problem.input_shape[1:]), problem.weight_shape, padding=1, device='cuda')
+             for batch in (1, 8, 64)]
+    assert sizes[0].finput_minimum >= sizes[0].finput * 0.99
+    assert sizes[1].fgrad_input_minimum == sizes[2].fgrad_input_minimum
+    assert sizes[2].finput > 7 * sizes[1].finput_minimum
+
+
+def test_a_plan_is_made_once(gpu):
+    problem = BY_NAME['2d']
+    x, w = upload(gpu, 'float32', *problem.integers()[:2])
+    for _ in range(2):
+        before = _cuda.plan.cache_info().misses
+        calls.forward(problem, x, w)
+    assert _cuda.plan.cache_info().misses == before
+
+
+def test_offsets_beyond_32_bits(gpu, tiles_alone):
+    """Samples that lie 3 * 2**31 bytes apart in one array: a view of strides, so that nothing is that large."""
+    if not hasattr(gpu, 'device'):
+        pytest.skip('the emulated memory is virtual; the real test is one of its own')
+    problem, far = P('far', (6, 7), (3, 3), (8, 8), padding=1), 3 << 31
+    data, memory = problem.integers(), gpu.memory
+    start = memory.allocate(far + (1 << 20), poison=False)
+    x = type(gpu.upload(data.x, 'float32'))(
+        memory, start, data.x.shape, (far // 4, *(step // 4 for step in data.x.astype('f4').strides[1:])), 'float32')
+    x.stored()[...] = data.x
+    w, y = upload(gpu, 'float32', data.w, data.y)
+    wanted = expected_of(problem, data)
+    same(gpu, calls.forward(problem, x, w), wanted.forward, 'float32')
+    same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, 'float32')
+    calls.grad_input(problem, w, y, out=x)
+    same(gpu, x, wanted.grad_input, 'float32')
+
+
+def expected_of(problem, data):
+    return maps(problem, *data[:3])
+
+
+def test_rounding_is_to_nearest_even(gpu):
+    """Of float16 results, once, whatever the sum: 2049 is a tie between 2048 and 2050."""
+    x, w = upload(gpu, 'float16', np.array([[[2048.0, 2048, 2050]]]), np.array([[[1.0]]]))
+    b = gpu.upload(np.array([1.0]), 'float16')
+    same(gpu, pyconv.conv1d(x, w, b), rounded([[[2048.0, 2048, 2052]]], 'float16'), 'float16')
