@@ -316,7 +316,7 @@ def in_between(first: Piece, second: Piece) -> bool:
     x, y = first.axes[2], second.axes[2]
     return x.lattice == y.lattice == 2 and (x.start, y.start) == (0, 1) and x.positions - y.positions in (0, 1) and (
         y.positions > 0 and first.wave == second.wave and not first.accumulate
-        and (first.rows, first.channels) == (second.rows, second.channels)
+        and (first.rows, first.channels, first.tile) == (second.rows, second.channels, second.tile)
         and all((a.start, a.lattice, a.positions) == (b.start, b.lattice, b.positions)
                 for a, b in zip(first.axes[:2], second.axes[:2]))
         and not (first.turned or first.source_last or first.target_last or any(n > 1 for n, _ in first.row_taps)))
