@@ -8,7 +8,7 @@ scratch and, for forward and grad_input, any batch.
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from math import inf, prod
+from math import inf, lcm, prod
 from typing import NamedTuple
 
 from pyconv._pieces import Axis, Piece, Strides, Triple, in_between, of_frequency, winograd
@@ -334,8 +334,9 @@ def _tiled_blocks(one: Piece, tile: Tile) -> "set[Block]":
     """Blocks of tiles that Winograd's algorithm may take: some vectors of them, no cells between their rows."""
     count = tuple(axis.positions for axis in one.axes)
     whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
+    unit = lcm(tile.lanes, one.axes[2].tap_step)
     return {(n, extent, 1 << first) for vectors in range(1, 15, 2)
-            for extent, first in _candidates(count, vectors * tile.lanes, tile.lanes)
+            for extent, first in _candidates(count, vectors * tile.lanes, unit)
             for n in (whole if extent == count else (1,))}
 
 
@@ -394,7 +395,7 @@ def choose(map: str, piece: Piece, groups: int, tile: Tile, algorithm: str) -> t
     """The piece as it is to be worked on, and its blocks."""
     for outputs in {"auto": (2,), "winograd": (4, 2)}.get(algorithm, ()):
         tiled = winograd(piece, outputs)
-        if tiled and _tiling_pays(tiled):
+        if tiled and _tiling_pays(map, tiled):
             if map == "grad_weight":
                 return tiled, correlate_winograd(tiled, groups, tile)
             return tiled, gather_winograd(tiled, tile)
@@ -431,13 +432,16 @@ def name_of(piece: Piece, blocking: Blocking) -> str:
     return "direct" if blocking.way in (GATHER_DIRECT, CORRELATE_DIRECT) else "matrix product"
 
 
-def _tiling_pays(piece: Piece) -> bool:
+def _tiling_pays(map: str, piece: Piece) -> bool:
     """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
+    source, target = -(-piece.rows // 128), 1  # how often each is transformed
+    if map == "grad_weight":
+        source, target = -(-piece.rows // 64), -(-piece.channels // 64)
     one, frequencies = of_frequency(piece), _frequencies(piece)
     tiles = prod(axis.positions for axis in one.axes)
     tiled = frequencies * tiles * piece.rows * piece.channels * piece.axes[0].taps
     direct = prod(_met(axis)[0] for axis in piece.axes) * piece.rows * piece.channels
-    transforms = TRANSFORM * frequencies * tiles * (piece.channels * -(-piece.rows // 128) + piece.rows)
+    transforms = TRANSFORM * frequencies * tiles * (piece.channels * source + piece.rows * target)
     return tiled + transforms < 0.9 * direct
 
 

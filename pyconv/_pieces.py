@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pyconv._geometry import Geometry
 
+LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
 
@@ -340,24 +341,32 @@ def _ascending(piece: Piece) -> Piece:
 
 
 def winograd(piece: Piece, outputs: int) -> Piece | None:
-    """The same piece in tiles of so many outputs along the axes that have three taps, if the others suit that."""
+    """The same piece in tiles of so many outputs along the axes that have three taps, if the others suit that.
+
+    A tile lies in one of the lattices that the tap step makes of an axis (see kernels.h).
+    """
     piece = _ascending(piece)
-    dense = [axis.step == 1 and axis.tap_step == 1 and axis.taps == 3 for axis in piece.axes]
-    if piece.turned or piece.swapped or not any(dense[1:]) or piece.axes[0].step != 1:
+    z, *others = piece.axes
+    three = [axis.taps == 3 for axis in others]
+    if piece.turned or piece.swapped or not any(three) or any(n > 1 for n, _ in piece.row_taps):
         return None
-    if any(n > 1 for n, _ in piece.row_taps) or any(
-            not three and (axis.taps != 1 or axis.step != 1) for three, axis in zip(dense[1:], piece.axes[1:])):
+    if any(axis.step != 1 for axis in piece.axes) or any(axis.taps not in (1, 3) for axis in others):
         return None
-    seen = [axis.positions + axis.offset + 2 for axis in piece.axes]  # a tile must not see what no position reads
-    axes = tuple(axis._replace(size=min(axis.size, end)) if three and a else axis
-                 for a, (axis, three, end) in enumerate(zip(piece.axes, dense, seen)))
-    return piece._replace(axes=axes, tile=(1, *(outputs if three else 1 for three in dense[1:])))
+    others = [axis if axis.taps == 3 else axis._replace(tap_step=1) for axis in others]
+    if others[1].tap_step > LARGEST_TAP_STEP[outputs] or (
+            any(axis.tap_step > 1 for axis in others) and (piece.source_last or piece.target_last)):
+        return None
+    # a tile must not see what no position reads
+    others = [axis._replace(size=min(axis.size, axis.positions + axis.offset + axis.tap_step * (axis.taps - 1)))
+            if axis.taps == 3 else axis for axis in others]
+    return piece._replace(axes=(z, *others), tile=(1, *(outputs if n else 1 for n in three)))
 
 
 def of_frequency(piece: Piece) -> Piece:
-    """The piece that the products of one frequency are: its positions are tiles."""
+    """The piece that the products of one frequency are: its positions are tiles, in each lattice of the tap step."""
     return piece._replace(axes=tuple(
-        axis if n == 1 else axis._replace(positions=-(-axis.positions // n), taps=1)
+        axis if n == 1 else axis._replace(
+            positions=axis.tap_step * -(-axis.positions // (axis.tap_step * n)), taps=1)
         for axis, n in zip(piece.axes, piece.tile)))
 
 

@@ -190,13 +190,15 @@ cdef class Plan:
 
     cdef void _divide(self, step_t *step, blocking) except *:
         """Its blocks, and its tasks: parts of the result."""
+        cdef index_t lattices
         cdef int a
         step.block.samples, step.block.shared = blocking.samples, blocking.shared
         step.blocks[0] = _parts(step.batch, step.block.samples)
         step.block_count = step.blocks[0]
         for a in range(3):
             step.block.extent[a] = blocking.extent[a]
-            step.count[a] = _parts(step.piece.count[a], step.piece.tile[a])
+            lattices = step.piece.axis[a].tap_step if step.piece.tile[a] > 1 else 1
+            step.count[a] = lattices * _parts(step.piece.count[a], lattices * step.piece.tile[a])
             step.blocks[a + 1] = _parts(step.count[a], blocking.extent[a])
             step.block_count *= step.blocks[a + 1]
         step.tasks = step.row_blocks * step.group_blocks * (step.block_count if self.gathers else step.depth_blocks)

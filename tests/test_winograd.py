@@ -30,8 +30,7 @@ def ways(problem, algorithm):
 
 
 def has_tiles(problem):
-    return problem.per_axis(problem.stride)[-2:] in ((1,), (1, 1)) and 3 in problem.kernel[-2:] and (
-        all(d == 1 for d in problem.per_axis(problem.dilation)))
+    return problem.per_axis(problem.stride)[-2:] in ((1,), (1, 1)) and 3 in problem.kernel[-2:]
 
 
 TILED = [problem for problem in PROBLEMS if has_tiles(problem)] + [
@@ -41,6 +40,13 @@ TILED = [problem for problem in PROBLEMS if has_tiles(problem)] + [
     P('tiles of many channels', (5, 6), (3, 3), (140, 150), padding=1),
     P('tiles in planes', (5, 9, 11), (3, 3, 3), (9, 20), padding=1),
     P('tiles in planes far apart', (9, 8, 7), (2, 3, 3), (5, 6), padding=(1, 0, 2), dilation=(3, 1, 1)),
+    P('tiles of two lattices along each axis', (28, 27), (3, 3), (9, 20), padding=2, dilation=2),
+    P('tiles of three lattices and four', (23, 50), (3, 3), (10, 7), padding=(1, 4), dilation=(3, 4), batch=3),
+    P('many lattices in strips', (20, 600), (3, 3), (4, 5), padding=(0, 7), dilation=(9, 15), batch=1),
+    P('sixteen lattices of a row', (1, 300), (1, 3), (9, 33), padding=(0, 16), dilation=(1, 16)),
+    P('lattices of a column', (90, 9), (3, 1), (9, 5), padding=(7, 0), dilation=(7, 2)),
+    P('more lattices than positions', (9, 10), (3, 3), (5, 6), padding=3, dilation=6),
+    P('lattices in planes', (5, 9, 11), (3, 3, 3), (4, 5), padding=2, dilation=2),
     P('tiles in groups', (12, 13), (3, 3), (12, 18), groups=3, padding=((2, 0), (-1, 3)), batch=5),
 ]
 every_problem = pytest.mark.parametrize('problem', TILED, ids=str)
@@ -48,7 +54,7 @@ every_problem = pytest.mark.parametrize('problem', TILED, ids=str)
 
 @pytest.fixture(autouse=True)
 def tiles_everywhere(monkeypatch):
-    monkeypatch.setattr(_blocking, '_tiling_pays', lambda piece: True)
+    monkeypatch.setattr(_blocking, '_tiling_pays', lambda name, piece: True)
     monkeypatch.setattr(_pieces, 'is_swapped', lambda name, geometry: False)
     cpu.plan.cache_clear()
     yield
@@ -58,7 +64,7 @@ def tiles_everywhere(monkeypatch):
 def test_most_of_these_problems_have_tiles():
     """Else the rest of this file would say nothing."""
     counts = [sum(way in WAYS for way in ways(problem, 'auto')) for problem in TILED]
-    assert sum(count == 3 for count in counts) >= 40
+    assert sum(count == 3 for count in counts) >= 130
 
 
 @every_problem
@@ -179,18 +185,21 @@ def test_added_to_what_is_there(problem, dtype):
     assert_equal(actual, wanted, dtype)
 
 
-@pytest.mark.parametrize('shape, weight, groups, algorithm, name', [
-    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 'auto', 'Winograd F(2, 3)'),
-    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 'winograd', 'Winograd F(4, 3)'),
-    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 'gemm', 'matrix product'),
-    ((1, 64, 28, 28), (64, 1, 3, 3), 64, 'auto', 'direct'),
-    ((1, 64, 28, 28), (64, 64, 5, 5), 1, 'winograd', 'matrix product'),
+@pytest.mark.parametrize('shape, weight, dilation, groups, algorithm, name', [
+    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 1, 'auto', 'Winograd F(2, 3)'),
+    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 1, 'winograd', 'Winograd F(4, 3)'),
+    ((1, 64, 28, 28), (64, 64, 3, 3), 1, 1, 'gemm', 'matrix product'),
+    ((1, 64, 28, 28), (64, 64, 3, 3), 4, 1, 'auto', 'Winograd F(2, 3)'),
+    ((1, 64, 28, 28), (64, 64, 3, 3), 4, 1, 'winograd', 'Winograd F(4, 3)'),
+    ((1, 64, 28, 28), (64, 64, 3, 3), 12, 1, 'auto', 'matrix product'),
+    ((1, 64, 28, 28), (64, 1, 3, 3), 1, 64, 'auto', 'direct'),
+    ((1, 64, 28, 28), (64, 64, 5, 5), 1, 1, 'winograd', 'matrix product'),
 ])
-def test_the_logger_tells_what_was_chosen(shape, weight, groups, algorithm, name, caplog, monkeypatch):
+def test_the_logger_tells_what_was_chosen(shape, weight, dilation, groups, algorithm, name, caplog, monkeypatch):
     monkeypatch.undo()  # as users have it
     with caplog.at_level('DEBUG', 'pyconv'):
         for _ in range(2):
-            pyconv.conv2d(np.zeros(shape), np.zeros(weight), padding=1, groups=groups, algorithm=algorithm)
+            pyconv.conv2d(np.zeros(shape), np.zeros(weight), None, 1, dilation, dilation, groups, algorithm=algorithm)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 1 and messages[0].startswith('forward in float64') and messages[0].endswith(': ' + name)
 

@@ -2,20 +2,27 @@
    axis for M outputs. The transforms go one axis at a time through arrays in the first-level cache, so that y, x and
    both are the same code; z's taps stay in the depth. See winograd_lines.h for one axis, and body.h for the macros. */
 
-#define WORK ((index_t)(16384 / sizeof(REAL))) /* elements of such arrays: half of that cache, as the rest streams */
 #define SLACK (32 * LANES)                     /* that whole vectors may touch past their ends */
 #define CELL_ROWS 256                          /* rows of cells that are transformed together at most */
-#define RUN_TILES (WORK / 64)                  /* tiles whose outputs are stored together at most */
 
-/* A piece's tiles: `m` outputs of one along its transformed axes; outputs and frequencies along y and x. */
+/* A piece's tiles: `m` outputs of one along its transformed axes; outputs and frequencies along y and x, lattices, and
+   tiles of a lattice along y. */
 typedef struct {
-    index_t m, outputs_y, outputs_x, y, x;
+    index_t m, outputs_y, outputs_x, y, x, lattices_y, lattices_x, high;
 } NAME(tiling);
 
 static inline NAME(tiling) NAME(tiling_of)(const piece_t *piece)
 {
-    const index_t y = piece->tile[1], x = piece->tile[2];
-    return (NAME(tiling)){y > x ? y : x, y, x, y > 1 ? y + 2 : 1, x > 1 ? x + 2 : 1};
+    const index_t y = piece->tile[1], x = piece->tile[2], lattices = piece->axis[1].tap_step;
+    const index_t rows = lattices * y;
+    return (NAME(tiling)){y > x ? y : x, y, x, y > 1 ? y + 2 : 1, x > 1 ? x + 2 : 1, lattices,
+                          piece->axis[2].tap_step, (piece->count[1] + rows - 1) / rows};
+}
+
+/* The row of positions that is output i of tiles in row y: one more is t->lattices_y rows on. */
+static inline index_t NAME(row_of)(const NAME(tiling) *t, index_t y, index_t i)
+{
+    return (y % t->high * t->outputs_y + i) * t->lattices_y + y / t->high;
 }
 
 static inline index_t NAME(least)(index_t a, index_t b)
@@ -32,7 +39,11 @@ typedef struct {
 
 static NAME(chunks) NAME(find_chunks)(const NAME(tiling) *t, index_t rows, index_t columns)
 {
-    const index_t widest = WORK / 4 / (t->outputs_y * t->x) / LANES * LANES;
+    const index_t fitting = WORK / 4 / (t->outputs_y * t->x);
+    index_t unit = LANES;
+    while (unit % t->lattices_x)
+        unit += LANES;
+    const index_t widest = fitting < unit ? unit : fitting / unit * unit;
     NAME(chunks) c = {1, rows, NAME(least)(columns, widest), t->y > 1};
     const index_t row = t->outputs_y * t->x * c.columns;
     const index_t fit = NAME(least)(WORK / row, CELL_ROWS / t->outputs_y) - c.extra;
@@ -58,13 +69,14 @@ typedef struct {
 static void NAME(find_rows)(const piece_t *piece, const NAME(tiling) *t, const NAME(chunks) *c, index_t plane,
                             index_t z, index_t y, index_t rows, index_t x, NAME(cell_rows) *cells)
 {
-    const index_t first = x * t->outputs_x + piece->axis[2].offset, width = t->outputs_x * (c->columns - 1) + t->x;
-    for (index_t q = 0; q < t->outputs_x * NAME(up)(c->columns) + LANES; q++)
+    const index_t first = x * t->outputs_x + piece->axis[2].offset;
+    const index_t width = t->outputs_x * c->columns + (t->x - t->outputs_x) * t->lattices_x;
+    for (index_t q = 0; q < t->outputs_x * (NAME(up)(c->columns) + t->lattices_x) + LANES; q++)
         cells->exist[q] = first + q >= 0 && first + q < piece->axis[2].size && q < width ? -1 : 0;
     cells->count = 0;
     for (index_t i = 0; i < t->outputs_y; i++)
         for (index_t r = 0; r < rows + c->extra; r++, cells->count++) {
-            const index_t cell = (y + r) * t->outputs_y + i + piece->axis[1].offset;
+            const index_t cell = NAME(row_of)(t, y, r * t->outputs_y + i) + piece->axis[1].offset;
             cells->found[cells->count] = z >= 0 && z < piece->axis[0].size && cell >= 0
                 && cell < piece->axis[1].size && (r < rows || i < 2);
             cells->at[cells->count] = plane + cell * piece->source_stride[1] + first;
@@ -105,11 +117,77 @@ static inline __attribute__((always_inline)) void NAME(part_rows)(
     }
 }
 
-static __attribute__((noinline)) void NAME(part_cells)(
-    index_t m, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source, index_t channel,
-    const REAL *begin, const REAL *limit, const NAME(arrays) to)
+/* A row of cells to M arrays `apart` from each other, d by d: cells that a tile shares with the next of its lattice then
+   are d elements further on. */
+static inline __attribute__((always_inline)) void NAME(deal_row)(
+    const int M, index_t d, const MASK *exist, index_t columns, const REAL *source, index_t at, const REAL *begin,
+    const REAL *limit, REAL *dealt, index_t apart)
 {
-    if (m == 1)
+    const index_t cells = M * (columns + d) + LANES;
+    const REAL *from = source + at;
+    REAL edge[WORK / 2];
+    if (at < begin - source || at + cells > limit - source) {
+        for (index_t q = 0; q < cells; q++)
+            edge[q] = exist[q] ? from[q] : 0;
+        from = edge;
+    }
+    for (index_t q = 0; q < columns + d; q += d)
+        for (int j = 0; j < M; j++)
+            for (index_t e = 0; e < d; e += SOME) {
+                const index_t cell = M * q + j * d + e;
+                *(NAME(few) *)(dealt + j * apart + q + e) = (NAME(few))(
+                    *(const NAME(few_mask) *)(from + cell) & *(const NAME(few_mask) *)(exist + cell));
+            }
+}
+
+/* As part_rows where d > 1 lattices lie side by side. Some rows are dealt together: what was just stored is slow to
+   load again elsewhere. */
+static inline __attribute__((always_inline)) void NAME(part_dealt)(
+    const int M, index_t d, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
+    index_t channel, const REAL *begin, const REAL *limit, const NAME(arrays) *to)
+{
+    const int outputs = TO(CELLS, M);
+    const index_t apart = columns + d + LANES, most = NAME(least)(8, WORK / (M * apart)), all = channels * rows->count;
+    REAL dealt[WORK];
+    for (index_t first = 0, some; first < all; first += some) {
+        some = NAME(least)(most, all - first);
+        for (index_t i = 0; i < some; i++) {
+            const index_t k = (first + i) / rows->count, r = (first + i) % rows->count;
+            const index_t at = k * channel + rows->at[r];
+            for (index_t q = 0; q < M * columns; q += 64 / (int)sizeof(REAL))
+                __builtin_prefetch(source + at + AHEAD * channel + q);
+            if (rows->found[r])
+                NAME(deal_row)(M, d, rows->exist, columns, source, at, begin, limit, dealt + i * M * apart, apart);
+        }
+        for (index_t i = 0; i < some; i++) {
+            const index_t k = (first + i) / rows->count, r = (first + i) % rows->count;
+            const REAL *from = dealt + i * M * apart;
+            REAL *out = to->at + k * to->lot + r * to->row;
+            for (index_t p = 0; p < columns; p += LANES) {
+                VECTOR x[6], y[6] = {{0}};
+                if (rows->found[r]) {
+#pragma GCC unroll 6
+                    for (int j = 0; j < outputs; j++)
+                        x[j] = LOAD(from + j % M * apart + p + j / M * d);
+                    NAME(line)(CELLS, M, x, y);
+                }
+#pragma GCC unroll 6
+                for (int j = 0; j < outputs; j++)
+                    STORE(out + j * to->step + p, y[j]);
+            }
+        }
+    }
+}
+
+static __attribute__((noinline)) void NAME(part_cells)(
+    index_t m, index_t lattices, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
+    index_t channel, const REAL *begin, const REAL *limit, const NAME(arrays) to)
+{
+    if (lattices > 1 && m == 2)
+        NAME(part_dealt)(2, lattices, rows, channels, columns, source, channel, begin, limit, &to);
+    else if (lattices > 1)
+        NAME(part_dealt)(4, lattices, rows, channels, columns, source, channel, begin, limit, &to);
+    else if (m == 1)
         NAME(part_rows)(1, rows, channels, columns, source, channel, begin, limit, &to);
     else if (m == 2)
         NAME(part_rows)(2, rows, channels, columns, source, channel, begin, limit, &to);
@@ -126,7 +204,7 @@ static void NAME(transform_chunk)(const piece_t *piece, const layout_t *layout, 
     const index_t n = rows->count * columns, image = n / t->outputs_y, area = NAME(up)(channels * n + LANES);
     NAME(arrays) from = {images, n, area, image, columns - t->m * image};
     NAME(arrays) out = NAME(spaced)(to, layout->channel, layout->set, t->x * layout->set);
-    NAME(part_cells)(t->outputs_x, rows, channels, columns, source, piece->source_channel, begin, limit,
+    NAME(part_cells)(t->outputs_x, t->lattices_x, rows, channels, columns, source, piece->source_channel, begin, limit,
                      t->y > 1 ? NAME(spaced)(images, n, columns, area)
                               : NAME(spaced)(to, layout->channel, to_row, layout->set));
     if (t->y > 1 && columns == to_row)
@@ -158,11 +236,12 @@ static void NAME(transform_source)(const piece_t *piece, const block_t *block, c
             NAME(shifts)(piece, block, stream, 0, 0, shift);
             const index_t z = axis->step * (block->start[0] + line % planes) + shift[0];
             const index_t plane = (block->sample + sample) * piece->source_batch + z * piece->source_stride[0];
-            for (index_t y = 0; y < extent[1]; y += c.rows) {
+            for (index_t y = 0, some; y < extent[1]; y += some) {
+                const index_t row = block->start[1] + y, left = NAME(least)(extent[1] - y, t.high - row % t.high);
+                some = NAME(least)(c.rows, left);
                 REAL *to = (REAL *)scratch + stream * layout->stream
                     + (line % (block->samples * planes) * extent[1] + y) * extent[2] + x;
-                NAME(find_rows)(piece, &t, &c, plane, z, block->start[1] + y, NAME(least)(c.rows, extent[1] - y),
-                                block->start[2] + x, &rows);
+                NAME(find_rows)(piece, &t, &c, plane, z, row, some, block->start[2] + x, &rows);
                 for (index_t k = 0; k < channels; k += c.channels)
                     NAME(transform_chunk)(piece, layout, &t, &rows, NAME(least)(c.channels, channels - k),
                                           NAME(least)(c.columns, extent[2] - x),
@@ -179,21 +258,24 @@ typedef struct {
 } NAME(tile_runs);
 
 /* Those of the n tiles from `tile`, without the outputs beyond the piece's. */
-static void NAME(find_tile_runs)(const piece_t *piece, const block_t *block, index_t tile, index_t n, index_t from_row,
-                                 NAME(tile_runs) *runs)
+static void NAME(find_tile_runs)(const piece_t *piece, const NAME(tiling) *t, const block_t *block, index_t tile,
+                                 index_t n, index_t from_row, NAME(tile_runs) *runs)
 {
-    const index_t *extent = block->extent, *stride = piece->target_stride, *size = piece->tile;
+    const index_t *extent = block->extent, *stride = piece->target_stride;
     index_t run, count = 0;
     for (index_t done = 0; done < n; done += run) {
         const index_t at = tile + done, x = at % extent[2], y = at / extent[2] % extent[1];
         const index_t plane = at / (extent[2] * extent[1]), z = block->start[0] + plane % extent[0];
-        const index_t first_y = (block->start[1] + y) * size[1], first_x = (block->start[2] + x) * size[2];
+        const index_t first_x = (block->start[2] + x) * t->outputs_x;
         run = NAME(least)(extent[2] - x, n - done);
-        for (index_t i = 0; i < NAME(least)(size[1], piece->count[1] - first_y); i++, count++) {
+        for (index_t i = 0; i < t->outputs_y; i++) {
+            const index_t row = NAME(row_of)(t, block->start[1] + y, i);
+            if (row >= piece->count[1])
+                break;
             runs->to[count] = (block->sample + plane / extent[0]) * piece->target_batch + z * stride[0]
-                + (first_y + i) * stride[1] + first_x * stride[2];
-            runs->from[count] = i * from_row + done * size[2];
-            runs->length[count] = NAME(least)(run * size[2], piece->count[2] - first_x);
+                + row * stride[1] + first_x * stride[2];
+            runs->from[count] = i * from_row + done * t->outputs_x;
+            runs->length[count++] = NAME(least)(run * t->outputs_x, piece->count[2] - first_x);
         }
     }
     for (index_t i = count; i-- > 0;) {
@@ -265,10 +347,10 @@ static void NAME(transform_result)(const piece_t *piece, const block_t *block, c
     REAL work[WORK + SLACK] __attribute__((aligned(BYTES)));
     NAME(tile_runs) runs;
     for (index_t p = 0, n; p < tiles; p += n) {
-        n = NAME(least)(RUN_TILES, tiles - p);
+        n = NAME(least)(RUN_TILES / t.lattices_x * t.lattices_x, tiles - p);
         const index_t whole = NAME(up)(n), half = t.y > 1 ? t.outputs_y * t.x * whole : 0;
         const index_t outputs = t.outputs_y * t.outputs_x * whole, most = WORK / (half + outputs);
-        NAME(find_tile_runs)(piece, block, p, n, t.outputs_x * whole, &runs);
+        NAME(find_tile_runs)(piece, &t, block, p, n, t.outputs_x * whole, &runs);
         for (index_t i = 0, some; i < rows; i += some) {
             some = NAME(least)(most, rows - i);
             REAL *out = work + some * half;
@@ -276,7 +358,7 @@ static void NAME(transform_result)(const piece_t *piece, const block_t *block, c
             if (t.y > 1)
                 NAME(pass_outputs)(t.m, some, t.x, n, NAME(spaced)(from, pitch, set, t.x * set),
                                    NAME(spaced)(work, half, whole, t.x * whole));
-            if (!NAME(join_outputs)(t.outputs_x, some * t.outputs_y, n,
+            if (!NAME(join_outputs)(t.outputs_x, t.lattices_x, some * t.outputs_y, n,
                                     t.y > 1 ? NAME(spaced)(work, 0, t.x * whole, whole)
                                             : NAME(spaced)(from, 0, pitch, set), out, t.outputs_x * whole))
                 NAME(doubt)(block, out, some * t.outputs_y, t.outputs_x * whole, p, n, t.outputs_x, doubtful);

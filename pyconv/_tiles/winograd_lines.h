@@ -1,6 +1,9 @@
 /* Winograd's transforms along one axis, F(2, 3) and F(4, 3): M outputs of 3 taps each by way of M + 2 cells and as many
    products. Whole vectors: LANES tiles, elements or columns at a time. See body.h for the macros. */
 
+#define WORK ((index_t)(16384 / sizeof(REAL))) /* elements of arrays in half of the first-level cache: the rest streams */
+#define RUN_TILES (WORK / 64)                  /* tiles whose outputs are stored together at most */
+
 /* What becomes of a line of vectors, with d the cells, g the taps, m the products and y the outputs of a tile:
      CELLS    B^T d, M + 2 to M + 2        TAPS     G g, 3 to M + 2
      OUTPUTS  A^T m, M + 2 to M            ERRORS   A y, M to M + 2        GRADIENT  G^T m, M + 2 to 3
@@ -193,6 +196,11 @@ static inline __attribute__((always_inline)) void NAME(deal)(const int back, con
     }
 }
 
+/* Some elements at a time, where they are moved in runs that are often shorter than a vector. */
+#define SOME ((index_t)(16 / sizeof(REAL)))
+typedef REAL NAME(few) __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
+typedef MASK NAME(few_mask) __attribute__((vector_size(16), aligned(sizeof(MASK)), may_alias));
+
 /* Lanes 1, 2, ... of a, and after the last lane `lane` of b. */
 static inline __attribute__((always_inline)) VECTOR NAME(follow)(VECTOR a, VECTOR b, const int lane)
 {
@@ -232,15 +240,17 @@ static inline __attribute__((always_inline)) void NAME(part)(const int M, const 
         STORE(to + i * step, y[i]);
 }
 
-/* Rows of n tiles: products along x to outputs side by side. Answers whether all of them are finite: then zero times
-   their sum is zero. Lanes past n do not count. */
-static inline __attribute__((always_inline)) int NAME(join)(const int M, index_t rows, index_t n,
+/* Rows of n tiles of d lattices: products along x to outputs side by side. Answers whether all of them are finite: then
+   zero times their sum is zero. Lanes past n do not count. */
+static inline __attribute__((always_inline)) int NAME(join)(const int M, index_t d, index_t rows, index_t n,
                                                             const NAME(arrays) *from, REAL *to, index_t to_row)
 {
     const int inputs = FROM(OUTPUTS, M);
+    const index_t apart = NAME(up)(n) + LANES;
+    REAL dealt[4 * (RUN_TILES + 2 * LANES)];
     VECTOR none = {0};
     REAL total = 0;
-    for (index_t r = 0; r < rows; r++)
+    for (index_t r = 0; r < rows; r++, to += to_row) {
         for (index_t p = 0; p < n; p += LANES) {
             VECTOR x[6], y[6];
 #pragma GCC unroll 6
@@ -248,23 +258,32 @@ static inline __attribute__((always_inline)) int NAME(join)(const int M, index_t
                 x[i] = LOAD(from->at + r * from->row + i * from->step + p);
             LOADED;
             NAME(line)(OUTPUTS, M, x, y);
-            NAME(deal)(1, M, y);
 #pragma GCC unroll 4
             for (int j = 0; j < M; j++) {
-                STORE(to + r * to_row + M * p + j * LANES, y[j]);
-                if (p + LANES > n)
-                    y[j] = (VECTOR)((NAME(mask))y[j] & NAME(lanes)(M * p + j * LANES, 0, M * n));
-                none += 0 * y[j];
+                if (d > 1)
+                    STORE(dealt + j * apart + p, y[j]);
+                none += 0 * (p + LANES > n ? (VECTOR)((NAME(mask))y[j] & NAME(lanes)(p, 0, n)) : y[j]);
             }
+            if (d > 1)
+                continue;
+            NAME(deal)(1, M, y);
+#pragma GCC unroll 4
+            for (int j = 0; j < M; j++)
+                STORE(to + M * p + j * LANES, y[j]);
         }
+        for (index_t q = 0; d > 1 && q < n; q += d)
+            for (int j = 0; j < M; j++)
+                for (index_t e = 0; e < d; e += SOME)
+                    *(NAME(few) *)(to + M * q + j * d + e) = *(const NAME(few) *)(dealt + j * apart + q + e);
+    }
     for (int lane = 0; lane < LANES; lane++)
         total += none[lane];
     return total == 0;
 }
 
-static __attribute__((noinline)) int NAME(join_outputs)(index_t m, index_t rows, index_t n, const NAME(arrays) from,
-                                                        REAL *to, index_t to_row)
+static __attribute__((noinline)) int NAME(join_outputs)(index_t m, index_t d, index_t rows, index_t n,
+                                                        const NAME(arrays) from, REAL *to, index_t to_row)
 {
-    return m == 1 ? NAME(join)(1, rows, n, &from, to, to_row)
-        : m == 2 ? NAME(join)(2, rows, n, &from, to, to_row) : NAME(join)(4, rows, n, &from, to, to_row);
+    return m == 1 ? NAME(join)(1, 1, rows, n, &from, to, to_row)
+        : m == 2 ? NAME(join)(2, d, rows, n, &from, to, to_row) : NAME(join)(4, d, rows, n, &from, to, to_row);
 }

@@ -125,12 +125,13 @@ static void NAME(transform_weight)(const piece_t *piece, const void *weight, ind
 
 /* cells[outputs y][cells x][LANES] <- one row of n tiles of target, `here` channels as columns; zero where it ends.
    Rows are turned in whole vectors of cells while later cells of the piece follow, for these are read as well. */
-static void NAME(turn_tiles)(const piece_t *piece, const REAL *target, index_t y, index_t x, index_t n, index_t here,
-                             REAL *cells)
+static void NAME(turn_tiles)(const piece_t *piece, const NAME(tiling) *t, const REAL *target, index_t y, index_t x,
+                             index_t n, index_t here, REAL *cells)
 {
-    const index_t *size = piece->tile, *stride = piece->target_stride, all = n * size[2], first = x * size[2];
+    const index_t *stride = piece->target_stride, all = n * t->outputs_x, first = x * t->outputs_x;
     const index_t exist = NAME(least)(all, piece->count[2] - first);
-    for (index_t row = y * size[1]; row < (y + 1) * size[1]; row++, cells += all * LANES) {
+    for (index_t i = 0; i < t->outputs_y; i++, cells += all * LANES) {
+        const index_t row = NAME(row_of)(t, y, i);
         const REAL *from = target + row * stride[1] + first * stride[2];
         const index_t inside = row < piece->count[1] ? exist : 0;
         const index_t room = (piece->count[1] - 1 - row) * stride[1] + piece->count[2] - first;
@@ -152,7 +153,8 @@ static void NAME(transform_line)(const piece_t *piece, const NAME(tiling) *t, co
                                  index_t n, index_t columns, index_t wide, REAL *to, index_t set)
 {
     REAL work[WORK + SLACK] __attribute__((aligned(BYTES)));
-    const index_t fit = WORK / (LANES * (t->outputs_y + t->y)), most = fit / LANES * LANES / t->outputs_x;
+    const index_t fit = WORK / (LANES * (t->outputs_y + t->y)), d = t->lattices_x;
+    const index_t most = fit / LANES * LANES / t->outputs_x / d * d;
     for (index_t done = 0, some; done < n; done += some) {
         some = NAME(least)(most, n - done);
         const index_t cells = some * t->outputs_x * LANES;
@@ -160,16 +162,17 @@ static void NAME(transform_line)(const piece_t *piece, const NAME(tiling) *t, co
         for (index_t column = 0; column < wide; column += LANES) {
             REAL *out = to + done * wide + column;
             const index_t left = columns - column, here = left < 0 ? 0 : NAME(least)(LANES, left);
-            NAME(turn_tiles)(piece, target + column * piece->target_channel, y, x + done, some, here, work);
+            NAME(turn_tiles)(piece, t, target + column * piece->target_channel, y, x + done, some, here, work);
             if (t->y > 1 && t->x > 1)
                 NAME(pass_errors)(t->m, 1, 1, cells, NAME(spaced)(work, 0, 0, cells),
                                   NAME(spaced)(half, 0, 0, cells));
             else if (t->y > 1)
                 NAME(pass_errors)(t->m, 1, some, LANES, NAME(spaced)(work, 0, LANES, cells),
                                   NAME(spaced)(out, 0, wide, set));
-            if (t->x > 1)
-                NAME(pass_errors)(t->m, t->y, some, LANES, NAME(spaced)(half, cells, t->m * LANES, LANES),
-                                  NAME(spaced)(out, t->x * set, wide, set));
+            for (index_t i = 0; t->x > 1 && i < d; i++)
+                NAME(pass_errors)(t->m, t->y, some / d, LANES,
+                                  NAME(spaced)(half + i * LANES, cells, d * t->m * LANES, d * LANES),
+                                  NAME(spaced)(out + i * wide, t->x * set, d * wide, set));
         }
     }
 }
