@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from pyconv._backend import Array, gpu_room
+from pyconv._backend import Array, cpu, gpu_room
 from pyconv._integers import Shape
 from pyconv._memory import empty
 
@@ -146,28 +146,22 @@ def _array(name: str, value: Any) -> Array:
         raise TypeError(f"{name} must be an array that NumPy can read; got {type(value).__name__}") from error
 
 
-def is_ready(array: Array, dtype: DType) -> bool:
-    """Whether a backend can take the array as it is."""
-    flags = array.flags
-    return flags.c_contiguous and flags.aligned and array.dtype is dtype
-
-
 def ready(array: Array, dtype: DType) -> Array:
     """The array itself where a backend can take it, else a copy that it can take."""
-    return array if is_ready(array, dtype) else np.require(array, dtype, ["C", "A"])
+    return array if cpu.is_ready(array, dtype) else np.require(array, dtype, ["C", "A"])
 
 
 def channels_last(array: Array, rank: int, dtype: DType) -> Array | None:
     """The view of an array with `rank` spatial axes that has the channels as its last axis, if it lies so in memory."""
-    if is_ready(array, dtype) or array.ndim <= rank:
+    if cpu.is_ready(array, dtype) or array.ndim <= rank:
         return None
     view = np.moveaxis(array, -rank - 1, -1)
-    return view if is_ready(view, dtype) else None
+    return view if cpu.is_ready(view, dtype) else None
 
 
 def writing_place(out: Any, shape: Shape, dtype: DType) -> Array:
     """Where a backend writes: `out` itself where it can, else a new array."""
-    return np.asarray(out) if out is not None and is_ready(out, dtype) else empty(shape, dtype)
+    return np.asarray(out) if out is not None and cpu.is_ready(out, dtype) else empty(shape, dtype)
 
 
 def _overlaps_itself(array: Array) -> bool:

@@ -48,6 +48,9 @@ class Backend(Protocol):
     def plan(self, map: str, geometry: Geometry, dtype: np.dtype[Any], algorithm: str = "auto") -> Plan:
         """The plan of 'forward', 'grad_input' or 'grad_weight'."""
 
+    def is_ready(self, array: Array, dtype: np.dtype[Any]) -> bool:
+        """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""
+
     def unfold(
         self, geometry: Geometry, input: Array, columns: Array, fold: bool, *, threads: int | None = None
     ) -> None:

@@ -1,5 +1,9 @@
 # Part of _cpu.pyx: one run of a plan, block by block, on all threads.
 
+cdef enum job_t:
+    CHECK_CELLS, PACK_PART, GATHER_BLOCKS, CORRELATE_SPLIT, CORRELATE_PART
+
+
 cdef class Call:
     """One run of a plan: where its operands and its scratch are."""
 
@@ -13,7 +17,9 @@ cdef class Call:
     cdef char *own
     cdef char *shared
     cdef char *doubtful  # of each sample, whether its result is not to be trusted
-    cdef int accumulate, threads, has_shared
+    cdef char *checked  # what is looked through for NaN and infinities
+    cdef index_t checked_size
+    cdef int accumulate, threads, has_shared, wave, odd
 
     cdef int place(self, char *scratch, index_t size) except -1:
         """Divide scratch: what is shared, if a thread's own still fits beside it, then as many threads as it allows."""
@@ -28,43 +34,61 @@ cdef class Call:
         self.threads = <int>max(1, min(self.threads, left // max(1, self.plan.thread_scratch)))
         return 0
 
-    cdef bint is_finite(self, char *data, index_t size):
-        cdef index_t part, parts = _parts(size, CHECKED)
-        cdef int odd = 0
+    cdef int each(self, job_t job, step_t *step, index_t tasks, int threads) except -1:
+        """Every task of a job, on so many threads: one is not worth what a team of one costs, some microseconds."""
+        cdef index_t task
+        if threads > 1:
+            for task in prange(tasks, nogil=True, num_threads=threads, schedule="dynamic"):
+                self.do(job, step, task, threadid())
+        else:
+            with nogil:
+                for task in range(tasks):
+                    self.do(job, step, task, 0)
+        return self.watch.settle()
+
+    cdef void do(self, job_t job, step_t *step, index_t task, int thread) noexcept nogil:
+        if self.watch.look():
+            return
+        if job == CHECK_CELLS:
+            self.check_cells(task)
+        elif job == PACK_PART:
+            self.pack_any(task)
+        elif job == GATHER_BLOCKS:
+            self.gather_any(task, thread)
+        elif job == CORRELATE_SPLIT:
+            self.correlate_split(step, task, thread)
+        else:
+            self.correlate_task(step, task, thread)
+
+    cdef int is_finite(self, char *data, index_t size) except -1:
+        cdef index_t parts = _parts(size, CHECKED)
+        self.checked, self.checked_size, self.odd = data, size, False
+        self.each(CHECK_CELLS, NULL, parts, <int>min(self.threads, parts))
+        return not self.odd
+
+    cdef void check_cells(self, index_t part) noexcept nogil:
         cdef const kernels_t *kernels = self.plan.kernels
-        for part in prange(parts, nogil=True, num_threads=min(self.threads, parts), schedule="static"):
-            odd += not kernels.finite(min(CHECKED, size - part * CHECKED), data + part * CHECKED * kernels.itemsize)
-        return odd == 0
+        if not kernels.finite(min(CHECKED, self.checked_size - part * CHECKED),
+                              self.checked + part * CHECKED * kernels.itemsize):
+            self.odd = True
 
     cdef int gather(self) except -1:
         """All waves, one after the other; the weights are packed before, for all threads, where there is room."""
-        cdef index_t task, tasks
+        cdef index_t tasks = 0
         cdef double products
-        cdef int wave, i, threads
+        cdef int i
         if self.has_shared:
-            self.pack()
-        for wave in range(self.plan.waves):
+            for i in range(self.plan.count):
+                tasks += self.plan.steps[i].packs
+            self.each(PACK_PART, NULL, tasks, <int>min(self.threads, tasks))
+        for self.wave in range(self.plan.waves):
             tasks, products = 0, 0
             for i in range(self.plan.count):
-                if self.plan.steps[i].wave == wave:
+                if self.plan.steps[i].wave == self.wave:
                     tasks += self.plan.steps[i].tasks
                     products += self.plan.steps[i].products
-            threads = _worth(self.threads, tasks, products)
-            for task in prange(tasks, nogil=True, num_threads=threads, schedule="dynamic"):
-                if not self.watch.look():
-                    self.gather_any(wave, task, threadid())
-            self.watch.settle()
+            self.each(GATHER_BLOCKS, NULL, tasks, _worth(self.threads, tasks, products))
         return 0
-
-    cdef int pack(self) except -1:
-        cdef index_t task, tasks = 0
-        cdef int i
-        for i in range(self.plan.count):
-            tasks += self.plan.steps[i].packs
-        for task in prange(tasks, nogil=True, num_threads=self.threads, schedule="dynamic"):
-            if not self.watch.look():
-                self.pack_any(task)
-        return self.watch.settle()
 
     cdef void pack_any(self, index_t task) noexcept nogil:
         """One part of the weights of all steps: of which?"""
@@ -113,11 +137,11 @@ cdef class Call:
         whole.piece = &step.piece
         self.plan.kernels.turn_out(&whole, desk.patch[1], target, accumulate)
 
-    cdef void gather_any(self, int wave, index_t task, int thread) noexcept nogil:
-        """Task number `task` of a wave: of which step?"""
+    cdef void gather_any(self, index_t task, int thread) noexcept nogil:
+        """Task number `task` of the wave: of which step?"""
         cdef int i
         for i in range(self.plan.count):
-            if self.plan.steps[i].wave == wave:
+            if self.plan.steps[i].wave == self.wave:
                 if task < self.plan.steps[i].tasks:
                     self.gather_task(&self.plan.steps[i], task, thread)
                     return
@@ -235,19 +259,14 @@ cdef class Call:
             step.way.unroll(work, source, self.source, self.source_end, desk.scratch)
 
     cdef int correlate(self) except -1:
-        cdef index_t task
         cdef step_t *step
         cdef int i, threads
         for i in range(self.plan.count):
             step = &self.plan.steps[i]
             threads = _worth(self.threads, step.tasks * step.splits, step.products)
             if step.splits > 1 and self.has_shared:
-                for task in prange(step.tasks * step.splits, nogil=True, num_threads=threads, schedule="dynamic"):
-                    self.correlate_split(step, task, threadid())
-                self.watch.settle()
-            for task in prange(step.tasks, nogil=True, num_threads=threads, schedule="dynamic"):
-                self.correlate_task(step, task, threadid())
-            self.watch.settle()
+                self.each(CORRELATE_SPLIT, step, step.tasks * step.splits, threads)
+            self.each(CORRELATE_PART, step, step.tasks, threads)
         return 0
 
     cdef char *partial_at(self, const step_t *step, index_t task, index_t split) noexcept nogil:

@@ -130,6 +130,11 @@ def plan(map, geometry, dtype, algorithm="auto"):
     return Plan(map, geometry, dtype, algorithm)
 
 
+def is_ready(cnp.ndarray array not None, dtype):
+    """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""
+    return cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_ALIGNED) and array.descr is dtype
+
+
 def unfold(geometry, input, columns, fold, threads=None):
     """columns (batch, in_channels * taps, positions) <- input, or input <- the sum of columns."""
     cdef const kernels_t *kernels = _kernels(input.dtype)

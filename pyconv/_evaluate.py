@@ -14,7 +14,6 @@ from pyconv._arguments import (
     check_out,
     check_stream,
     flat_buffer,
-    is_ready,
     ready,
     writing_place,
 )
@@ -189,7 +188,7 @@ def sum_channels(array: Array, axis: int, dtype: DType, out: Any, stream: Any) -
     target = writing_place(out, (channels,), dtype)
     if not array.size:
         target[...] = 0
-    elif not is_ready(array, dtype):  # NumPy sums any layout without a copy, if more slowly
+    elif not cpu.is_ready(array, dtype):  # NumPy sums any layout without a copy, if more slowly
         others = tuple(place for place in range(array.ndim) if place != axis)
         target[...] = np.asarray(array).sum(others, dtype=np.float64)
     else:

@@ -97,21 +97,23 @@ static void NAME(offsets)(const work_t *work, index_t *offset)
     const block_t *block = &work->block;
     const layout_t *layout = &work->layout;
     const index_t pitch[3] = {layout->axis[0], layout->axis[1], 1};
-    index_t tap[3];
-    for (index_t c = 0; c < work->part.channels; c++)
-        for (tap[0] = 0; tap[0] < piece->axis[0].taps; tap[0]++)
-            for (tap[1] = 0; tap[1] < piece->axis[1].taps; tap[1]++)
-                for (tap[2] = 0; tap[2] < piece->axis[2].taps; tap[2]++) {
-                    index_t stream = 0, within = 0;
-                    for (int a = 0; a < 3; a++) {
-                        const axis_t *axis = &piece->axis[a];
-                        const index_t last = axis->unit < 0 ? NAME(reach)(axis) : 0;
-                        if (block->shared >> a & 1)
-                            within += (tap[a] / axis->streams - last) * axis->unit * pitch[a];
-                        stream = stream * layout->streams[a] + tap[a] % layout->streams[a];
-                    }
-                    *offset++ = c * layout->channel + stream * layout->stream + within;
+    const index_t taps = piece->axis[0].taps * piece->axis[1].taps * piece->axis[2].taps;
+    index_t tap[3], i = 0;
+    for (tap[0] = 0; tap[0] < piece->axis[0].taps; tap[0]++)
+        for (tap[1] = 0; tap[1] < piece->axis[1].taps; tap[1]++)
+            for (tap[2] = 0; tap[2] < piece->axis[2].taps; tap[2]++) {
+                index_t stream = 0, within = 0;
+                for (int a = 0; a < 3; a++) {
+                    const axis_t *axis = &piece->axis[a];
+                    const index_t last = axis->unit < 0 ? NAME(reach)(axis) : 0;
+                    if (block->shared >> a & 1)
+                        within += (tap[a] / axis->streams - last) * axis->unit * pitch[a];
+                    stream = stream * layout->streams[a] + tap[a] % layout->streams[a];
                 }
+                offset[i++] = stream * layout->stream + within;
+            }
+    for (; i < work->part.channels * taps; i++)
+        offset[i] = offset[i - taps] + layout->channel;
 }
 
 static inline void NAME(shifts)(const piece_t *piece, const block_t *block, index_t z, index_t y, index_t x,
