@@ -7,11 +7,11 @@ scratch and, for forward and grad_input, any batch.
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 from math import inf, lcm, prod
 from typing import NamedTuple
 
-from pyconv._pieces import Axis, Piece, Strides, Triple, in_between, of_frequency, winograd
+from pyconv._pieces import Axis, Piece, Strides, Triple, in_between, of_frequency, read_alike, together, winograd
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
 
@@ -69,6 +69,8 @@ class Blocking(NamedTuple):
     splits: int = 1  # grad_weight: partial sums of a result
     groups: int = 1  # small groups that one task does at once
     paired: bool = False  # with the next piece, whose positions lie between this one's
+    members: int = 1  # pieces from this one on that are done together; 0 where an earlier one is their first
+    shares: bool = False  # they have the same cells unrolled
 
 
 def reads_last(way: int, operand: Strides) -> bool:
@@ -256,13 +258,16 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
 
 
 @lru_cache(maxsize=256)
-def gather_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
-    """For forward and grad_input. Matrix products and broadcast cells sum in the same order: the batch may decide."""
+def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0) -> Blocking:
+    """For forward and grad_input. Matrix products and broadcast cells sum in the same order: the batch may decide.
+
+    Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
+    """
     direct = _direct(piece, groups, tile, DIRECT_WEIGHTS)
     if direct:
         return direct
     taps = prod(axis.taps for axis in piece.axes)
-    channels = _even(piece.channels, min(128, DEPTH // max(1, taps)))
+    channels = _even(piece.channels, min(128, DEPTH // max(1, taps, most_taps)))
     cost, blocking = _unrolled(piece, groups, channels, tile)
     if not taps or piece.turned or not channels or not all(axis.positions for axis in piece.axes):
         return blocking
@@ -391,7 +396,9 @@ def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
     return Blocking(CORRELATE_WINOGRAD, *block, channels, columns, splits)
 
 
-def choose(map: str, piece: Piece, groups: int, tile: Tile, algorithm: str) -> tuple[Piece, Blocking]:
+def choose(
+    map: str, piece: Piece, groups: int, tile: Tile, algorithm: str, most_taps: int = 0
+) -> tuple[Piece, Blocking]:
     """The piece as it is to be worked on, and its blocks."""
     for outputs in {"auto": (2,), "winograd": (4, 2)}.get(algorithm, ()):
         tiled = winograd(piece, outputs)
@@ -404,12 +411,15 @@ def choose(map: str, piece: Piece, groups: int, tile: Tile, algorithm: str) -> t
     anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
         axes=tuple(axis._replace(start=0, first=0) for axis in piece.axes), source=piece.source._replace(base=0),
         target=piece.target._replace(base=0), weight=piece.weight._replace(base=0))
-    return piece, gather_blocking(anywhere, groups, tile)
+    return piece, gather_blocking(anywhere, groups, tile, most_taps)
 
 
 def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[tuple[Piece, Blocking]]:
     """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
-    chosen = [choose(map, piece, groups, tile, algorithm) for piece in pieces]
+    chosen = []
+    for phases in _phases(pieces, groups):
+        most_taps = max(prod(axis.taps for axis in piece.axes) for piece in phases)
+        chosen += _shared([choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases], tile)
     for i in range(len(chosen) - 1):
         (first, blocking), (second, other) = chosen[i:i + 2]
         if not in_between(first, second):
@@ -419,10 +429,30 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
                                for piece, block in ((first, blocking), (second, other)))
             chosen[i:i + 2] = (first, blocking), (second, other)
         if blocking.way == other.way and blocking.way in (GATHER, GATHER_DIRECT):
-            chosen[i] = first, blocking._replace(paired=True)
+            alone = blocking.members == 1
+            chosen[i] = first, blocking._replace(paired=True, members=2 if alone else blocking.members)
             chosen[i + 1] = second, other._replace(
-                samples=blocking.samples, extent=blocking.extent, rows=blocking.rows, groups=blocking.groups)
+                samples=blocking.samples, extent=blocking.extent, rows=blocking.rows, groups=blocking.groups, members=0)
     return chosen
+
+
+def _phases(pieces: list[Piece], groups: int) -> Iterator[list[Piece]]:
+    """The pieces, one by one but for phases of a stride with few rows: these may unroll their cells once for all."""
+    for _, wave in groupby(pieces, key=lambda piece: piece.wave):
+        phases = list(wave)
+        few = groups == 1 and len(phases) * phases[0].rows <= ROW_BLOCKS[0]
+        yield from [phases] if few and read_alike(phases) else ([piece] for piece in phases)
+
+
+def _shared(chosen: list[tuple[Piece, Blocking]], tile: Tile) -> list[tuple[Piece, Blocking]]:
+    """The choice for such phases, with the same blocks where all of them unroll cells."""
+    if len(chosen) == 1 or any(blocking.way != GATHER for _, blocking in chosen):
+        return chosen
+    phases = [piece for piece, _ in chosen]
+    _, blocking = _unrolled(together(phases), 1, chosen[0][1].channels, tile)
+    blocking = blocking._replace(way=GATHER, rows=phases[0].rows, groups=1, members=0)
+    first = blocking._replace(members=len(phases), shares=True)
+    return [(piece, blocking if i else first) for i, piece in enumerate(phases)]
 
 
 def name_of(piece: Piece, blocking: Blocking) -> str:

@@ -149,34 +149,86 @@ cdef class Call:
 
     cdef void gather_task(self, step_t *step, index_t task, int thread) noexcept nogil:
         """One block of positions, one part of the rows and groups: the sum over all channels, then the store."""
-        cdef desk_t desk, other
-        cdef block_t block
+        cdef desk_t desk, own
+        cdef block_t block, seen
         cdef char *bias = NULL
-        cdef index_t parts = step.row_blocks * step.group_blocks
-        cdef bint in_place
+        cdef index_t parts = step.row_blocks * step.group_blocks, share = task % parts
+        cdef bint in_place = False
+        cdef int i
         self.sit(step, thread, &desk)
         _decode(step, task // parts, &block)
-        if step.paired:
-            other = desk
-            other.work.piece, other.result = &step[1].piece, desk.part
-        in_place = self.gather_block(step, task % parts, &block, &desk)
+        if step.shares:
+            self.gather_shared(step, share, &block, &desk)
+        elif step.members == 1:
+            in_place = self.gather_block(step, share, &block, &desk)
+        else:
+            for i in range(step.members):
+                own = desk
+                if self.see(step, i, &block, &own):
+                    seen, own.work.block = own.work.block, desk.work.block
+                    self.gather_block(step + i, share, &seen, &own)
+            _part(step, share, &desk.work.part)
         if self.bias != NULL and not step.accumulate:
             bias = self.bias + self.plan.kernels.itemsize * desk.work.part.group * step.biases
-        if step.paired:
-            block.shared = step[1].block.shared
-            block.extent[2] = min(block.extent[2], step[1].count[2] - block.start[2])
-            if block.extent[2] > 0:
-                self.gather_block(&step[1], task % parts, &block, &other)
-            else:
-                other.work.block = block
-            self.store_both(step, &desk, &other, bias)
+        if step.members > 1:
+            self.store_members(step, &block, &desk, bias)
         elif bias != NULL or not in_place:
             self.store(step, &desk, bias, self.accumulate or step.accumulate)
+
+    cdef bint see(self, step_t *step, int i, const block_t *block, desk_t *desk) noexcept nogil:
+        """Member i of a step: its piece, its result, and what it has of the block; whether that is anything."""
+        cdef bint some = True
+        cdef int a
+        desk.work.piece, desk.work.block = &step[i].piece, block[0]
+        desk.work.block.shared = step[i].block.shared
+        for a in range(3):
+            desk.work.block.extent[a] = max(0, min(block.extent[a], step[i].count[a] - block.start[a]))
+            some = some and desk.work.block.extent[a] > 0
+        desk.result = desk.results + i * step.result * self.plan.kernels.itemsize
+        return some
+
+    cdef void gather_shared(self, step_t *step, index_t share, const block_t *block, desk_t *desk) noexcept nogil:
+        """As gather_block for all members of a step, whose cells are unrolled once."""
+        cdef index_t item = self.plan.kernels.itemsize, parts = step.row_blocks * step.group_blocks, depth
+        cdef index_t *picked = desk.offset + step.offsets * item // <index_t>sizeof(index_t)
+        cdef char *panel
+        cdef int i
+        for depth in range(step.depth_blocks):
+            _part(step, depth * parts + share, &desk.work.part)
+            desk.work.piece = &step.whole
+            self.unroll(step, block, desk)
+            for i in range(step.members):
+                desk.work.piece = &step[i].piece
+                _pick(step, &step[i], desk.work.part.channels, desk.offset, picked)
+                panel = desk.panel
+                if self.has_shared and step[i].packs > 0:
+                    panel = self.panel_at(&step[i], depth * parts + share)
+                else:
+                    step.way.pack(&desk.work, self.weight_at(&desk.work), panel)
+                step.way.multiply(&desk.work, panel, picked, desk.scratch, desk.results + i * step.result * item,
+                                  depth > 0)
+
+    cdef void store_members(self, step_t *step, const block_t *block, desk_t *desk, char *bias) noexcept nogil:
+        """target (+)= the results of all members of a step."""
+        cdef desk_t other
+        cdef int i
+        for i in range(step.members):
+            if i > 0 and step[i - 1].paired or not self.see(step, i, block, desk):
+                continue
+            if not step.shares:
+                step.way.layout(&desk.work)
+            if step[i].paired:
+                other = desk[0]
+                if self.see(step, i + 1, block, &other) and not step.shares:
+                    step.way.layout(&other.work)
+                self.store_both(&step[i], desk, &other, bias)
+            else:
+                self.store(&step[i], desk, bias, self.accumulate)
 
     cdef void store_both(self, const step_t *step, desk_t *desk, const desk_t *other, char *bias) noexcept nogil:
         """target (+)= the results of two steps, as of one block without gaps."""
         cdef work_t whole = desk.work
-        whole.piece = &step.whole
+        whole.piece = &step.both
         whole.block.start[2], whole.block.shared = 2 * desk.work.block.start[2], 0
         whole.block.extent[2] = desk.work.block.extent[2] + other.work.block.extent[2]
         step.way.layout(&whole)
@@ -225,9 +277,9 @@ cdef class Call:
         desk.scratch = self.own + thread * self.plan.thread_scratch * item
         desk.panel = desk.scratch + step.scratch * item
         desk.offset = <index_t *>(desk.panel + step.panel * item)
-        desk.result = <char *>desk.offset + step.offsets * item
-        desk.part = desk.result + step.result * item
-        desk.interleaved = desk.part + step.second * item
+        desk.result = <char *>desk.offset + (step.offsets + step.picked) * item
+        desk.results, desk.part = desk.result, desk.result + step.result * item
+        desk.interleaved = desk.result + step.members * step.result * item
         desk.patch[0] = desk.interleaved + step.interleaved * item
         if not self.plan.gathers and step.splits > 1:
             desk.patch[0] = desk.part + step.result * item

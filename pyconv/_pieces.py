@@ -323,6 +323,24 @@ def in_between(first: Piece, second: Piece) -> bool:
         and not (first.turned or first.source_last or first.target_last or any(n > 1 for n, _ in first.row_taps)))
 
 
+def read_alike(pieces: list[Piece]) -> bool:
+    """Whether the pieces are phases of a stride that differ in their positions and taps alone."""
+    return len({(x.wave, x.rows, x.channels, x.row_taps, x.tile) for x in pieces}) == 1 and not any(
+        x.accumulate or x.turned or x.source_last or x.target_last or x.row_taps != ((1, 0),) * 3
+        or any(axis.step != 1 for axis in x.axes) for x in pieces)
+
+
+def together(pieces: list[Piece]) -> Piece:
+    """Phases of a stride as one piece, whose taps are the cells from the first to the last that any of them reads."""
+    axes = []
+    for phases in zip(*(piece.axes for piece in pieces)):
+        first = max(max(x.offset, x.offset + x.tap_step * (x.taps - 1)) for x in phases)
+        last = min(min(x.offset, x.offset + x.tap_step * (x.taps - 1)) for x in phases)
+        axes.append(phases[0]._replace(
+            positions=max(x.positions for x in phases), offset=first, tap_step=-1, taps=first - last + 1))
+    return pieces[0]._replace(axes=tuple(axes))
+
+
 def whole_piece(g: Geometry) -> Piece:
     """forward with all taps in one piece: what unfold and fold read."""
     return _place(tuple(_forward_axes(g, a)[0] for a in range(3)), _operands("forward", g), 0, False)

@@ -15,7 +15,7 @@ cdef struct step_t:
     index_t splits
     index_t scratch, panel, result  # elements: unrolled block; the other operand packed; results
     index_t packed  # where its packed weights begin
-    index_t offsets  # elements that the offsets of its taps take
+    index_t offsets, picked  # elements that the offsets of its taps take, and those of one of several steps
     index_t tasks
     double products
     index_t packs  # tasks of packing its weights, none where that would not save work
@@ -23,10 +23,14 @@ cdef struct step_t:
     int in_place  # rows of positions lie in target as they do in a result
     int turns[2]  # source's channels, target's, lie last in memory where the way wants rows of cells
     index_t patch[2]  # elements of the patches that stand for them
-    int paired  # the next step's positions lie between this one's along x: this one's tasks do both
+    int members  # steps from this one on that its tasks do, 0 where those of an earlier one do
+    int shares  # they have the same cells unrolled, as of the piece `whole`
+    index_t first[3]  # and a step's taps along an axis are, from this one on,
+    index_t every[3]  # every so many of that piece's
+    int paired  # the next step's positions lie between this one's along x: they are stored together
     int direct  # its results are vectors of lanes
-    piece_t whole  # where it is paired, both pieces' target
-    index_t second, interleaved  # and elements of the other's result, and of both
+    piece_t whole, both  # where it is paired, both pieces' target
+    index_t interleaved  # and elements of both results
 
 
 # What a thread works with: its scratch, and what it works on; the offsets are those of `channels` channels.
@@ -35,8 +39,9 @@ cdef struct desk_t:
     char *panel
     index_t *offset
     char *result
+    char *results  # of the first of several steps
     char *part
-    char *interleaved  # results of two steps
+    char *interleaved  # two of the results of several steps
     char *patch[2]  # of source, of target
     piece_t seen  # with patches for operands
     work_t work
@@ -99,6 +104,27 @@ cdef void _part(const step_t *step, index_t task, part_t *part) noexcept nogil:
     part.channels = min(step.depth_channels, step.channels - part.channel)
 
 
+cdef void _pick(const step_t *step, const step_t *member, index_t channels, const index_t *offset,
+                index_t *to) noexcept nogil:
+    """to[channel][tap] <- the offsets of a member's taps, among those of the piece that the step has unrolled."""
+    cdef const axis_t *axis = &step.whole.axis[0]
+    cdef const axis_t *own = &member.piece.axis[0]
+    cdef index_t c, z, y, x, plane, row
+    for c in range(channels):
+        for z in range(own[0].taps):
+            plane = c * axis[0].taps + member.first[0] + z * member.every[0]
+            for y in range(own[1].taps):
+                row = plane * axis[1].taps + member.first[1] + y * member.every[1]
+                for x in range(own[2].taps):
+                    to[0] = offset[row * axis[2].taps + member.first[2] + x * member.every[2]]
+                    to += 1
+
+
+cdef part_t _most(const step_t *step) noexcept nogil:
+    """The largest part of the weight that a task works with."""
+    return part_t(0, step.group_block, 0, min(step.row_block, step.rows), 0, step.depth_channels)
+
+
 cdef class Plan:
     """One map of one geometry in one dtype: its steps, its kernels, and the scratch it needs."""
 
@@ -133,6 +159,9 @@ cdef class Plan:
         for i in range(self.count):
             if self.steps[i].paired:
                 self._pair(&self.steps[i], &self.steps[i + 1])
+        for i in range(self.count):
+            if self.steps[i].members > 1:
+                self._lead(&self.steps[i], found[i:i + self.steps[i].members])
         _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
         if self.gapped or (self.tiled and not self.gathers):
             self.exact = ()
@@ -141,24 +170,44 @@ cdef class Plan:
     def __dealloc__(self):
         free(self.steps)
 
-    cdef void _pair(self, step_t *step, step_t *other) except *:
-        """The tasks of a step do the other's blocks as well, and its scratch serves both."""
-        cdef index_t line = LINE // self.kernels.itemsize
+    cdef void _pair(self, step_t *step, const step_t *other) except *:
+        """The results of two steps are interleaved."""
         cdef work_t work
-        step.whole = step.piece
-        step.whole.target_stride[2] = step.piece.target_stride[2] // 2
-        step.whole.count[2] = step.piece.count[2] + other.piece.count[2]
-        work.piece, work.block = &step.whole, step.block
-        work.part = part_t(0, step.group_block, 0, min(step.row_block, step.rows), 0, step.depth_channels)
+        step.both = step.piece
+        step.both.target_stride[2] = step.piece.target_stride[2] // 2
+        step.both.count[2] = step.piece.count[2] + other.piece.count[2]
+        work.piece, work.block, work.part = &step.both, step.block, _most(step)
         work.block.extent[2], work.block.shared = 2 * step.block.extent[2], 0
         step.way.layout(&work)
-        step.interleaved, step.second = _up(work.layout.result, line), other.result
-        step.scratch, step.panel = max(step.scratch, other.scratch), max(step.panel, other.panel)
-        step.offsets = max(step.offsets, other.offsets)
-        step.products += other.products
-        self.most_tasks -= other.tasks
-        other.panel = step.panel
-        other.tasks = other.products = 0
+        step.interleaved = _up(work.layout.result, LINE // self.kernels.itemsize)
+
+    cdef void _lead(self, step_t *step, pieces) except *:
+        """The tasks of a step do the blocks of those after it as well, and its scratch serves all."""
+        cdef index_t line = LINE // self.kernels.itemsize, integers = sizeof(index_t) // self.kernels.itemsize
+        cdef step_t *other
+        cdef work_t work
+        cdef int i, a
+        whole = _pieces.together(pieces)
+        for i in range(1, step.members):
+            other = step + i
+            step.scratch, step.panel = max(step.scratch, other.scratch), max(step.panel, other.panel)
+            step.result, step.offsets = max(step.result, other.result), max(step.offsets, other.offsets)
+            step.interleaved = max(step.interleaved, other.interleaved)
+            step.products += other.products
+            self.most_tasks -= other.tasks
+            other.tasks = other.products = 0
+        if not step.shares:
+            return
+        _fill_piece(&step.whole, whole)
+        work.piece, work.block, work.part = &step.whole, step.block, _most(step)
+        step.way.layout(&work)
+        step.scratch, step.result = _up(work.layout.scratch, line), _up(work.layout.result, line)
+        step.picked = step.offsets
+        step.offsets = _up(step.depth_channels * prod(axis.taps for axis in whole.axes) * integers, line)
+        for i in range(step.members):
+            for a in range(3):
+                step[i].first[a] = whole.axes[a].offset - pieces[i].axes[a].offset
+                step[i].every[a] = -pieces[i].axes[a].tap_step
 
     cdef void _prepare(self, step_t *step, piece, blocking) except *:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
@@ -176,6 +225,7 @@ cdef class Plan:
         step.batch = piece.batch
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
         step.paired, step.direct = blocking.paired, blocking.way == _blocking.GATHER_DIRECT
+        step.members, step.shares = blocking.members, blocking.shares
         step.in_place = step.group_block == 1 and not piece.turned and all(n == 1 for n, _ in piece.row_taps) and (
             blocking.way == _blocking.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
             or blocking.way in (_blocking.GATHER, _blocking.GATHER_FLAT) and piece.target.axes[2] == 1)
@@ -212,8 +262,7 @@ cdef class Plan:
         cdef index_t line = LINE // self.kernels.itemsize, integers = sizeof(index_t) // self.kernels.itemsize
         cdef work_t work
         cdef int operand
-        work.piece, work.block = &step.piece, step.block
-        work.part = part_t(0, step.group_block, 0, min(step.row_block, step.rows), 0, step.depth_channels)
+        work.piece, work.block, work.part = &step.piece, step.block, _most(step)
         step.way.layout(&work)
         step.scratch, step.result = _up(work.layout.scratch, line), _up(work.layout.result, line)
         step.panel = _up(work.layout.panel, line)
@@ -230,8 +279,8 @@ cdef class Plan:
         cdef step_t *step
         for i in range(self.count):
             step = &self.steps[i]
-            own = step.scratch + step.panel + step.result + step.offsets + step.patch[0] + step.patch[1]
-            own += step.second + step.interleaved
+            own = step.scratch + step.panel + max(1, step.members) * step.result + step.offsets + step.picked
+            own += step.interleaved + step.patch[0] + step.patch[1]
             self.waves = max(self.waves, step.wave + 1)
             if self.gathers:
                 step.packed = self.shared_scratch

@@ -147,3 +147,39 @@ def test_only_one_sample_decides_the_order_of_sums():
         for map in ("forward", "grad_input"):
             for piece in _pieces.pieces(map, g):
                 assert _blocking.gather_blocking(piece, 1, _blocking.Tile(4, 16, 8, 3)).channels == piece.channels
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_what_phases_have_together_is_all_that_each_reads(name):
+    """Every tap of a phase is one of theirs, whole steps from the first."""
+    phases = [piece for piece in _pieces.pieces("grad_input", geometry_of(name)) if piece.axes[2].taps]
+    if not _pieces.read_alike(phases):
+        return
+    whole = _pieces.together(phases)
+    assert all(whole.axes[a].positions >= piece.axes[a].positions for piece in phases for a in range(3))
+    for piece in phases:
+        for axis, all_of_it in zip(piece.axes, whole.axes):
+            cells = [all_of_it.offset + all_of_it.tap_step * tap for tap in range(all_of_it.taps)]
+            assert {axis.offset + axis.tap_step * tap for tap in range(axis.taps)} <= set(cells)
+
+
+FIRST_LAYER = ((3, 28, 28), (90, 3, 5, 5))
+
+
+def chosen(batch, algorithm="auto"):
+    g = convolved(2, (batch, *FIRST_LAYER[0]), FIRST_LAYER[1], None, None, 2, 2, 1, 1)[0]
+    tile = _blocking.Tile(4, 16, 8, 3)
+    return [blocking for _, blocking in _blocking.choose_all(
+        "grad_input", _pieces.pieces("grad_input", g), 1, tile, algorithm)]
+
+
+def test_phases_with_few_rows_unroll_their_cells_once():
+    first, *others = chosen(4)
+    assert (first.members, first.shares) == (4, True) and all(other.members == 0 for other in others)
+    assert {(x.samples, x.extent, x.shared, x.channels) for x in others} == {
+        (first.samples, first.extent, first.shared, first.channels)}
+
+
+def test_phases_sum_the_same_channels_at_a_time_in_any_batch_and_way():
+    depths = {tuple(x.channels for x in chosen(batch, way)) for batch in (1, 2, 7, 64) for way in ("auto", "gemm")}
+    assert len(depths) == 1 and len(set(*depths)) == 1

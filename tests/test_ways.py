@@ -22,6 +22,12 @@ MORE = [
     P('few positions of many channels', (7, 7), (3, 3), (150, 100), padding=1, batch=4),
     P('one long row', (1, 900), (1, 1), (40, 30), batch=2),
     P('one row in groups', (30, 32), (1, 1), (66, 99), groups=3, batch=2),
+    P('few rows of two phases', (20, 23), (5, 5), (3, 90), stride=2, padding=2, batch=3),
+    P('few rows of uneven phases', (21, 26), (7, 4), (2, 70), stride=(3, 2), padding=(1, 3)),
+    P('one row of five phases', (1203,), (10,), (1, 300), stride=5),
+    P('one row of eight phases', (500,), (16,), (1, 40), stride=8, padding=4),
+    P('phases with far taps', (19, 24), (4, 5), (2, 40), stride=3, padding=3, dilation=2),
+    P('phases of planes', (7, 8, 9), (3, 3, 3), (2, 130), stride=2, padding=1),
     P('planes of two', (2, 7, 7), (3, 3, 3), (33, 17), padding=1, batch=3),
 ]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE, ids=str)
