@@ -1,4 +1,4 @@
-"""What the CPU promises, promised by the GPU: layouts, accumulation, buffers, NaN and infinity, bits. Emulated and real.
+"""What the CPU promises, promised by the GPU: layouts, accumulation, buffers, NaN and infinity, bits.
 
 Which problems and ways go through which kernels: `tiles_alone` leaves no product to the direct kernels.
 """
