@@ -17,7 +17,7 @@ from pyconv._geometry import Geometry
 from pyconv._gpu import launch, plain, program, tiles
 from pyconv._gpu.arrays import DeviceArray, DeviceType
 from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Operand, Program, Ref, Target, Weight, divided
-from pyconv._pieces import Axes, Axis, has_padding, phases
+from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases
 
 CACHED = 1024
 _NOWHERE = Layout(0, 0, 0, 0, 0)
@@ -132,10 +132,12 @@ class Plan:
             source, rows, row, channel = self._y(layouts[0], "first"), ins, w.channel, w.outer
         weight = Weight(Ref("second"), w, row, channel, outs * w.outer, rows, source.channels, g.groups, g.kernel_size)
         pieces = phases(self.map, g)
-        pad = any(has_padding(axes) for axes in pieces)
         work = [axes for axes in pieces if all(axis.taps for axis in axes)]
+        apart = self.map == "grad_input" and is_disjoint(g)
         tiled = self.way is not None and g.groups < 2**16 and not tiles.is_direct(
-            self.way, self.element, rows, source.channels)
+            self.way, self.element, rows * prod(g.kernel_size) if apart else rows, source.channels)
+        apart = apart and tiled
+        pad = not apart and any(has_padding(axes) for axes in pieces)
         most = MOST // max([prod(source.size)] + [rows * g.groups * prod(a.positions for a in axes) for axes in pieces])
         if not most:
             raise ValueError(f"input must have fewer than 2**31 cells and results in one sample; got {g}")
@@ -153,17 +155,42 @@ class Plan:
             to_here = target._replace(place=target.place.at(first * target.layout.outer))
             if tiled and work:
                 packed = self._packed(made, from_here, count, flag if self.splits else 0, space)
+            if apart:
+                assert packed_weight is not None
+                self._apart(made, packed, weight, packed_weight, to_here, count, flag)
             for axes in pieces:
                 if not all(axis.taps for axis in axes):
-                    place, layout = to_here.of(axes)
-                    sizes = (count, rows * g.groups, *(axis.positions for axis in axes))
-                    program.fill(made, to_here._replace(place=place), layout, sizes, self.element)
+                    if not apart:
+                        self._fill(made, to_here, axes, count)
                     continue
-                if tiled:
+                if tiled and not apart:
                     assert packed_weight is not None
                     self._tiled(made, packed, weight, packed_weight, to_here, axes, count, flag, partial_at)
                 if not tiled or flag:
                     program.direct(made, from_here, weight, to_here, axes, count, self.element, flag)
+
+    def _fill(self, made: Program, target: Target, axes: Axes, samples: int) -> None:
+        """The bias or zeros in the cells of a piece."""
+        place, layout = target.of(axes)
+        rows = self.geometry.out_channels if self.map == "forward" else self.geometry.in_channels
+        sizes = (samples, rows, *(axis.positions for axis in axes))
+        program.fill(made, target._replace(place=place), layout, sizes, self.element)
+
+    def _apart(
+        self, made: Program, source: program.Packed, weight: Weight, packed_weight: Ref, target: Target, samples: int,
+        flag: Ref | int,
+    ) -> None:
+        """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
+        g = self.geometry
+        if not is_covered(g):
+            self._fill(made, target, tuple(Axis(n, n, 1, 0, 0, 1) for n in g.input_size), samples)
+        axes = disjoint_axes(g)
+        weight = weight._replace(rows=weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
+        results = samples * prod(g.output_size), weight.rows
+        tile = tiles.tile_of(self.way, self.element, results, weight.groups)
+        program.gather(
+            made, source, weight, packed_weight, target, axes, samples, self.element, self.way, tile, 1, None, flag,
+            g.kernel_size, [d * stride for d, stride in zip(g.dilation, target.layout[2:5])])
 
     @property
     def splits(self) -> bool:

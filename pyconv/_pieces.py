@@ -159,7 +159,7 @@ def is_swapped(map: str, g: Geometry) -> bool:
     """
     return map == "grad_input" and all(d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and (
         prod(-(-k // s) for k, s in zip(g.kernel_size, g.stride)) >= 8 * prod(g.output_size)) and (
-        not _is_dense_layer(g) and not _is_disjoint(g))
+        not _is_dense_layer(g) and not is_disjoint(g))
 
 
 def _swapped_axes(g: Geometry, a: int) -> list[Axis]:
@@ -212,7 +212,7 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
     """
     if _is_dense_layer(g):
         return [_dense_layer(map, g)]
-    if map == "grad_input" and _is_disjoint(g):
+    if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)
     found, fill, swapped = [], False, is_swapped(map, g)
     for axes in product(*(_options(map, g, a) for a in range(3))):
@@ -268,7 +268,7 @@ def _dense_layer(map: str, g: Geometry) -> Piece:
     return Piece(axes, 1, channels * taps, rows, y, x, weight, 1, False, ((1, 0), (1, 0), (taps, 1)), True)
 
 
-def _is_disjoint(g: Geometry) -> bool:
+def is_disjoint(g: Geometry) -> bool:
     """Whether no two taps of any positions meet in a cell, and none falls outside the input."""
     return g.kernel_size != (1, 1, 1) and not touches_padding("forward", g) and all(
         y == 1 or s > d * (k - 1) for y, s, d, k in zip(g.output_size, g.stride, g.dilation, g.kernel_size))
@@ -278,15 +278,23 @@ def _disjoint(g: Geometry) -> list[Piece]:
     """grad_input as one matrix product whose rows are the taps of a channel, stored cell by cell."""
     whole = _operands("grad_input", g)
     kernel = prod(g.kernel_size)
-    axes = tuple(Axis(n, n, 1, 0, 0, 1, -p, s) for n, p, s in zip(g.output_size, g.padding, g.stride))
-    piece = _place(axes, whole, 1, False)
+    piece = _place(disjoint_axes(g), whole, 1, False)
     piece = piece._replace(
         rows=whole.rows * kernel,
         weight=Strides(0, 1, whole.rows * kernel, (0, 0, 0), whole.weight.group),
         row_taps=tuple((k, d * s) for k, d, s in zip(g.kernel_size, g.dilation, whole.target.axes)))
-    covered = g.stride == g.kernel_size and all(
-        n == s * y for n, s, y in zip(g.input_size, g.stride, g.output_size)) and not any(g.padding)
-    return [piece] if covered else [_fill("grad_input", g), piece]
+    return [piece] if is_covered(g) else [_fill("grad_input", g), piece]
+
+
+def disjoint_axes(g: Geometry) -> Axes:
+    """The positions of grad_output, each at the first cell of its own that it writes."""
+    return tuple(Axis(n, n, 1, 0, 0, 1, -p, s) for n, p, s in zip(g.output_size, g.padding, g.stride))
+
+
+def is_covered(g: Geometry) -> bool:
+    """Whether the cells of disjoint taps are all there are."""
+    return g.stride == g.kernel_size and not any(g.padding) and all(
+        n == s * y for n, s, y in zip(g.input_size, g.stride, g.output_size))
 
 
 def _taps(map: str, g: Geometry) -> Iterator[Axes]:
@@ -307,7 +315,7 @@ def exact_pieces(map: str, g: Geometry) -> list[Piece]:
 
 def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
-    if map == "grad_input" and (_is_dense_layer(g) or _is_disjoint(g)):
+    if map == "grad_input" and (_is_dense_layer(g) or is_disjoint(g)):
         return False
     return any(has_padding((axis,)) for a in range(3) for axis in _options(map, g, a))
 

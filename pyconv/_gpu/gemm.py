@@ -23,9 +23,13 @@ def gather(
     source_n, source_z, source_y, source_x, source_group,
     chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
     rows, weight_row, weight_group, weight_z, weight_y, weight_x,
-    target_n, target_row, target_z, target_y, target_x, target_group, target_part, bias_row,
+    target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row,
+    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x,
 ):
-    """A position q reads cell step * q + offset + tap_* * tap along each axis, or zero where there is none."""
+    """A position q reads cell step * q + offset + tap_* * tap along each axis, or zero where there is none.
+
+    A row is a channel of the target or, where r* > 1, one of its rz * ry * rx cells beside the position's own.
+    """
     t: i32 = thread()
     lane: i32 = t & 31
     warp: i32 = t >> 5
@@ -127,10 +131,17 @@ def store_gathered(acc):
     sound = load_i32(flag, flag != 0) == 0
     column: i32 = first_n + lane_column
     shift = registers()
+    of_row = registers()
+    channels: i32 = divide(divide(divide(i32(rows), rx_magic, rx_shift), ry_magic, ry_shift), rz_magic, rz_shift)
     for j in unrolled(NI):
         for v in unrolled(ACROSS):
             at: i32 = column + COLUMNS[j] + v
-            shift[j, v] = load(bias + (group * rows + at) * bias_row, (bias != 0) & (at < i32(rows)))
+            zy: i32 = divide(at, rx_magic, rx_shift)
+            rest: i32 = divide(zy, ry_magic, ry_shift)
+            channel: i32 = divide(rest, rz_magic, rz_shift)
+            of_row[j, v] = i64(channel * target_channel + (rest - channel * rz) * row_z + (zy - rest * ry) * row_y
+                               + (at - zy * rx) * row_x)
+            shift[j, v] = load(bias + (group * channels + channel) * bias_row, (bias != 0) & (at < i32(rows)))
     for i in unrolled(MI):
         for h in unrolled(DOWN):
             m: i32 = first_m + lane_row + ROWS[i] + h * 8
@@ -142,7 +153,7 @@ def store_gathered(acc):
                 for v in unrolled(ACROSS):
                     at: i32 = column + COLUMNS[j] + v
                     value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
-                    keep(i64(place + at * target_row), valid & (at < i32(rows)), value + shift[j, v])
+                    keep(i64(place + of_row[j, v]), valid & (at < i32(rows)), value + shift[j, v])
 
 
 def correlate(

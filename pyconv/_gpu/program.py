@@ -331,8 +331,12 @@ def first_tap(inner: Sequence[int], axes: Axes) -> int:
 def gather(
     program: Program, source: Packed, weight: Weight, packed_weight: Ref, target: Target, axes: Axes, samples: int,
     element: Element, way: str, tile: Tile, parts: int, partial: Ref | None, flag: Ref | int,
+    cells: tuple[int, int, int] = (1, 1, 1), steps: Sequence[int] = (0, 0, 0),
 ) -> None:
-    """A piece of forward or grad_input as a product of tiles, and the sum of its parts."""
+    """A piece of forward or grad_input as a product of tiles, and the sum of its parts.
+
+    Of each channel there are as many rows as `cells`, which lie `steps` bytes apart in the target.
+    """
     positions, taps = tuple(axis.positions for axis in axes), prod(axis.taps for axis in axes)
     total, rows = samples * prod(positions), weight.rows * weight.groups
     chunks = taps * source.chunks
@@ -356,8 +360,9 @@ def gather(
         **divided(inner=source.chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
         weight_group=weight.rows * of_row,
         **dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(inner, axes))), target_n=layout.outer,
-        target_row=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
-        target_group=weight.rows * layout.channel, target_part=part_bytes, bias_row=target.bias_stride)
+        target_channel=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
+        target_group=weight.rows // prod(cells) * layout.channel, target_part=part_bytes, bias_row=target.bias_stride,
+        **divided(rz=cells[0], ry=cells[1], rx=cells[2]), **dict(zip(("row_z", "row_y", "row_x"), steps)))
     if partial is not None:
         to = target.of(axes)
         finish(program, target._replace(place=to[0]), (samples, rows, *positions), to[1][:5], partial, layout[:5],
