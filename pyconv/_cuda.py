@@ -17,7 +17,7 @@ from pyconv._geometry import Geometry
 from pyconv._gpu import launch, plain, program, tiles
 from pyconv._gpu.arrays import DeviceArray, DeviceType
 from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Operand, Program, Ref, Target, Weight, divided
-from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases
+from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
 CACHED = 1024
 _NOWHERE = Layout(0, 0, 0, 0, 0)
@@ -137,6 +137,7 @@ class Plan:
         tiled = self.way is not None and g.groups < 2**16 and not tiles.is_direct(
             self.way, self.element, rows * prod(g.kernel_size) if apart else rows, source.channels)
         apart = apart and tiled
+        by_phase = not tiled and len(pieces) <= tiles.MOST_PHASES
         pad = not apart and any(has_padding(axes) for axes in pieces)
         most = MOST // max([prod(source.size)] + [rows * g.groups * prod(a.positions for a in axes) for axes in pieces])
         if not most:
@@ -160,14 +161,17 @@ class Plan:
                 self._apart(made, packed, weight, packed_weight, to_here, count, flag)
             for axes in pieces:
                 if not all(axis.taps for axis in axes):
-                    if not apart:
+                    if by_phase or tiled and not apart:
                         self._fill(made, to_here, axes, count)
                     continue
                 if tiled and not apart:
                     assert packed_weight is not None
                     self._tiled(made, packed, weight, packed_weight, to_here, axes, count, flag, partial_at)
-                if not tiled or flag:
-                    program.direct(made, from_here, weight, to_here, axes, count, self.element, flag)
+                elif by_phase:
+                    program.direct(made, from_here, weight, to_here, axes, count, self.element)
+            if flag or not (tiled or by_phase):
+                axes, stride = (undivided(g), g.stride) if self.map == "grad_input" else (pieces[0], None)
+                program.direct(made, from_here, weight, to_here, axes, count, self.element, flag, stride)
 
     def _fill(self, made: Program, target: Target, axes: Axes, samples: int) -> None:
         """The bias or zeros in the cells of a piece."""

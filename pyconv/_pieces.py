@@ -237,6 +237,13 @@ def phases(map: str, g: Geometry) -> list[Axes]:
     return list(product(*(of_axis(g, a) for a in range(3))))
 
 
+def undivided(g: Geometry) -> Axes:
+    """All cells of grad_input: under tap t, cell q reads place q + padding - dilation * t; grad_output is there at
+    multiples of the stride."""
+    return tuple(Axis(*sizes, 1, p, -d, k) for *sizes, p, d, k in zip(
+        g.input_size, g.output_size, g.padding, g.dilation, g.kernel_size))
+
+
 def has_padding(axes: Axes) -> bool:
     """Whether some position of some tap lacks its cell."""
     return any(axis.clipped(tap).positions < axis.positions for axis in axes for tap in {0, axis.taps - 1} if axis.taps)

@@ -134,10 +134,13 @@ def direct(
     source_n, source_channel, source_z, source_y, source_x,
     weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
     target_n, target_row, target_z, target_y, target_x, bias_row,
+    stride_z, stride_z_magic, stride_z_shift, stride_y, stride_y_magic, stride_y_shift,
+    stride_x, stride_x_magic, stride_x_shift,
 ):
     """A thread sums one result over the channels of its group and the taps that have a cell.
 
-    Where a flag is given, only if it is set: then what the tiles did not store is made here.
+    Where a flag is given, only if it is set: then what the tiles did not store is made here. If DIVIDED, cells lie at
+    multiples of a stride among those that a tap could read: all phases of grad_input at once.
     """
     i: i32 = block_x() * THREADS + thread()
     needed: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
@@ -147,26 +150,31 @@ def direct(
         n, row, qz, qy, qx = five(i)
     inside = (i < i32(count)) & (needed != 0)
     group: i32 = divide(row, rows_magic, rows_shift)
-    z0: i32 = qz * step_z + offset_z
-    y0: i32 = qy * step_y + offset_y
-    x0: i32 = qx * step_x + offset_x
-    from_source: i64 = (source + n * source_n + i64(group) * channels * source_channel + z0 * source_z
-                        + y0 * source_y + x0 * source_x)
+    from_source: i64 = source + n * source_n + group * channels * source_channel
     from_weight: i64 = weight + group * weight_group + (row - group * rows) * weight_row
     total = real(0)
     for c in range(i32(channels) * needed):
         for z in range(i32(kz)):
-            z_inside = inside & (u32(z0 + z * tap_z) < u32(size_z))
+            cz, z_met = met(i32(qz * step_z + offset_z + z * tap_z), stride_z, stride_z_magic, stride_z_shift)
+            z_inside = inside & z_met & (u32(cz) < u32(size_z))
             for y in range(i32(ky)):
-                y_inside = z_inside & (u32(y0 + y * tap_y) < u32(size_y))
-                from_cell: i64 = from_source + c * source_channel + z * tap_z * source_z + y * tap_y * source_y
+                cy, y_met = met(i32(qy * step_y + offset_y + y * tap_y), stride_y, stride_y_magic, stride_y_shift)
+                y_inside = z_inside & y_met & (u32(cy) < u32(size_y))
+                from_row: i64 = from_source + c * source_channel + cz * source_z + cy * source_y
                 from_tap: i64 = from_weight + c * weight_channel + z * weight_z + y * weight_y
                 for x in range(i32(kx)):
-                    there = y_inside & (u32(x0 + x * tap_x) < u32(size_x))
-                    cell = load(i64(from_cell + x * tap_x * source_x), there)
+                    cx, x_met = met(i32(qx * step_x + offset_x + x * tap_x), stride_x, stride_x_magic, stride_x_shift)
+                    there = y_inside & x_met & (u32(cx) < u32(size_x))
+                    cell = load(i64(from_row + cx * source_x), there)
                     total = select(there, fma(cell, load(i64(from_tap + x * weight_x), there), total), total)
     total = total + load(i64(bias + row * bias_row), inside & (bias != 0))
     keep(i64(target + n * target_n + row * target_row + qz * target_z + qy * target_y + qx * target_x), inside, total)
+
+
+def met(place, stride, magic, shift):
+    """(the cell at a place, whether there is one): places are multiples of the stride if DIVIDED, else cells."""
+    cell: i32 = divide(select(place > 0, place, i32(0)), magic, shift) if DIVIDED else place
+    return cell, cell * stride == place if DIVIDED else True
 
 
 def direct_weight(

@@ -302,9 +302,12 @@ def finish(
 
 def direct(
     program: Program, source: Operand, weight: Weight, target: Target, axes: Axes, samples: int, element: Element,
-    flag: Ref | int = 0,
+    flag: Ref | int = 0, stride: tuple[int, int, int] | None = None,
 ) -> None:
-    """A piece of forward or grad_input by its definition; where a flag is given, if it is set."""
+    """A piece of forward or grad_input by its definition; where a flag is given, if it is set.
+
+    With a stride, `axes` are those of all of grad_input, whose places are its multiples of grad_output's cells.
+    """
     rows = weight.rows * weight.groups
     positions = tuple(axis.positions for axis in axes)
     sizes = (samples, *positions, rows) if target.last else (samples, rows, *positions)
@@ -312,12 +315,14 @@ def direct(
     taps = {f"k{name}": axis.taps for name, axis in zip("zyx", axes)}
     inner = dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(weight.layout[2:5], axes)))
     program.add(
-        tiles.simple("direct", element, target.accumulate, last=target.last), blocks_for(prod(sizes)),
+        tiles.simple("direct", element, target.accumulate, last=target.last, divided=stride is not None),
+        blocks_for(prod(sizes)),
         source=source.place, weight=weight.place.at(first_tap(weight.layout[2:5], axes)), target=place,
         bias=target.bias, flag=flag, count=prod(sizes), channels=weight.channels, **divided(rows=weight.rows), **taps,
         **five(sizes), **axes_arguments(axes), **strides(source=source.layout), weight_group=weight.group,
         weight_row=weight.row, weight_channel=weight.channel, **inner, bias_row=target.bias_stride,
-        target_row=layout.channel, **{f"target_{n}": s for n, s in zip("nzyx", layout[:1] + layout[2:5])})
+        target_row=layout.channel, **{f"target_{n}": s for n, s in zip("nzyx", layout[:1] + layout[2:5])},
+        **divided(**{f"stride_{name}": step for name, step in zip("zyx", stride or (1, 1, 1))}))
 
 
 def tap_strides(inner: Sequence[int], axes: Axes) -> list[int]:

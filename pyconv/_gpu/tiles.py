@@ -75,6 +75,7 @@ WAYS = {
     "fma": Way((fragments.lanes_of_scalars, fragments.multiply_scalars),
                (fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
+MOST_PHASES = 16  # of a direct grad_input: more launches cost more than the products with no cell that they save
 DIRECT_RATE = 4.0  # Tflop/s of the kernels without tiles: some ten instructions for each product
 
 
@@ -146,12 +147,13 @@ def product(kernel: str, way: str, element: Element, tile: Tile, partial: bool, 
 
 @lru_cache(maxsize=512)
 def simple(
-    kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False
+    kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
+    divided: bool = False,
 ) -> Source:
     """A kernel of `plain`."""
     constants = _functions(plain) | {
         "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "ACCUMULATE": accumulate,
-        "CHANNELS_LAST": last,
+        "CHANNELS_LAST": last, "DIVIDED": divided,
     }
     return Source(getattr(plain, kernel), constants, element.primitives(partial))
 
