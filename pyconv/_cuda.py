@@ -139,7 +139,8 @@ class Plan:
         apart = apart and tiled
         by_phase = not tiled and len(pieces) <= tiles.MOST_PHASES
         pad = not apart and any(has_padding(axes) for axes in pieces)
-        most = MOST // max([prod(source.size)] + [rows * g.groups * prod(a.positions for a in axes) for axes in pieces])
+        size = g.output_size if self.map == "forward" else g.input_size
+        most = MOST // max(prod(source.size), rows * g.groups * prod(size))
         if not most:
             raise ValueError(f"input must have fewer than 2**31 cells and results in one sample; got {g}")
         flag: Ref | int = made.reserve(4) if tiled and work and (pad or self.splits) else 0
