@@ -417,14 +417,14 @@ def choose(
 def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[tuple[Piece, Blocking]]:
     """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
     chosen = []
-    for phases in _phases(pieces, groups):
+    for phases in _phases(pieces):
         most_taps = max(prod(axis.taps for axis in piece.axes) for piece in phases)
-        chosen += _shared([choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases], tile)
+        chosen += _shared([choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases], groups, tile)
     for i in range(len(chosen) - 1):
         (first, blocking), (second, other) = chosen[i:i + 2]
         if not in_between(first, second):
             continue
-        if GATHER_DIRECT in (blocking.way, other.way):  # both, where that is possible
+        if GATHER_DIRECT in (blocking.way, other.way) and blocking.members == 1:  # both, where that is possible
             blocking, other = (_direct(piece, groups, tile, DIRECT_WEIGHTS, True) or block
                                for piece, block in ((first, blocking), (second, other)))
             chosen[i:i + 2] = (first, blocking), (second, other)
@@ -436,23 +436,28 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     return chosen
 
 
-def _phases(pieces: list[Piece], groups: int) -> Iterator[list[Piece]]:
+def _phases(pieces: list[Piece]) -> Iterator[list[Piece]]:
     """The pieces, one by one but for phases of a stride with few rows: these may unroll their cells once for all."""
     for _, wave in groupby(pieces, key=lambda piece: piece.wave):
         phases = list(wave)
-        few = groups == 1 and len(phases) * phases[0].rows <= ROW_BLOCKS[0]
+        few = len(phases) * phases[0].rows <= ROW_BLOCKS[0]
         yield from [phases] if few and read_alike(phases) else ([piece] for piece in phases)
 
 
-def _shared(chosen: list[tuple[Piece, Blocking]], tile: Tile) -> list[tuple[Piece, Blocking]]:
-    """The choice for such phases, with the same blocks where all of them unroll cells."""
-    if len(chosen) == 1 or any(blocking.way != GATHER for _, blocking in chosen):
+def _shared(chosen: list[tuple[Piece, Blocking]], groups: int, tile: Tile) -> list[tuple[Piece, Blocking]]:
+    """The choice for such phases, with the same blocks if the one of most taps is direct, or if all unroll cells."""
+    phases, blocking = [piece for piece, _ in chosen], None
+    whole = together(phases)
+    _, most = max(chosen, key=lambda choice: prod(axis.taps for axis in choice[0].axes))
+    if len(chosen) > 1 and most.way == GATHER_DIRECT:
+        blocking = _direct(whole._replace(rows=len(phases) * whole.rows), groups, tile, DIRECT_WEIGHTS, True)
+    elif len(chosen) > 1 and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen):
+        blocking = _unrolled(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)
+    if not blocking:
         return chosen
-    phases = [piece for piece, _ in chosen]
-    _, blocking = _unrolled(together(phases), 1, chosen[0][1].channels, tile)
-    blocking = blocking._replace(way=GATHER, rows=phases[0].rows, groups=1, members=0)
-    first = blocking._replace(members=len(phases), shares=True)
-    return [(piece, blocking if i else first) for i, piece in enumerate(phases)]
+    blocking = blocking._replace(rows=whole.rows, members=0)
+    leading = blocking._replace(members=len(phases), shares=True)
+    return [(piece, blocking if i else leading) for i, piece in enumerate(phases)]
 
 
 def name_of(piece: Piece, blocking: Blocking) -> str:

@@ -191,35 +191,44 @@ cdef class Call:
         """As gather_block for all members of a step, whose cells are unrolled once."""
         cdef index_t item = self.plan.kernels.itemsize, parts = step.row_blocks * step.group_blocks, depth
         cdef index_t *picked = desk.offset + step.offsets * item // <index_t>sizeof(index_t)
+        cdef layout_t cells
         cdef char *panel
         cdef int i
         for depth in range(step.depth_blocks):
             _part(step, depth * parts + share, &desk.work.part)
             desk.work.piece = &step.whole
             self.unroll(step, block, desk)
+            cells = desk.work.layout
             for i in range(step.members):
-                desk.work.piece = &step[i].piece
+                if not self.see(step, i, block, desk):
+                    continue
+                if step.direct:  # results lie as the block, cells as those of all
+                    step.way.layout(&desk.work)
+                    desk.work.layout.axis[0], desk.work.layout.axis[1] = cells.axis[0], cells.axis[1]
+                    desk.work.layout.batch = cells.batch
                 _pick(step, &step[i], desk.work.part.channels, desk.offset, picked)
                 panel = desk.panel
                 if self.has_shared and step[i].packs > 0:
                     panel = self.panel_at(&step[i], depth * parts + share)
                 else:
                     step.way.pack(&desk.work, self.weight_at(&desk.work), panel)
-                step.way.multiply(&desk.work, panel, picked, desk.scratch, desk.results + i * step.result * item,
-                                  depth > 0)
+                step.way.multiply(&desk.work, panel, picked, desk.scratch, desk.result, depth > 0)
+            desk.work.layout = cells
 
     cdef void store_members(self, step_t *step, const block_t *block, desk_t *desk, char *bias) noexcept nogil:
         """target (+)= the results of all members of a step."""
         cdef desk_t other
+        cdef bint own
         cdef int i
         for i in range(step.members):
             if i > 0 and step[i - 1].paired or not self.see(step, i, block, desk):
                 continue
-            if not step.shares:
+            own = step.direct or not step.shares
+            if own:
                 step.way.layout(&desk.work)
             if step[i].paired:
                 other = desk[0]
-                if self.see(step, i + 1, block, &other) and not step.shares:
+                if self.see(step, i + 1, block, &other) and own:
                     step.way.layout(&other.work)
                 self.store_both(&step[i], desk, &other, bias)
             else:

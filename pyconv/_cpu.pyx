@@ -22,7 +22,8 @@ from libc.stdlib cimport calloc, free
 cimport numpy as cnp
 from pyconv import _blocking, _pieces
 from pyconv._kernels cimport (
-    axis_t, block_t, index_t, kernels_t, part_t, piece_t, pyconv_kernels, pyconv_openmp, pyconv_seconds, way_t, work_t)
+    axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels, pyconv_openmp, pyconv_seconds,
+    way_t, work_t)
 from pyconv._memory import empty
 
 cnp.import_array()

@@ -26,7 +26,8 @@ cdef extern from "_tiles/kernels.h" nogil:
     ctypedef struct part_t:
         index_t group, groups, row, rows, channel, channels
     ctypedef struct layout_t:
-        index_t positions, pitch, cell
+        index_t axis[2]
+        index_t positions, batch, pitch, cell
         index_t scratch, panel, result, sums
     ctypedef struct work_t:
         const piece_t *piece

@@ -340,7 +340,8 @@ def in_between(first: Piece, second: Piece) -> bool:
 
 def read_alike(pieces: list[Piece]) -> bool:
     """Whether the pieces are phases of a stride that differ in their positions and taps alone."""
-    return len({(x.wave, x.rows, x.channels, x.row_taps, x.tile) for x in pieces}) == 1 and not any(
+    same = {(x.wave, x.rows, x.channels, x.source, x.target.axes, tuple(axis.size for axis in x.axes)) for x in pieces}
+    return len(same) == 1 and not any(
         x.accumulate or x.turned or x.source_last or x.target_last or x.row_taps != ((1, 0),) * 3
         or any(axis.step != 1 for axis in x.axes) for x in pieces)
 

@@ -163,23 +163,36 @@ def test_what_phases_have_together_is_all_that_each_reads(name):
             assert {axis.offset + axis.tap_step * tap for tap in range(axis.taps)} <= set(cells)
 
 
-FIRST_LAYER = ((3, 28, 28), (90, 3, 5, 5))
+FIRST_LAYER = ((3, 28, 28), (90, 3, 5, 5), 1)
+DEPTHWISE = ((64, 28, 28), (64, 1, 3, 3), 64)
 
 
-def chosen(batch, algorithm="auto"):
-    g = convolved(2, (batch, *FIRST_LAYER[0]), FIRST_LAYER[1], None, None, 2, 2, 1, 1)[0]
+def phases_of(layer, batch):
+    shape, weight, groups = layer
+    return _pieces.pieces("grad_input", convolved(2, (batch, *shape), weight, None, None, 2, 1, 1, groups)[0])
+
+
+def chosen(layer, batch, algorithm="auto"):
     tile = _blocking.Tile(4, 16, 8, 3)
     return [blocking for _, blocking in _blocking.choose_all(
-        "grad_input", _pieces.pieces("grad_input", g), 1, tile, algorithm)]
+        "grad_input", phases_of(layer, batch), layer[2], tile, algorithm)]
 
 
-def test_phases_with_few_rows_unroll_their_cells_once():
-    first, *others = chosen(4)
-    assert (first.members, first.shares) == (4, True) and all(other.members == 0 for other in others)
+def test_phases_of_which_one_lies_flat_have_no_cells_together():
+    first, second, *_ = phases_of(FIRST_LAYER, 1)
+    *others, x = second.axes
+    assert _pieces.read_alike([first, second])
+    assert not _pieces.read_alike([first, second._replace(axes=(*others, x._replace(size=2 * x.size)))])
+
+
+@pytest.mark.parametrize("layer, way", [(FIRST_LAYER, _blocking.GATHER), (DEPTHWISE, _blocking.GATHER_DIRECT)])
+def test_phases_with_few_rows_unroll_their_cells_once(layer, way):
+    first, *others = chosen(layer, 4)
+    assert (first.way, first.members, first.shares) == (way, 4, True) and all(other.members == 0 for other in others)
     assert {(x.samples, x.extent, x.shared, x.channels) for x in others} == {
         (first.samples, first.extent, first.shared, first.channels)}
 
 
 def test_phases_sum_the_same_channels_at_a_time_in_any_batch_and_way():
-    depths = {tuple(x.channels for x in chosen(batch, way)) for batch in (1, 2, 7, 64) for way in ("auto", "gemm")}
+    depths = {tuple(x.channels for x in chosen(FIRST_LAYER, batch, way)) for batch in (1, 2, 7, 64) for way in ("auto", "gemm")}
     assert len(depths) == 1 and len(set(*depths)) == 1

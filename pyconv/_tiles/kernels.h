@@ -24,8 +24,8 @@ typedef struct {
    turned: the channels of a cell lie side by side, in source and target; then positions have the x axis alone.
    tile: with Winograd's algorithm, outputs of a tile along each axis, 1 where that is not transformed; blocks then
    count tiles. Such an axis has 3 taps, step 1 and a tap_step of d >= 1: d lattices of positions that each read a
-   lattice of their own. Tiles lie in one lattice; along y they are counted lattice after lattice, along x first those of
-   all lattices that lie side by side, d of them, which no block separates. */
+   lattice of their own. Tiles lie in one lattice; along y they are counted lattice after lattice, along x first the d
+   tiles, one of each lattice, that lie side by side, which no block separates. */
 typedef struct {
     axis_t axis[3];
     index_t count[3];

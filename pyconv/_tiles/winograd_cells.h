@@ -117,8 +117,8 @@ static inline __attribute__((always_inline)) void NAME(part_rows)(
     }
 }
 
-/* A row of cells to M arrays `apart` from each other, d by d: cells that a tile shares with the next of its lattice then
-   are d elements further on. */
+/* A row of cells to M arrays `apart` from each other, d by d: cells that a tile shares with the next of its lattice are
+   then d elements further on. */
 static inline __attribute__((always_inline)) void NAME(deal_row)(
     const int M, index_t d, const MASK *exist, index_t columns, const REAL *source, index_t at, const REAL *begin,
     const REAL *limit, REAL *dealt, index_t apart)

@@ -1,7 +1,7 @@
 /* Winograd's transforms along one axis, F(2, 3) and F(4, 3): M outputs of 3 taps each by way of M + 2 cells and as many
    products. Whole vectors: LANES tiles, elements or columns at a time. See body.h for the macros. */
 
-#define WORK ((index_t)(16384 / sizeof(REAL))) /* elements of arrays in half of the first-level cache: the rest streams */
+#define WORK ((index_t)(16384 / sizeof(REAL))) /* elements of arrays in half of the first-level cache */
 #define RUN_TILES (WORK / 64)                  /* tiles whose outputs are stored together at most */
 
 /* What becomes of a line of vectors, with d the cells, g the taps, m the products and y the outputs of a tile:
