@@ -310,14 +310,17 @@ static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias,
         }
         return;
     }
+    const int whole = groups == LANES && step == 1 && !accumulate;
     for (index_t q = 0; q < n; q += LANES) {
+        if (whole && n >= LANES && n - q < LANES)
+            q = n - LANES; /* some cells twice, in whole vectors */
         const index_t here = n - q < LANES ? n - q : LANES;
         VECTOR square[16];
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
             square[i] = LOAD(from + (q + i) * LANES) + bias;
         NAME(turn_square)(square);
-        if (here == LANES && groups == LANES && step == 1 && !accumulate)
+        if (whole && here == LANES)
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++)
                 STORE(to + i * plane + q, square[i]);
