@@ -447,11 +447,13 @@ def _phases(pieces: list[Piece]) -> Iterator[list[Piece]]:
 def _shared(chosen: list[tuple[Piece, Blocking]], groups: int, tile: Tile) -> list[tuple[Piece, Blocking]]:
     """The choice for such phases, with the same blocks if the one of most taps is direct, or if all unroll cells."""
     phases, blocking = [piece for piece, _ in chosen], None
+    if len(chosen) == 1 or any(other.way == GATHER_WINOGRAD for _, other in chosen):
+        return chosen
     whole = together(phases)
     _, most = max(chosen, key=lambda choice: prod(axis.taps for axis in choice[0].axes))
-    if len(chosen) > 1 and most.way == GATHER_DIRECT:
+    if most.way == GATHER_DIRECT:
         blocking = _direct(whole._replace(rows=len(phases) * whole.rows), groups, tile, DIRECT_WEIGHTS, True)
-    elif len(chosen) > 1 and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen):
+    elif all((other.way, other.groups) == (GATHER, 1) for _, other in chosen):
         blocking = _unrolled(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)
     if not blocking:
         return chosen

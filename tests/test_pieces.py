@@ -196,3 +196,12 @@ def test_phases_with_few_rows_unroll_their_cells_once(layer, way):
 def test_phases_sum_the_same_channels_at_a_time_in_any_batch_and_way():
     depths = {tuple(x.channels for x in chosen(FIRST_LAYER, batch, way)) for batch in (1, 2, 7, 64) for way in ("auto", "gemm")}
     assert len(depths) == 1 and len(set(*depths)) == 1
+
+
+def test_phases_in_tiles_share_nothing_with_those_that_are_not(monkeypatch):
+    monkeypatch.setattr(_blocking, "_tiling_pays", lambda name, piece: True)
+    g = convolved(2, (2, 2, 3, 411), (2, 1, 3, 5), None, None, 2, (1, 2), 1, 2)[0]
+    for tile in (_blocking.Tile(8, 2, 4, 2), _blocking.Tile(4, 16, 8, 3)):
+        found = _blocking.choose_all("grad_input", _pieces.pieces("grad_input", g), 2, tile, "auto")
+        assert {blocking.way for _, blocking in found} > {_blocking.GATHER_WINOGRAD}
+        assert all((blocking.way == _blocking.GATHER_WINOGRAD) == (max(piece.tile) > 1) for piece, blocking in found)
