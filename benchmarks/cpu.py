@@ -30,32 +30,26 @@ picture.py, which can also draw it again).
 
 import argparse
 import contextlib
-import datetime
+import functools
 import io
-import json
 import math
 import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import packages  # noqa: F401  before what may import NVIDIA's packages
 import numpy
 import torch
 
+import harness
 import pyconv
+from harness import MAPS, RESULTS, duration, quartiles
 from layers import NETWORKS, Layer, Network
 from picture import draw
 
-try:
-    from tqdm import tqdm
-except ImportError:
-    tqdm = None
-
-MAPS = ("forward", "grad_input", "grad_weight")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # F(4×4) Winograd, which only runs when asked for, is allowed what it is documented to lose.
 ERROR_LIMIT = {"float32": 1e-6, "float64": 1e-13}
@@ -63,7 +57,6 @@ ERROR_LIMIT_ON_REQUEST = {"float32": 5e-6, "float64": 1e-12}
 BLOCK_SECONDS = 2e-3
 PAUSE_SECONDS = 5e-3
 LEAST_SAMPLES = 5
-RESULTS = Path(__file__).parent / "results"
 
 
 def parse_arguments():
@@ -89,65 +82,6 @@ def parse_arguments():
         if len(arguments.networks) == len(NETWORKS):
             arguments.output = RESULTS / "cpu-all.json"
     return arguments
-
-
-# The calls
-
-
-def torch_call(layer: Layer, map_name: str, input, weight, grad_output):
-    """A function of no arguments that computes the map with torch."""
-    rank = layer.rank
-    if map_name == "forward":
-        options = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation, "groups": layer.groups}
-        if layer.transposed:
-            options["output_padding"] = layer.output_padding
-        function = getattr(torch.nn.functional, f"conv_transpose{rank}d" if layer.transposed else f"conv{rank}d")
-        return lambda: function(input, weight, None, **options)
-    stride, padding, dilation = ([value] * rank for value in (layer.stride, layer.padding, layer.dilation))
-    mask = [map_name == "grad_input", map_name == "grad_weight", False]
-    backward, output_padding = torch.ops.aten.convolution_backward, [layer.output_padding] * rank
-    wanted = mask.index(True)
-    return lambda: backward(grad_output, input, weight, None, stride, padding, dilation, layer.transposed,
-                            output_padding, layer.groups, mask)[wanted]
-
-
-def pyconv_call(layer: Layer, map_name: str, input, weight, grad_output, algorithm: str):
-    """A function of no arguments that computes the map with pyconv, on arrays that share the tensors' memory."""
-    x, w, y = input.numpy(), weight.numpy(), grad_output.numpy()
-    conv, conv_input, conv_weight = (getattr(pyconv, f"conv{layer.rank}d{kind}") for kind in ("", "_input", "_weight"))
-    conv_transpose = getattr(pyconv, f"conv_transpose{layer.rank}d")
-    options = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation, "groups": layer.groups}
-    if algorithm != "auto":
-        options["algorithm"] = algorithm
-    if layer.transposed:
-        return {
-            "forward": lambda: conv_transpose(x, w, None, output_padding=layer.output_padding, **options),
-            "grad_input": lambda: conv(y, w, None, **options),
-            "grad_weight": lambda: conv_weight(y, w.shape, x, **options),
-        }[map_name]
-    return {
-        "forward": lambda: conv(x, w, None, **options),
-        "grad_input": lambda: conv_input(x.shape, w, y, **options),
-        "grad_weight": lambda: conv_weight(x, w.shape, y, **options),
-    }[map_name]
-
-
-def operands(layer: Layer, batch: int, dtype: torch.dtype):
-    """Normal random input, weight and grad_output of one layer, always the same ones."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = (
-        (batch, layer.in_channels, *layer.size), layer.weight_shape, (batch, layer.out_channels, *layer.output_size)
-    )
-    return tuple(torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes)
-
-
-def relative_error(result, reference: torch.Tensor) -> float:
-    """Frobenius norm of the difference from a float64 reference over the reference's; inf for a wrong shape."""
-    result = torch.as_tensor(result)
-    if result.shape != reference.shape:
-        return math.inf
-    # torch's norm: NumPy's would start OpenBLAS' threads, which spin beside the ones that are timed.
-    return float(torch.linalg.vector_norm(result.double() - reference) / torch.linalg.vector_norm(reference))
 
 
 # The clock
@@ -179,12 +113,6 @@ def timed_block(call, repeats: int) -> float:
     for _ in range(repeats):
         call()
     return (time.perf_counter() - start) / repeats
-
-
-def quartiles(times):
-    """First and third quartile."""
-    first, _, third = statistics.quantiles(times, n=4)
-    return [first, third]
 
 
 def matrix_product_rate(threads: int, seconds: float = 1.5) -> dict[str, float]:
@@ -224,40 +152,29 @@ def measured_limits(threads: int) -> dict[str, float]:
         return {**pool.apply(matrix_product_rate, (threads,)), "bandwidth": pool.apply(copy_rate, (threads,))}
 
 
-def bound_of(layer: Layer, batch: int, dtype: str, limits: dict[str, float]) -> tuple[float, str]:
-    """Seconds that the machine needs at least, and for what."""
-    itemsize = DTYPES[dtype].itemsize
-    return max((layer.flop(batch) / limits[dtype], "products"),
-               (layer.elements(batch) * itemsize / limits["bandwidth"], "bytes"))
-
-
 # The rows
 
 
-def channels_last(layer: Layer, arrays):
-    """The operands in channels-last order, or None where torch has no such order or it is the same."""
-    orders = {2: torch.channels_last, 3: torch.channels_last_3d}
-    if layer.rank not in orders:
-        return None
-    return [array.contiguous(memory_format=orders[layer.rank]) for array in arrays]
-
-
-def time_row(network: Network, layer: Layer, map_name: str, dtype: str, arguments, limits: dict[str, float]) -> dict:
+def time_row(
+    arguments, limits: dict[str, float], network: Network, layer: Layer, map_name: str, dtype: str
+) -> dict:
     """Check one layer's map against float64, time it, and return the row as data."""
-    arrays = operands(layer, network.batch, DTYPES[dtype])
-    calls = [torch_call(layer, map_name, *arrays), pyconv_call(layer, map_name, *arrays, arguments.algorithm)]
-    reference = torch_call(layer, map_name, *(array.double() for array in arrays))()
-    errors = [relative_error(call(), reference) for call in calls]
+    arrays = harness.operands(layer, network.batch, DTYPES[dtype])
+    options = {} if arguments.algorithm == "auto" else {"algorithm": arguments.algorithm}
+    calls = [harness.torch_call(layer, map_name, *arrays),
+             harness.pyconv_call(layer, map_name, *(array.numpy() for array in arrays), **options)]
+    reference = harness.torch_call(layer, map_name, *(array.double() for array in arrays))()
+    errors = [harness.relative_error(call(), reference) for call in calls]
     del reference
-    turned = channels_last(layer, arrays)
+    turned = harness.channels_last(layer, arrays)
     if turned:
-        calls.append(torch_call(layer, map_name, *turned))
+        calls.append(harness.torch_call(layer, map_name, *turned))
     limit = (ERROR_LIMIT if arguments.algorithm == "auto" else ERROR_LIMIT_ON_REQUEST)[dtype]
     medians, spreads, samples = interleaved_medians(calls, arguments.seconds)
-    bound, bound_by = bound_of(layer, network.batch, dtype, limits)
+    bound, bound_by = harness.bound_of(
+        layer, network.batch, DTYPES[dtype].itemsize, limits[dtype], limits["bandwidth"])
     return {
-        "network": network.name, "layer": str(layer), "count": network.layers[layer], "batch": network.batch,
-        "map": map_name, "dtype": dtype, "flop": layer.flop(network.batch), "elements": layer.elements(network.batch),
+        **harness.named(network, layer, map_name, dtype),
         "torch_seconds": medians[0], "pyconv_seconds": medians[1], "ratio": medians[0] / medians[1],
         "torch_channels_last_seconds": medians[2] if turned else None,
         "torch_quartiles": spreads[0], "pyconv_quartiles": spreads[1], "samples": samples,
@@ -273,93 +190,15 @@ HEADING = (f"{'layer':36} {'map':11} {'torch cl':>10} {'torch':>10} {'pyconv':>1
 
 def row_text(row: dict) -> str:
     """One line of the table."""
-    label = f"{row['layer']} ×{row['count']}" if row["count"] > 1 else row["layer"]
     mark = "" if row["right"] else " !"
-    turned = row["torch_channels_last_seconds"]
-    times = (duration(time) if time else "" for time in (turned, row["torch_seconds"], row["pyconv_seconds"]))
+    seconds = row["torch_channels_last_seconds"], row["torch_seconds"], row["pyconv_seconds"]
+    times = " ".join(f"{duration(time):>10}" for time in seconds)
     bound = f"{100 * row['share_of_bound']:.0f}% {row['bound_by'][:5]}"
-    return (f"{label:36} {row['map']:11} {' '.join(f'{time:>10}' for time in times)} {row['ratio']:6.2f} {bound:>11} "
+    return (f"{harness.label_of(row):36} {row['map']:11} {times} {row['ratio']:6.2f} {bound:>11} "
             f"{row['pyconv_error']:8.1e}{mark}")
 
 
-def duration(seconds: float) -> str:
-    """Seconds in a readable unit."""
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
-
-
-def run_rows(arguments, limits: dict[str, float]) -> list[dict]:
-    """Time every row, printing each as it comes."""
-    work = [
-        (NETWORKS[key], layer, map_name, dtype)
-        for key in arguments.networks
-        for dtype in arguments.dtype
-        for layer in NETWORKS[key].layers
-        for map_name in arguments.maps
-    ]
-    bar = tqdm(total=len(work), unit="row", dynamic_ncols=True, disable=None) if tqdm else None
-    say = tqdm.write if tqdm else print
-    rows, shown = [], None
-    with bar or contextlib.nullcontext():
-        for number, (network, layer, map_name, dtype) in enumerate(work, 1):
-            if shown != (network, dtype):
-                shown = (network, dtype)
-                say(f"\n{network.name}, {dtype}\n{HEADING}")
-            rows.append(time_row(network, layer, map_name, dtype, arguments, limits))
-            say(row_text(rows[-1]) if tqdm else f"{row_text(rows[-1])}  [{number}/{len(work)}]")
-            if bar:
-                bar.update()
-    return rows
-
-
-def summarise(rows: list[dict]) -> list[dict]:
-    """Means over each network, dtype and map: over distinct layers, over all layers, and of the summed time."""
-    groups: dict[tuple, list[dict]] = {}
-    for row in rows:
-        groups.setdefault((row["network"], row["dtype"], row["map"]), []).append(row)
-    if len({row["network"] for row in rows}) > 1:
-        distinct = {(row["layer"], row["batch"], row["dtype"], row["map"]): row for row in rows}
-        for (_, _, dtype, map_name), row in distinct.items():
-            groups.setdefault(("all", dtype, map_name), []).append(row)
-    return [
-        {
-            "network": network, "dtype": dtype, "map": map_name,
-            "geometric_mean": statistics.geometric_mean(row["ratio"] for row in group),
-            "geometric_mean_by_count": statistics.geometric_mean(
-                row["ratio"] for row in group for _ in range(row["count"])
-            ),
-            "ratio_of_total_time": sum(row["count"] * row["torch_seconds"] for row in group)
-            / sum(row["count"] * row["pyconv_seconds"] for row in group),
-            "least": min(row["ratio"] for row in group), "most": max(row["ratio"] for row in group),
-            "geometric_mean_of_bound": statistics.geometric_mean(row["share_of_bound"] for row in group),
-        }
-        for (network, dtype, map_name), group in groups.items()
-    ]
-
-
-def summary_text(summary: list[dict]) -> str:
-    """The means as a table."""
-    lines = [f"{'torch / pyconv':44} {'distinct layers':>15} {'all layers':>10} {'total time':>10} {'least':>6} "
-             f"{'bound':>6}"]
-    for entry in summary:
-        lines.append(f"{entry['network']:28} {entry['dtype']} {entry['map']:11}"
-                     f"{entry['geometric_mean']:12.2f} {entry['geometric_mean_by_count']:10.2f} "
-                     f"{entry['ratio_of_total_time']:10.2f} {entry['least']:6.2f} "
-                     f"{100 * entry['geometric_mean_of_bound']:5.0f}%")
-    return "\n".join(lines)
-
-
 # The record
-
-
-def processor_name() -> str:
-    """The processor's name as the system gives it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        return subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
-    return platform.processor()
 
 
 def describe(arguments, limits: dict[str, float]) -> dict:
@@ -368,19 +207,14 @@ def describe(arguments, limits: dict[str, float]) -> dict:
     with contextlib.redirect_stdout(configuration):
         pyconv.show_config()
     return {
-        "command": " ".join(["python benchmarks/cpu.py", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **harness.described("cpu.py"),
         "machine": {
-            "processor": processor_name(), "architecture": platform.machine(), "system": platform.system(),
+            "processor": harness.processor_name(), "architecture": platform.machine(), "system": platform.system(),
             "cores": os.cpu_count(), "load_average": os.getloadavg()[0],
         },
         "threads": arguments.threads,
         "seconds_per_row": arguments.seconds,
         "algorithm": arguments.algorithm,
-        "versions": {
-            "python": platform.python_version(),
-            **{module.__name__: module.__version__ for module in (pyconv, numpy, torch)},
-        },
         "configuration": configuration.getvalue().splitlines(),
         "limits": limits,
     }
@@ -395,19 +229,16 @@ def main() -> None:
     record = describe(arguments, limits)
     rates = [f"{limits[name] / 1e9:.0f} GFLOP/s {name}" for name in DTYPES] + [f"{limits['bandwidth'] / 1e9:.0f} GB/s"]
     print(f"{record['machine']['processor']}, {arguments.threads} threads; {', '.join(rates)}")
+    work = harness.work_of((NETWORKS[key] for key in arguments.networks), arguments.dtype, arguments.maps)
     with torch.no_grad():
-        record["rows"] = run_rows(arguments, limits)
-    record["summary"] = summarise(record["rows"])
+        record["rows"] = harness.run_rows(work, HEADING, functools.partial(time_row, arguments, limits), row_text)
+    record["summary"] = harness.summarise(record["rows"])
     record["limits_after"] = measured_limits(arguments.threads)
-    print(f"\n{summary_text(record['summary'])}")
+    print(f"\n{harness.summary_text(record['summary'])}")
     if arguments.output is not None:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        harness.write(record, arguments.output)
         draw(record, arguments.output.with_suffix(".png"))
-        print(f"\nwritten: {arguments.output} and {arguments.output.with_suffix('.png').name}")
-    wrong = sum(not row["right"] for row in record["rows"])
-    if wrong:
-        sys.exit(f"the error of every row must stay below the limit; got {wrong} rows marked with !")
+    harness.end(record["rows"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The convolution layers that benchmarks/cpu.py times, by network.
+"""The convolution layers that benchmarks/cpu.py and benchmarks/cuda.py time, by network.
 
 Each network is built block by block as its paper or torchvision does, equal layers are then counted: `count` says how
 often a layer occurs. Sizes are those of one training step on the usual images.
@@ -222,3 +222,21 @@ NETWORKS = {
     "batch1": _network("ResNet-50", 1, _residual()),
     "tiny": _network("Tiny", 1, _TINY),
 }
+
+# Batches that fill a GPU, in the order in which cuda.py spends its time; MobileNet's depthwise layers stand alone too.
+_GPU_BATCHES = {
+    "resnet50": 64, "tiny": 1, "depthwise": 64, "convnext": 64, "first": 64, "dcgan": 256, "one_axis": 16,
+    "three_axes": 8, "dilated": 8, "resnext50": 64, "lenet": 256, "batch1": 1, "mobilenet_v2": 64, "vgg16": 32,
+}
+
+
+def _gpu_networks() -> dict[str, Network]:
+    depthwise = [layer for layer in _mobilenet_v2() if layer.groups > 1]
+    networks = {**NETWORKS, "depthwise": _network("MobileNet-v2 depthwise", 64, depthwise)}
+    return {
+        key: Network(f"{networks[key].name.rpartition(', batch ')[0]}, batch {batch}", batch, networks[key].layers)
+        for key, batch in _GPU_BATCHES.items()
+    }
+
+
+GPU_NETWORKS = _gpu_networks()

@@ -1,10 +1,11 @@
-"""Draw what benchmarks/cpu.py has written: torch's time over pyconv's, layer by layer.
+"""Draw what benchmarks/cpu.py or cuda.py has written: torch's time over pyconv's, layer by layer.
 
     python benchmarks/picture.py benchmarks/results/cpu-resnet50.json
 
 One panel per map, one dot per layer and dtype on a logarithmic axis, networks one below the other; the numbers beside a
 network's name are the geometric means over its distinct layers. Marks: /2 stride, d2 dilation, g2 groups, T transposed.
-Of several networks there is a second picture, NAME-networks.png, of the means alone.
+Of several networks there is a second picture, NAME-networks.png, of the means alone. Where pyconv was timed on
+channels-last arrays too, NAME-channels-last.png shows these beside torch's, likewise.
 """
 
 import json
@@ -16,7 +17,17 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402  after the choice of a backend that needs no screen
 
-STYLES = {"float32": {"color": "tab:blue", "marker": "o"}, "float64": {"color": "tab:orange", "marker": "D"}}
+STYLES = {
+    "float32": {"color": "tab:blue", "marker": "o"}, "float64": {"color": "tab:orange", "marker": "D"},
+    "tf32": {"color": "tab:green", "marker": "^"}, "tf32x3": {"color": "tab:olive", "marker": "v"},
+    "float16": {"color": "tab:red", "marker": "s"}, "bfloat16": {"color": "tab:purple", "marker": "P"},
+}
+
+
+def styles_of(record: dict) -> dict[str, dict]:
+    """The styles of the dtypes that the record has."""
+    found = {row["dtype"] for row in record["rows"]}
+    return {dtype: style for dtype, style in STYLES.items() if dtype in found}
 
 
 def lines_of(rows: list[dict]) -> dict[tuple[str, str | None], str]:
@@ -32,7 +43,7 @@ def lines_of(rows: list[dict]) -> dict[tuple[str, str | None], str]:
 
 def draw_panel(panel, record: dict, map_name: str, places: dict[tuple[str, str | None], int]) -> None:
     """The dots of one map, and its means on the lines of the networks."""
-    for dtype, style in STYLES.items():
+    for dtype, style in styles_of(record).items():
         chosen = [row for row in record["rows"] if row["map"] == map_name and row["dtype"] == dtype]
         if chosen:
             panel.scatter([row["ratio"] for row in chosen], [places[row["network"], row["layer"]] for row in chosen],
@@ -44,7 +55,8 @@ def draw_panel(panel, record: dict, map_name: str, places: dict[tuple[str, str |
     for network, texts in means.items():
         here = places[network, None]
         panel.axhspan(here - 0.5, here + 0.5, color="0.92", zorder=2.5)
-        panel.annotate("mean: " + ", ".join(texts), (0.5, here), xycoords=("axes fraction", "data"), fontsize=8,
+        size = 8 if len(texts) < 3 else 5
+        panel.annotate("mean: " + ", ".join(texts), (0.5, here), xycoords=("axes fraction", "data"), fontsize=size,
                        ha="center", va="center", zorder=4)
     style_axis(panel, map_name)
 
@@ -60,10 +72,12 @@ def style_axis(panel, map_name: str) -> None:
 
 def finish(figure, record: dict, panels, path: Path) -> None:
     """Legend, captions, file."""
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2, fontsize=9)
-    figure.supxlabel("torch's time / pyconv's time: right of the line pyconv is faster", fontsize=10)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=9)
+    order = ", channels last" if record.get("channels_last") else ""
+    figure.supxlabel(f"torch's time / pyconv's time{order}: right of the line pyconv is faster", fontsize=10)
     machine, versions = record["machine"], record["versions"]
-    what = f"{record['threads']} threads, torch {versions['torch']}, pyconv {versions['pyconv']}, {record['date'][:10]}"
+    where = f"{record['threads']} threads" if "threads" in record else f"cuDNN {versions['cudnn']}"
+    what = f"{where}, torch {versions['torch']}, pyconv {versions['pyconv']}, {record['date'][:10]}"
     figure.suptitle(f"{machine['processor']}, {what}", x=0.99, ha="right", fontsize=10)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
@@ -73,10 +87,14 @@ def draw_networks(record: dict, path: Path) -> None:
     """Write the picture of the means: a dot each, on a line from the least to the greatest ratio of the layers."""
     networks = list(dict.fromkeys(entry["network"] for entry in record["summary"]))
     maps = list(dict.fromkeys(entry["map"] for entry in record["summary"]))
+    styles = styles_of(record)
+    gap = 0.34 if len(styles) < 3 else 0.8 / len(styles)
+    shifts = [gap * (place - (len(styles) - 1) / 2) for place in range(len(styles))]
+    height = 0.36 if len(styles) < 3 else 0.15 * len(styles)
     figure, panels = pyplot.subplots(1, len(maps), sharex=True, sharey=True, squeeze=False, layout="constrained",
-                                     figsize=(2.4 + 2.8 * len(maps), 1.5 + 0.36 * len(networks)))
+                                     figsize=(2.4 + 2.8 * len(maps), 1.5 + height * len(networks)))
     for panel, map_name in zip(panels[0], maps):
-        for shift, (dtype, style) in zip((-0.17, 0.17), STYLES.items()):
+        for shift, (dtype, style) in zip(shifts, styles.items()):
             chosen = [entry for entry in record["summary"] if (entry["map"], entry["dtype"]) == (map_name, dtype)]
             places = [networks.index(entry["network"]) + shift for entry in chosen]
             means = [entry["geometric_mean"] for entry in chosen]
@@ -92,7 +110,11 @@ def draw_networks(record: dict, path: Path) -> None:
 
 
 def draw(record: dict, path: Path) -> None:
-    """Write the picture of a record, of several networks a second one."""
+    """Write the picture of a record; of several networks a second one, of channels-last rows another."""
+    turned = [{**row, "ratio": row["ratio_channels_last"]} for row in record["rows"] if row.get("ratio_channels_last")]
+    if turned and not record.get("channels_last"):
+        draw({**record, "rows": turned, "summary": record["summary_channels_last"], "channels_last": True},
+             path.with_name(f"{path.stem}-channels-last.png"))
     if len({row["network"] for row in record["rows"]}) > 1:
         draw_networks(record, path.with_name(f"{path.stem}-networks.png"))
     lines = lines_of(record["rows"])

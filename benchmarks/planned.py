@@ -1,0 +1,257 @@
+"""What pyconv's CUDA backend would launch, without a GPU; and all of it compiled beforehand, on every core.
+
+    python benchmarks/planned.py          compile what cuda.py and the tests on the GPU launch; minutes on 2 cores
+
+A kernel is compiled when it is first launched, for seconds. Here every call goes its ordinary way, from the public
+function to the launches, on placeholders in the place of arrays and on a device that only writes down what it is asked
+for. Several processes then compile these kernels and put them into the cache on disk, where the real device finds them.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import packages  # noqa: F401  before what may import NVIDIA's packages
+
+import pyconv
+from harness import MAPS, Work, pyconv_call, shapes_of, work_of
+from layers import GPU_NETWORKS
+from pyconv import _cuda
+from pyconv._gpu import arrays, cubins, launch, tiles
+from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType, Kind, contiguous_strides
+from pyconv._integers import Shape
+from rows import KINDS, default_networks
+
+# Of the chip that the targets are set for, the H200; what plans ask of a device.
+CAPABILITY, MULTIPROCESSORS, SHARED_LIMIT = (9, 0), 132, 227 << 10
+TESTS = Path(__file__).parents[1] / "tests"
+
+
+class Wanted(NamedTuple):
+    """A kernel as it is compiled; what its source is made of is told apart by the source's key."""
+
+    source: Any
+    threads: int
+    blocks_per_sm: int
+
+
+class Launched(NamedTuple):
+    """What one call would do: the names of the kernels in order, and bytes of scratch and of results."""
+
+    names: list[str]
+    allocated: int
+
+
+class Recorder:
+    """Stands for a device: remembers the kernels that are asked for and the launches, and does nothing."""
+
+    def __init__(self, capability: tuple[int, int] = CAPABILITY) -> None:
+        self.capability, self.multiprocessors, self.shared_limit = capability, MULTIPROCESSORS, SHARED_LIMIT
+        self.kernels: dict[tuple[str, int, int], Wanted] = {}
+        self.launched: list[str] = []
+        self.allocated = 0
+
+    def kernel(self, source: Any, threads: int, shared: int, blocks_per_sm: int = 1) -> str:
+        """A handle: the name."""
+        self.kernels[source.key, threads, blocks_per_sm] = Wanted(source, threads, blocks_per_sm)
+        return str(source.name)
+
+    def launch(self, handle: str, grid: tuple[int, int, int], stream: int, arguments: Any) -> None:
+        """Counted."""
+        if all(grid):
+            self.launched.append(handle)
+
+
+class Placeholder:
+    """An array without memory, at an address of its own."""
+
+    free = 1 << 40
+
+    def __init__(self, shape: Shape, dtype: DeviceType, strides: Shape | None = None) -> None:
+        self.shape, self.dtype = tuple(shape), dtype
+        self.strides = contiguous_strides(self.shape) if strides is None else strides
+        self.address = Placeholder.free
+        Placeholder.free += -(-math.prod(shape) * dtype.size // 512) * 512 + 512
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0  # CUDA's first: by this pyconv knows an array of a GPU
+
+    def like(self) -> "Placeholder":
+        """Another one of the same layout."""
+        return Placeholder(self.shape, self.dtype, self.strides)
+
+
+def channels_last(shape: Shape) -> Shape:
+    """Strides, in elements, of an array with a batch axis and its channels last."""
+    turned = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return (turned[0], turned[-1], *turned[1:-1])
+
+
+def turned(array: Placeholder) -> Placeholder:
+    """The same with its channels last."""
+    return Placeholder(array.shape, array.dtype, channels_last(array.shape))
+
+
+class PlaceholderKind(Kind):
+    """Placeholders as arrays of a device."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def read(self, name: str, value: Any) -> DeviceArray | None:
+        """A placeholder's shape and strides."""
+        if not isinstance(value, Placeholder):
+            return None
+        return DeviceArray(value, value.address, value.shape, value.strides, value.dtype, 0, self)
+
+    def new(self, shape: Shape, dtype: DeviceType, device: int) -> Placeholder:
+        """Counted."""
+        self.recorder.allocated += math.prod(shape) * dtype.size
+        return Placeholder(shape, dtype)
+
+
+@contextlib.contextmanager
+def recording(capability: tuple[int, int] = CAPABILITY) -> Iterator[Recorder]:
+    """pyconv's device is a recorder inside, and placeholders are arrays on it."""
+    recorder = Recorder(capability)
+    before = launch.device, arrays.KINDS[:]
+    launch.device = lambda index: recorder  # type: ignore[assignment]
+    arrays.KINDS.insert(0, PlaceholderKind(recorder))
+    _cuda.plan.cache_clear()
+    try:
+        yield recorder
+    finally:
+        launch.device, arrays.KINDS[:] = before
+        _cuda.plan.cache_clear()
+
+
+def recorded(recorder: Recorder, call: Callable[[], Any]) -> Launched:
+    """What the call launches."""
+    recorder.launched, recorder.allocated = [], 0
+    call()
+    return Launched(recorder.launched, recorder.allocated)
+
+
+# Which calls
+
+
+def calls_of_row(work: Work, dtype: str, options: dict) -> dict[str, Callable[[], Any]]:
+    """The calls of a row of cuda.py on placeholders, by the order of their arrays."""
+    network, layer, map_name, _ = work
+    plain = [Placeholder(shape, DTYPES[dtype]) for shape in shapes_of(layer, network.batch)]
+    found = {"channels first": pyconv_call(layer, map_name, *plain, **options)}
+    if layer.rank > 1:
+        last = map(turned, plain)
+        found["channels last"] = pyconv_call(layer, map_name, *last, new=Placeholder.like, **options)
+    return found
+
+
+@contextlib.contextmanager
+def forced(all_tiled: bool, large: bool) -> Iterator[None]:
+    """As tests/test_cuda.py has it: nothing left to the direct kernels; large tiles and sums in parts throughout."""
+    before = tiles.DIRECT_RATE, tiles.tile_of, tiles.parts_of_gather
+    if all_tiled:
+        tiles.DIRECT_RATE = 0.0
+    if large:
+        tiles.tile_of = lambda way, element, results, blocks: tiles.tiles(way, element)[0]
+        tiles.parts_of_gather = lambda positions, stages: 3
+    _cuda.plan.cache_clear()
+    try:
+        yield
+    finally:
+        tiles.DIRECT_RATE, tiles.tile_of, tiles.parts_of_gather = before
+        _cuda.plan.cache_clear()
+
+
+def record_tests() -> None:
+    """Make the calls of tests/test_cuda.py, whose problems and settings reach every kernel that is shipped."""
+    sys.path.insert(0, str(TESTS))
+    import calls
+    from gpus import WAYS
+    from problems import VARIED
+
+    for problem in VARIED:
+        for dtype, options in WAYS.values():
+            x, w, y = (Placeholder(shape, DTYPES[dtype]) for shape in (
+                problem.input_shape, problem.weight_shape, problem.output_shape))
+            for all_tiled, large in ((False, False), (True, False), (True, True)):
+                with forced(all_tiled, large):
+                    calls.three_maps(problem, x, w, y, **options)
+                    if problem.rank > 1:
+                        calls.three_maps(problem, turned(x), turned(w), turned(y), **options)
+                    pyconv.convolution_double_backward(  # of two terms, the second is added
+                        x.like(), w.like(), None, y, w, x, transposed=False, output_padding=0,
+                        output_mask=(True, True, True), **problem.keywords, **options)
+            pyconv.conv_bias(y)
+            settings = {"dilation": problem.dilation, "padding": problem.padding, "stride": problem.stride}
+            columns = pyconv.unfold(x, problem.kernel, **settings)
+            pyconv.fold(columns, problem.size, problem.kernel, **settings)
+
+
+# Compiling
+
+
+def compile_one(wanted: Wanted, capability: tuple[int, int]) -> str:
+    """Compile a kernel, or find it in the cache; its name."""
+    launch._compiled(wanted.source, wanted.threads, wanted.blocks_per_sm, capability)
+    return str(wanted.source.name)
+
+
+def compile_all(kernels: Iterable[Wanted], capability: tuple[int, int], processes: int | None = None) -> list[str]:
+    """Compile kernels side by side, those with most threads first; the errors, each with the kernel's name."""
+    from pyconv._gpu import ptx  # noqa: F401  once, not in each of the processes that begin as copies of this one
+
+    ordered = sorted(kernels, key=lambda wanted: -wanted.threads)
+    errors = []
+    with ProcessPoolExecutor(processes or os.cpu_count(), get_context("fork")) as pool:
+        futures = {pool.submit(compile_one, wanted, capability): wanted for wanted in ordered}
+        for future in as_completed(futures):
+            try:
+                future.result()
+            except Exception as error:  # every other kernel is still worth having
+                errors.append(f"{futures[future].source.name}: {type(error).__name__}: {error}")
+    return errors
+
+
+def main() -> None:
+    """Find out what is launched, compile it, say how long that took."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--capability", type=int, nargs=2, help="of the chip (default: this machine's, else 9 0)")
+    parser.add_argument("--processes", type=int, help="(default: one for each core)")
+    arguments = parser.parse_args()
+    capability = tuple(arguments.capability or _capability())
+    start = time.perf_counter()
+    with recording(capability) as recorder:
+        record_tests()
+        for work in work_of((GPU_NETWORKS[name] for name in default_networks()), KINDS, MAPS):
+            kind = KINDS[work[3]]
+            for call in calls_of_row(work, kind.dtype, kind.options).values():
+                call()
+    planned = time.perf_counter()
+    found = len(list(cubins.folder().glob("*.cubin"))) if cubins.folder().is_dir() else 0
+    errors = compile_all(recorder.kernels.values(), capability, arguments.processes)
+    print(f"{len(recorder.kernels)} kernels for sm_{capability[0]}{capability[1]}, planned in {planned - start:.0f} s, "
+          f"compiled in {time.perf_counter() - planned:.0f} s, {found} files in the cache before")
+    if errors:
+        sys.exit("\n".join(errors))
+
+
+def _capability() -> tuple[int, int]:
+    """Of the GPU of this machine, asked in another process: one that has begun to use CUDA cannot be copied."""
+    import subprocess
+
+    code = "from pyconv._gpu import launch; print(*launch.device(0).capability)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return tuple(map(int, answer.stdout.split())) if answer.returncode == 0 else CAPABILITY  # type: ignore
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""The rows of cuda.py: kinds of numbers with the errors allowed, one row's calls and times, means and targets."""
+
+import math
+import statistics
+import sys
+from typing import Any, NamedTuple
+
+import packages  # noqa: F401  before what may import NVIDIA's packages
+import torch
+
+import device
+import harness
+from harness import duration
+from layers import GPU_NETWORKS, Layer, Network
+
+
+class Kind(NamedTuple):
+    """A word of --dtypes: arrays of which dtype, pyconv's keywords, whether torch may use TF32; the error allowed."""
+
+    dtype: str
+    options: dict[str, Any]
+    tf32: bool
+    error_limit: float
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """torch's name of the dtype."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+
+# Independent roundings of both operands of each product to 11 bits: at most sqrt(2) * 2**-11 of a result's norm. Half
+# types round the result alone, by at most 2**-11 and 2**-8. What tensor cores lose by truncating sums was measured by
+# others, at some 1e-6 over thousands of products.
+KINDS = {
+    "float16": Kind("float16", {}, False, 2**-11), "float32": Kind("float32", {}, False, 1e-6),
+    "tf32": Kind("float32", {"allow_tf32": True}, True, math.sqrt(2) * 2**-11),
+    "float64": Kind("float64", {}, False, 1e-13), "bfloat16": Kind("bfloat16", {}, False, 2**-8),
+    "tf32x3": Kind("float32", {"algorithm": "tf32x3"}, False, 5e-6),
+}
+# What is aimed at: geometric means of torch's time over pyconv's on an H200.
+RESNET, TINY = (GPU_NETWORKS[key].name for key in ("resnet50", "tiny"))
+TARGETS = {"float16": 0.7, "bfloat16": 0.7, "tf32": 0.7, "float32": 0.9, "float64": 1.5}
+DEPTHWISE_TARGET, TINY_TARGET = 1.5, 1.0
+# An H200's published rates, in flop and bytes per second: for --dry alone.
+PUBLISHED = {"float32": 67e12, "tf32": 495e12, "tf32x3": 165e12, "float64": 67e12, "float16": 990e12,
+             "bfloat16": 990e12, "bandwidth": 4.8e12}
+CACHED_BYTES, MOST_COPIES = 3 * 60e6, 24  # three times the H200's second cache
+
+
+def default_networks() -> list[str]:
+    """All but those whose layers are much like others'."""
+    return [name for name in GPU_NETWORKS if name not in ("batch1", "mobilenet_v2", "vgg16")]
+
+
+# The rows
+
+
+def copies_for(size: int) -> int:
+    """How many sets of operands of so many bytes are used in turn, so that none is found in the cache."""
+    return max(1, min(MOST_COPIES, math.ceil(CACHED_BYTES / max(size, 1))))
+
+
+def checked(
+    layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any]
+) -> tuple[list[float], list[float]]:
+    """(torch's errors, pyconv's): in C order and, where there is such an order, channels last."""
+    with device.precision(False, False):
+        reference = harness.torch_call(layer, map_name, *(array.double() for array in sets[0]))()
+    with device.precision(kind.tf32, True):
+        errors = [harness.relative_error(call(), reference) for call in calls_of(layer, map_name, kind, sets, turned)]
+    return errors[::2], errors[1::2]
+
+
+def calls_of(layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any]) -> list[Any]:
+    """torch's call and pyconv's in C order, then both channels last; each uses its sets of operands in turn."""
+    calls = [device.rotating([harness.torch_call(layer, map_name, *arrays) for arrays in sets]),
+             device.rotating([harness.pyconv_call(layer, map_name, *arrays, **kind.options) for arrays in sets])]
+    if turned:
+        calls += [device.rotating([harness.torch_call(layer, map_name, *arrays) for arrays in turned]),
+                  device.rotating([harness.pyconv_call(layer, map_name, *arrays, new=torch.empty_like, **kind.options)
+                            for arrays in turned])]
+    return calls
+
+
+def time_row(
+    seconds: float, limits: dict[str, float], network: Network, layer: Layer, map_name: str, dtype: str
+) -> dict[str, Any] | None:
+    """Check one layer's map against float64, time it, and return the row as data."""
+    kind = KINDS[dtype]
+    first = harness.operands(layer, network.batch, kind.torch_dtype, "cuda")
+    count = 1 if network.name == TINY else copies_for(sum(array.nbytes for array in first))
+    sets = [first, *([array.clone() for array in first] for _ in range(count - 1))]
+    turned = [arrays for arrays in (harness.channels_last(layer, arrays) for arrays in sets) if arrays is not None]
+    torch_errors, errors = checked(layer, map_name, kind, sets, turned)
+    calls = calls_of(layer, map_name, kind, sets, turned)
+    more = {}
+    with device.precision(kind.tf32, True):
+        if network.name == TINY:
+            medians, spreads, samples = device.interleaved(calls, seconds, device.timed_by_host)
+            more = {"torch_graph_seconds": device.graph_seconds(calls[0]),
+                    "pyconv_graph_seconds": device.graph_seconds(calls[1])}
+        else:
+            medians, spreads, samples = device.interleaved(calls, seconds)
+        kernels = device.launches(calls[1])
+    return {
+        **harness.named(network, layer, map_name, dtype), "depthwise": is_depthwise(layer),
+        "timed": "call" if network.name == TINY else "device", "samples": samples, "kernels": kernels, **more,
+        **ratios(medians, spreads), **shares(layer, network.batch, kind, medians[1], limits, dtype),
+        "torch_error": torch_errors[0], "pyconv_error": max(errors), "right": is_right(errors, torch_errors, kind),
+    }
+
+
+def is_depthwise(layer: Layer) -> bool:
+    """Whether each channel is convolved by itself."""
+    return layer.groups == layer.in_channels > 1
+
+
+def is_right(errors: list[float], torch_errors: list[float], kind: Kind) -> bool:
+    """Within the limit, or no worse than one and a half times torch's in the same order; NaN is neither."""
+    return all(error <= max(kind.error_limit, 1.5 * other) for error, other in zip(errors, torch_errors))
+
+
+def ratios(medians: list[float], spreads: list[list[float]]) -> dict[str, Any]:
+    """Times and ratios of a row: torch, pyconv, and both with the channels last where that was timed."""
+    turned = len(medians) > 2
+    return {
+        "torch_seconds": medians[0], "pyconv_seconds": medians[1], "ratio": medians[0] / medians[1],
+        "torch_channels_last_seconds": medians[2] if turned else None,
+        "pyconv_channels_last_seconds": medians[3] if turned else None,
+        "ratio_channels_last": medians[2] / medians[3] if turned else None,
+        "torch_quartiles": spreads[0], "pyconv_quartiles": spreads[1],
+    }
+
+
+def shares(
+    layer: Layer, batch: int, kind: Kind, seconds: float, limits: dict[str, float], dtype: str
+) -> dict[str, Any]:
+    """Of the peak and of the bound."""
+    itemsize = kind.torch_dtype.itemsize
+    bound, bound_by = harness.bound_of(layer, batch, itemsize, limits[dtype], limits["bandwidth"])
+    return {"bound_seconds": bound, "bound_by": bound_by, "share_of_bound": bound / seconds,
+            "share_of_peak": layer.flop(batch) / limits[dtype] / seconds}
+
+
+HEADING = (f"{'layer':32} {'map':11} {'torch cl':>9} {'pyconv cl':>9} {'ratio':>5} {'torch':>9} {'pyconv':>9} "
+           f"{'ratio':>5} {'peak':>4} {'bound':>9} {'error':>7}")
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """One line of the table."""
+    turned, plain = ((row[f"torch{order}_seconds"], row[f"pyconv{order}_seconds"]) for order in ("_channels_last", ""))
+    last = "" if row["ratio_channels_last"] is None else f"{row['ratio_channels_last']:.2f}"
+    bound = f"{100 * row['share_of_bound']:.0f}% {row['bound_by'][:5]}"
+    last_times, times = (" ".join(f"{duration(time):>9}" for time in pair) for pair in (turned, plain))
+    return (f"{harness.label_of(row):32} {row['map']:11} {last_times} {last:>5} {times} {row['ratio']:5.2f} "
+            f"{100 * row['share_of_peak']:3.0f}% {bound:>9} {row['pyconv_error']:7.1e}{'' if row['right'] else ' !'}")
+
+
+def guarded(failures: list[str], row: Any, *work: Any) -> dict[str, Any] | None:
+    """The row, or None where it raises, which is written down; a device that fails altogether ends the run."""
+    try:
+        return row(*work)
+    except (RuntimeError, MemoryError, ValueError, TypeError) as error:
+        network, layer, map_name, dtype = work
+        failures.append(f"{network.name}, {layer}, {map_name}, {dtype}: {type(error).__name__}: {error}")
+        print(f"failed: {failures[-1]}", file=sys.stderr)
+    torch.cuda.empty_cache()
+    torch.cuda.synchronize()  # raises where the context is gone
+    return None
+
+
+# The means
+
+
+def turned_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that were timed with the channels last, in the place of the others."""
+    return [
+        {**row, "ratio": row["ratio_channels_last"], "torch_seconds": row["torch_channels_last_seconds"],
+         "pyconv_seconds": row["pyconv_channels_last_seconds"],
+         "share_of_bound": row["bound_seconds"] / row["pyconv_channels_last_seconds"]}
+        for row in rows if row["ratio_channels_last"] is not None
+    ]
+
+
+def verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Geometric means over what a target is set for, in both orders of arrays, beside the target."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["network"] == RESNET and row["dtype"] in TARGETS:
+            groups.setdefault((RESNET, row["dtype"], row["map"]), []).append(row)
+        elif row["network"] == TINY:
+            groups.setdefault((TINY, row["dtype"], row["map"]), []).append(row)
+        if row["depthwise"] and row["network"] != TINY:
+            groups.setdefault(("depthwise", row["dtype"], row["map"]), []).append(row)
+    found = []
+    for (what, dtype, map_name), group in groups.items():
+        target = {RESNET: TARGETS.get(dtype, 0.0), TINY: TINY_TARGET}.get(what, DEPTHWISE_TARGET)
+        turned = [row["ratio_channels_last"] for row in group if row["ratio_channels_last"] is not None]
+        mean = statistics.geometric_mean(row["ratio"] for row in group)
+        found.append({
+            "what": what, "dtype": dtype, "map": map_name, "layers": len(group), "target": target, "mean": mean,
+            "mean_channels_last": statistics.geometric_mean(turned) if turned else None, "met": mean >= target,
+        })
+    return found
+
+
+def verdicts_text(found: list[dict[str, Any]]) -> str:
+    """The targets as a table."""
+    lines = [f"{'targets: torch / pyconv':24} {'dtype':9} {'map':11} {'layers':>6} {'NCHW':>6} {'cl':>6} {'target':>6}"]
+    for entry in found:
+        last = "" if entry["mean_channels_last"] is None else f"{entry['mean_channels_last']:.2f}"
+        lines.append(f"{entry['what']:24} {entry['dtype']:9} {entry['map']:11} {entry['layers']:6} "
+                     f"{entry['mean']:6.2f} {last:>6} {entry['target']:6.2f} {'met' if entry['met'] else 'missed'}")
+    return "\n".join(lines)
+
+
+def limits_text(limits: dict[str, float]) -> str:
+    """The peaks, readable."""
+    rates = [f"{limits[name] / 1e12:.1f} Tflop/s {name}" for name in KINDS]
+    return ", ".join([*rates, f"{limits['bandwidth'] / 1e12:.2f} TB/s"])
+
+
+def overhead_text(found: dict[str, Any]) -> str:
+    """The host's time for a call, by who is called."""
+    lines = [f"the host's time for a tiny forward of {len(found['kernels'])} kernels ({', '.join(found['kernels'])}):"]
+    return "\n".join(lines + [f"    {name:30} {time:7.1f} µs" for name, time in found["microseconds"].items()])

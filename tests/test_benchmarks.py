@@ -1,0 +1,198 @@
+"""The benchmarks' parts that need no clock and no GPU: layers, statistics, tables, pictures, the plan of a dry run."""
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / 'benchmarks'
+if not FOLDER.is_dir():
+    pytest.skip('installed without its source', allow_module_level=True)
+sys.path.append(str(FOLDER))
+import packages  # noqa: E402, F401  before torch
+
+import harness  # noqa: E402
+import layers  # noqa: E402
+import picture  # noqa: E402
+import planned  # noqa: E402
+import rows as gpu_rows  # noqa: E402
+
+sys.path.remove(str(FOLDER))  # it has a file named cuda
+
+
+def made_up(network='ResNet-50, batch 64', layer='1×1 on 7×7, 8→8', dtype='float16', map='forward', seconds=1e-4,
+            ratio=1.0, turned=2.0, depthwise=False, **more):
+    return {'network': network, 'layer': layer, 'count': 2, 'batch': 64, 'map': map, 'dtype': dtype, 'flop': 10**9,
+            'elements': 10**6, 'torch_seconds': ratio * seconds, 'pyconv_seconds': seconds, 'ratio': ratio,
+            'torch_channels_last_seconds': turned and turned * seconds, 'pyconv_channels_last_seconds': turned and seconds,
+            'ratio_channels_last': turned, 'bound_seconds': seconds / 2, 'bound_by': 'products', 'share_of_bound': 0.5,
+            'share_of_peak': 0.25, 'pyconv_error': 1e-7, 'torch_error': 1e-7, 'right': True, 'depthwise': depthwise, **more}
+
+
+def test_networks_of_the_gpu():
+    networks = layers.GPU_NETWORKS
+    assert {network.batch for network in networks.values()} == {1, 8, 16, 32, 64, 256}
+    assert networks['resnet50'].name == 'ResNet-50, batch 64' and networks['resnet50'].layers == layers.NETWORKS[
+        'resnet50'].layers
+    assert sum(networks['resnet50'].layers.values()) == 53
+    assert all(layer.groups == layer.in_channels for layer in networks['depthwise'].layers)
+    assert len({network.name for network in networks.values()}) == len(networks)
+    assert set(layers.NETWORKS) <= set(networks), 'those of the CPU'
+
+
+def test_work_is_network_by_network():
+    tiny = layers.GPU_NETWORKS['tiny']
+    work = harness.work_of([tiny], ('float16', 'tf32'), ('forward',))
+    assert [row[3] for row in work] == ['float16'] * 7 + ['tf32'] * 7
+    assert [row[1] for row in work[:7]] == list(tiny.layers)
+
+
+def test_rows_end_at_the_deadline_and_keep_what_was_timed(capsys, monkeypatch):
+    tiny = layers.GPU_NETWORKS['tiny']
+    work = harness.work_of([tiny], ('float16',), harness.MAPS)
+    monkeypatch.setattr(harness, 'tqdm', None)
+    rows = []
+    now = iter([0, 1, 2, 3, 4])
+    monkeypatch.setattr(time, 'monotonic', lambda: next(now))
+    given = iter([{'a': 1}, None, {'a': 2}])
+    assert harness.run_rows(work, 'heading', lambda *_: next(given), str, 2.5, rows) is rows
+    assert rows == [{'a': 1}, {'a': 2}]
+    said = capsys.readouterr().out
+    assert 'out of time: 18 rows are left out, from Tiny, batch 1, float16 on' in said and "{'a': 2}  [3/21]" in said
+
+
+def test_means():
+    [entry] = harness.summarise([made_up(ratio=1.0), made_up(ratio=4.0, layer='other', seconds=3e-4)])
+    assert entry['geometric_mean'] == pytest.approx(2) and (entry['least'], entry['most']) == (1, 4)
+    assert entry['ratio_of_total_time'] == pytest.approx((1 + 12) / 4)
+    assert '2.00' in harness.summary_text([entry])
+
+
+def test_targets():
+    rows = [made_up(ratio=0.5), made_up(ratio=1.0, layer='other', turned=None),
+            made_up(network='Tiny, batch 1', dtype='tf32x3', ratio=1.2, turned=None),
+            made_up(network='3-D, batch 8', dtype='float64', ratio=1.4, depthwise=True),
+            made_up(network='VGG-16, batch 32', ratio=9.0), made_up(dtype='tf32x3', ratio=0.1)]
+    found = {(entry['what'], entry['dtype']): entry for entry in gpu_rows.verdicts(rows)}
+    assert set(found) == {('ResNet-50, batch 64', 'float16'), ('Tiny, batch 1', 'tf32x3'), ('depthwise', 'float64')}
+    resnet = found['ResNet-50, batch 64', 'float16']
+    assert resnet['mean'] == pytest.approx(math.sqrt(0.5)) and resnet['met'] and resnet['layers'] == 2
+    assert resnet['mean_channels_last'] == pytest.approx(2)
+    assert found['Tiny, batch 1', 'tf32x3']['met'] and not found['depthwise', 'float64']['met']
+    text = gpu_rows.verdicts_text(list(found.values()))
+    assert text.count('met') == 2 and text.count('missed') == 1
+
+
+def test_a_result_is_right_by_the_limit_or_beside_torch():
+    kind = gpu_rows.KINDS['float32']
+    assert gpu_rows.is_right([9e-7, 2.9e-6], [1e-7, 2e-6], kind)
+    assert not gpu_rows.is_right([9e-7, 3.1e-6], [1e-7, 2e-6], kind)
+    assert not gpu_rows.is_right([math.nan], [1e-7], kind)
+
+
+def test_small_operands_are_copied_so_that_the_cache_does_not_hold_them():
+    assert gpu_rows.copies_for(10**9) == 1 and gpu_rows.copies_for(1) == 24
+    assert gpu_rows.copies_for(50 * 10**6) * 50 * 10**6 >= 3 * 60e6
+
+
+def test_ratios_and_shares():
+    found = gpu_rows.ratios([4.0, 2.0, 3.0, 1.0], [[1, 2]] * 4)
+    assert (found['ratio'], found['ratio_channels_last']) == (2, 3)
+    assert gpu_rows.ratios([4.0, 2.0], [[1, 2]] * 2)['ratio_channels_last'] is None
+    layer = layers.Layer(2, 2, (4,), (1,))  # 32 multiplications and additions, 20 numbers
+    found = gpu_rows.shares(layer, 1, gpu_rows.KINDS['float16'], 4.0, {'float16': 8.0, 'bandwidth': 20.0}, 'float16')
+    assert found == {'bound_seconds': 4.0, 'bound_by': 'products', 'share_of_bound': 1.0, 'share_of_peak': 1.0}
+
+
+def test_a_row_is_a_line():
+    for row in (made_up(), made_up(turned=None, right=False)):
+        line = gpu_rows.row_text(row)
+        assert '\n' not in line and line.endswith(' !') is (not row['right'])
+        assert len(line) <= len(gpu_rows.HEADING) + 2
+
+
+def test_picture_of_a_made_up_record(tmp_path):
+    rows = [made_up(network=network, layer=layer, dtype=dtype, map=map, ratio=ratio)
+            for network in ('ResNet-50, batch 64', 'Tiny, batch 1') for layer in ('a', 'b')
+            for ratio, dtype in enumerate(gpu_rows.KINDS, 1) for map in harness.MAPS]
+    record = {'machine': {'processor': 'a GPU'}, 'versions': {'torch': '0', 'pyconv': '0', 'cudnn': '0'},
+              'date': '2000-01-01T00:00:00', 'rows': rows, 'summary': harness.summarise(rows),
+              'summary_channels_last': harness.summarise(gpu_rows.turned_rows(rows))}
+    (tmp_path / 'cuda.json').write_text(json.dumps(record))
+    picture.draw(json.loads((tmp_path / 'cuda.json').read_text()), tmp_path / 'cuda.png')
+    assert {path.name for path in tmp_path.glob('*.png')} == {
+        'cuda.png', 'cuda-networks.png', 'cuda-channels-last.png', 'cuda-channels-last-networks.png'}
+
+
+def test_channels_last_rows_take_the_place_of_the_others():
+    [row] = gpu_rows.turned_rows([made_up(), made_up(turned=None)])
+    assert (row['ratio'], row['torch_seconds'], row['share_of_bound']) == (2.0, 2e-4, 0.5)
+
+
+def test_every_kind_and_map_can_be_planned():
+    work = harness.work_of([layers.GPU_NETWORKS['tiny']], gpu_rows.KINDS, harness.MAPS)
+    from pyconv._gpu import arrays, launch
+    before = launch.device, list(arrays.KINDS)
+    with planned.recording() as recorder:
+        for row in work:
+            kind = gpu_rows.KINDS[row[3]]
+            calls = planned.calls_of_row(row, kind.dtype, kind.options)
+            assert list(calls) == ['channels first', 'channels last'][:1 + (row[1].rank > 1)]
+            for call in calls.values():
+                assert planned.recorded(recorder, call).names
+    assert (launch.device, arrays.KINDS) == before
+    assert {wanted.source.name for wanted in recorder.kernels.values()} >= {'gather', 'correlate', 'direct', 'pack'}
+
+
+def test_the_tests_of_the_gpu_can_be_planned():
+    with planned.recording() as recorder:
+        planned.record_tests()
+    names = {wanted.source.name for wanted in recorder.kernels.values()}
+    assert names >= {'gather', 'correlate', 'direct', 'direct_weight', 'pack', 'pack_weight', 'finish', 'fill', 'scan',
+                     'unfold', 'fold', 'channel_sum', 'clear_flag'}
+    assert len({key for key in recorder.kernels if 'gather' in key[0][:10]}) >= 12, 'six ways, two tiles'
+
+
+def test_compiling_goes_on_after_an_error(monkeypatch):
+    pytest.importorskip('numba')
+    done = [planned.Wanted(SimpleNamespace(name=name), 32, 1) for name in 'abc']
+
+    def compile_one(wanted, capability):
+        if wanted.source.name == 'b':
+            raise ValueError('no')
+
+    monkeypatch.setattr(planned, 'ProcessPoolExecutor', InThisProcess)
+    monkeypatch.setattr(planned, 'compile_one', compile_one)
+    assert planned.compile_all(done, (9, 0)) == ['b: ValueError: no']
+
+
+class InThisProcess:
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        from concurrent.futures import ThreadPoolExecutor
+        return ThreadPoolExecutor(1)
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_without_a_gpu_it_says_what_is_missing():
+    import torch
+    if torch.cuda.is_available():
+        pytest.skip('this machine has a GPU')
+    run = subprocess.run([sys.executable, FOLDER / 'cuda.py', '--quick'], capture_output=True, text=True)
+    assert run.returncode == 1 and 'must see a GPU' in run.stderr and '--dry' in run.stderr
+    assert 'Traceback' not in run.stderr
+
+
+def test_dry_run():
+    command = [sys.executable, FOLDER / 'cuda.py', '--dry', '--networks', 'tiny', '--dtypes', 'float16', 'tf32x3']
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert '42 rows, ' in run.stdout and 'gather' in run.stdout
