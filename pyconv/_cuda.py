@@ -268,7 +268,8 @@ class Plan:
         parts = program.cut(
             g.batch, of_sample, tiles.parts_of_correlate(count_m * count_n * g.groups, g.batch * of_sample, depth),
             depth)
-        most = max(samples // parts.samples, 1) * parts.samples
+        blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
+        most = blocks * parts.samples
         x_space, y_space = (
             None if program.in_place(operand, element, dense)
             else made.reserve(program.packed_bytes(operand, min(most, g.batch), element))
