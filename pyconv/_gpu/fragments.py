@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: F821 (the names are those of the dialect)
+# ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
 """How a warp reads its operands from a stage and multiplies them. In the dialect of `specialise`.
 
 A block's warps share its tile as WM x WN; a warp's part is WTM x WTN results, kept in acc[i, j]. `lanes` gives the row
@@ -177,7 +177,6 @@ def lanes_of_words():
     g: i32 = lane >> 2
     r: i32 = lane & 3
     row: i32 = (warp % WM) * WTM + g
-    column: i32 = (warp // WM) * WTN + g
     return row, i32((warp // WM) * WTN + r * 2), i32(r * A_LINE), i32(r * B_LINE)
 
 

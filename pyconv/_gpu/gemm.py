@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: F821 (the names are those of the dialect)
+# ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
 """The matrix products: `gather` for forward and grad_input, `correlate` for grad_weight, in `specialise`'s dialect.
 
 Both keep a tile of BM x BN results in registers and bring their operands through shared memory by asynchronous copies

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: F821 (the names are those of the dialect)
+# ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
 """The kernels without tiles, in the dialect of `specialise`: layout changes, sums, and convolution by its definition.
 
 `direct` and `direct_weight` make every product of the definition and no other, one result or one block of threads at a

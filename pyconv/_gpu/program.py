@@ -97,7 +97,7 @@ class Program:
 
 def divided(**counts: int) -> dict[str, int]:
     """Each count, and the numbers by which `divide` divides by it."""
-    found = {}
+    found: dict[str, int] = {}
     for name, count in counts.items():
         shift = 31 + max(count - 1, 0).bit_length()
         found |= {name: count, f"{name}_magic": -(-(1 << shift) // count), f"{name}_shift": shift}
@@ -119,7 +119,7 @@ def taps_arguments(axes: Axes) -> dict[str, int]:
 
 def five(sizes: Sequence[int]) -> dict[str, int]:
     """The sizes of the last four of five axes, the last first."""
-    found = {}
+    found: dict[str, int] = {}
     for place, size in enumerate(sizes[:0:-1]):
         numbers = divided(n=max(size, 1))
         found |= {f"n{place}": size, f"m{place}": numbers["n_magic"], f"s{place}": numbers["n_shift"]}

@@ -1,0 +1,312 @@
+"""The programs of the three maps: which operands are packed, which kernels take which pieces, in which order.
+
+forward and grad_input sum over taps and the channels of a group (`Sums`), grad_weight over the positions of the batch
+(`Correlation`). In tiles padding is a zero times a weight or a grad_output, right unless that is not finite: packing sets
+a flag where it is so, the tiles then store nothing, and the direct kernels, launched behind them, begin to work.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from pyconv._geometry import Geometry
+from pyconv._gpu import plain, program, tiles
+from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Operand, Packed, Program, Ref, Target, Weight, divided
+from pyconv._gpu.tiles import Element
+from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
+
+MOST_GROUPS = 2**16 - 1  # of a grid's second axis
+ONE = Axis(1, 1, 1, 0, 0, 1)
+
+
+class Problem(NamedTuple):
+    """What a plan is for; `way` is None where a chip has no tiles for the dtype."""
+
+    device: Any
+    map: str
+    geometry: Geometry
+    element: Element
+    way: str | None
+    algorithm: str
+
+    @property
+    def splits(self) -> bool:
+        """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
+        return self.way == "tf32x3"
+
+    def tiled(self, rows: int, channels: int) -> bool:
+        """Whether groups of so many rows and channels are for tiles."""
+        return self.way is not None and self.geometry.groups <= MOST_GROUPS and not tiles.is_direct(
+            self.way, self.element, rows, channels)
+
+    def most(self, *of_sample: int) -> int:
+        """How many samples a launch can take that counts so many things in each."""
+        found = MOST // max(of_sample)
+        if not found:
+            raise ValueError(f"input must have fewer than 2**31 cells and results in one sample; got {self.geometry}")
+        return found
+
+    def x(self, layout: Layout, base: str) -> Operand:
+        """The convolution's input."""
+        g = self.geometry
+        return Operand(Ref(base), layout, g.input_size, g.in_channels // g.groups, g.groups)
+
+    def y(self, layout: Layout, base: str) -> Operand:
+        """The convolution's output."""
+        g = self.geometry
+        return Operand(Ref(base), layout, g.output_size, g.out_channels // g.groups, g.groups)
+
+
+Layouts = tuple[Layout, Layout, Layout]  # of the first operand, the second, and the result
+
+
+def build(problem: Problem, layouts: Layouts, bias_stride: int | None, accumulate: bool, samples: int) -> Program:
+    """The launches of a map, which pack so many samples at a time."""
+    made = Program(problem.device)
+    bias: Ref | int = 0 if bias_stride is None else Ref("bias")
+    target = Target(Ref("out"), layouts[2], bias, bias_stride or 0, accumulate)
+    work = Correlation if problem.map == "grad_weight" else Sums
+    work(problem, made, layouts, target).build(samples)
+    return made
+
+
+def _packed(
+    made: Program, problem: Problem, operand: Operand, samples: int, flag: Ref | int, space: Ref | None
+) -> Packed:
+    """The operand as tiles read it; a flag is set where an element is not finite, also if nothing is copied."""
+    if flag and space is None:
+        program.scan(made, operand, samples, problem.element, flag)
+    return program.pack(made, operand, samples, problem.element, flag, space)
+
+
+class Sums:
+    """forward and grad_input."""
+
+    def __init__(self, problem: Problem, made: Program, layouts: Layouts, target: Target) -> None:
+        g, w = problem.geometry, layouts[1]
+        self.problem, self.made, self.target, self.element = problem, made, target, problem.element
+        ins, outs, is_forward = g.in_channels // g.groups, g.out_channels // g.groups, problem.map == "forward"
+        self.source = (problem.x if is_forward else problem.y)(layouts[0], "first")
+        rows, row, channel = (outs, w.outer, w.channel) if is_forward else (ins, w.channel, w.outer)
+        self.weight = Weight(
+            Ref("second"), w, row, channel, outs * w.outer, rows, self.source.channels, g.groups, g.kernel_size)
+        self.size = g.output_size if is_forward else g.input_size
+        self.pieces = phases(problem.map, g)
+        apart = not is_forward and is_disjoint(g)
+        self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels)
+        self.apart = apart and self.tiled
+        self.by_phase = not self.tiled and len(self.pieces) <= tiles.MOST_PHASES
+        self.flag: Ref | int = 0
+
+    def build(self, samples: int) -> None:
+        """Pack the weight once, then go through the batch."""
+        g, weight = self.problem.geometry, self.weight
+        samples = min(samples, self.problem.most(
+            prod(self.source.size), weight.rows * g.groups * prod(self.size)))
+        self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
+        pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
+        space = None
+        if self.tiled:
+            self.flag = self.made.reserve(4) if pad or self.problem.splits else 0
+            self.packed_weight = self.made.reserve(program.weight_bytes(weight, self.element))
+            program.clear(self.made, self.flag, self.element)
+            program.pack_weight(self.made, weight, self.element, self.flag, self.packed_weight)
+            if not program.in_place(self.source, self.element):
+                space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
+        self.partial_at = self.made.scratch
+        for first, count in program.chunks_of_samples(g.batch, samples):
+            source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
+            target = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
+            if self.tiled:
+                packed = _packed(self.made, self.problem, source, count, self.flag if self.problem.splits else 0, space)
+                self._tiles(packed, target, count)
+            elif self.by_phase:
+                self._phases(source, target, count)
+            if self.flag or not (self.tiled or self.by_phase):
+                self._whole(source, target, count)
+
+    def _tiles(self, source: Packed, target: Target, samples: int) -> None:
+        if self.apart:
+            self._apart(source, target, samples)
+            return
+        for axes in self.pieces:
+            if all(axis.taps for axis in axes):
+                self._gathered(source, target, axes, samples)
+            else:
+                self._fill(target, axes, samples)
+
+    def _phases(self, source: Operand, target: Target, samples: int) -> None:
+        """By definition, piece by piece."""
+        for axes in self.pieces:
+            if all(axis.taps for axis in axes):
+                program.direct(self.made, source, self.weight, target, axes, samples, self.element)
+            else:
+                self._fill(target, axes, samples)
+
+    def _whole(self, source: Operand, target: Target, samples: int) -> None:
+        """By definition, in one launch; where there is a flag, if it is set."""
+        g = self.problem.geometry
+        axes, stride = (undivided(g), g.stride) if self.problem.map == "grad_input" else (self.pieces[0], None)
+        program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flag, stride)
+
+    def _fill(self, target: Target, axes: Axes, samples: int) -> None:
+        """The bias or zeros in the cells of a piece."""
+        place, layout = target.of(axes)
+        sizes = (samples, self.weight.rows * self.weight.groups, *(axis.positions for axis in axes))
+        program.fill(self.made, target._replace(place=place), layout, sizes, self.element)
+
+    def _gathered(self, source: Packed, target: Target, axes: Axes, samples: int) -> None:
+        weight, way = self.weight, self.problem.way
+        assert way is not None
+        positions = prod(axis.positions for axis in axes)
+        parts = tiles.parts_of_gather(positions, -(-source.chunks * prod(axis.taps for axis in axes) // 4))
+        partial = None
+        if parts > 1:
+            partial = Ref("scratch", self.partial_at)  # the same for every piece: one after the other
+            size = parts * samples * positions * weight.rows * weight.groups * self.element.real_size
+            self.made.scratch = max(self.made.scratch, self.partial_at + size)
+        tile = tiles.tile_of(way, self.element, (samples * positions, weight.rows), weight.groups * parts)
+        program.gather(
+            self.made, source, weight, self.packed_weight, target, axes, samples, self.element, way, tile, parts,
+            partial, self.flag)
+
+    def _apart(self, source: Packed, target: Target, samples: int) -> None:
+        """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
+        g, way = self.problem.geometry, self.problem.way
+        assert way is not None
+        if not is_covered(g):
+            self._fill(target, tuple(Axis(n, n, 1, 0, 0, 1) for n in g.input_size), samples)
+        weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
+        results = samples * prod(g.output_size), weight.rows
+        tile = tiles.tile_of(way, self.element, results, weight.groups)
+        program.gather(
+            self.made, source, weight, self.packed_weight, target, disjoint_axes(g), samples, self.element, way, tile,
+            1, None, self.flag, g.kernel_size, [d * step for d, step in zip(g.dilation, target.layout[2:5])])
+
+
+class Correlation:
+    """grad_weight: parts of the positions, summed in order."""
+
+    def __init__(self, problem: Problem, made: Program, layouts: Layouts, target: Target) -> None:
+        g = problem.geometry
+        self.problem, self.made, self.target, self.element = problem, made, target, problem.element
+        self.x, self.y = problem.x(layouts[0], "first"), problem.y(layouts[1], "second")
+        [self.axes] = phases("forward", g)
+        self.positions, self.taps = prod(g.output_size), prod(g.kernel_size)
+
+    def build(self, samples: int) -> None:
+        """In tiles and, where a product with padding may not be sound, by definition if a flag says so."""
+        made, most = self.made, self.problem.most(prod(self.problem.geometry.input_size), self.positions)
+        if not self.problem.tiled(self.y.channels, self.x.channels):
+            self._by_definition(most, 0)
+            return
+        flag: Ref | int = made.reserve(4) if has_padding(self.axes) or self.problem.splits else 0
+        program.clear(made, flag, self.element)
+        before = made.scratch
+        self._in_tiles(min(samples, most), flag)
+        if flag:
+            after, made.scratch = made.scratch, before  # the tiles' scratch is free again
+            self._by_definition(most, flag)
+            made.scratch = max(made.scratch, after)
+
+    def _as_read(self) -> tuple[Operand, Axes]:
+        """x and the axes as tiles take them; columns are a 1 x 1 convolution."""
+        if self.problem.algorithm != "columns":
+            return self.x, self.axes
+        line = Axis(self.positions, self.positions, 1, 0, 0, 1)
+        return self.x._replace(size=(1, 1, self.positions), channels=self.x.channels * self.taps), (ONE, ONE, line)
+
+    def _in_tiles(self, samples: int, flag: Ref | int) -> None:
+        problem, g, made, element, y = self.problem, self.problem.geometry, self.made, self.element, self.y
+        way, splits = problem.way, flag if problem.splits else 0
+        assert way is not None
+        x, axes = self._as_read()
+        padded = program.chunks_of(x.channels, element) * 16 // element.size
+        columns = prod(axis.taps for axis in axes) * padded
+        tile = tiles.tile_of(way, element, (y.channels, columns), g.groups * tiles.NOMINAL_BLOCKS)
+        parts = self._parts(-(-y.channels // tile.bm) * -(-columns // tile.bn) * g.groups)
+        blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
+        most = blocks * parts.samples
+        x_space, y_space = (
+            None if program.in_place(operand, element, dense)
+            else made.reserve(program.packed_bytes(operand, min(most, g.batch), element))
+            for operand, dense in ((x, 0), (y, g.batch)))
+        parted = Parted(made, problem, self.target, columns, *((self.taps, 1) if axes != self.axes else (1, padded)))
+        for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
+            from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
+                              for operand in (x, y))
+            packed_x = _packed(made, problem, from_x, count, splits, x_space)
+            packed_y = _packed(made, problem, from_y, count, flag, y_space)
+            slots = parts.count(count)
+            program.correlate(
+                made, packed_x, packed_y, parted.place(slots), axes, parts.arguments(count, self.positions),
+                (y.channels, columns, g.groups, slots), element, way, tile)
+            last = first + count == g.batch
+            parted.finish(last, slots, flag if last else 0, 0)
+
+    def _parts(self, blocks: int) -> program.Parts:
+        """How the positions are cut for tiles of so many blocks."""
+        batch, depth = self.problem.geometry.batch, tiles.LINE // self.element.size
+        wanted = tiles.parts_of_correlate(blocks, batch * self.positions, depth)
+        return program.cut(batch, self.positions, wanted, depth)
+
+    def _by_definition(self, most: int, flag: Ref | int) -> None:
+        """A block for each element of the weight and part; where a flag is given, if it is set."""
+        g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
+        elements = g.out_channels * x.channels * self.taps
+        parts = program.cut(g.batch, self.positions, max(1, tiles.NOMINAL_BLOCKS // elements), threads)
+        parted = Parted(self.made, self.problem, self.target, x.channels * self.taps, self.taps, 1)
+        for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
+            slots = parts.count(count)
+            self.made.add(
+                tiles.simple("direct_weight", element), (elements, slots), shared=threads * element.real_size,
+                x=x.place.at(first * x.layout.outer), y=y.place.at(first * y.layout.outer), target=parted.place(slots),
+                flag=flag, **parts.arguments(count, self.positions), rounds=-(-parts.positions // threads),
+                **divided(channels=x.channels, rows=y.channels), **program.taps_arguments(self.axes),
+                **program.axes_arguments(self.axes), **self._reading(x.layout), y_n=y.layout.outer,
+                y_row=y.layout.channel, y_z=y.layout.z, y_y=y.layout.y, y_x=y.layout.x, target_part=parted.size)
+            parted.finish(first + count == g.batch, slots, flag, 1 if flag else 0)
+
+    def _reading(self, layout: Layout) -> dict[str, int]:
+        """How direct_weight reads x: its cells, or the columns that unfold made of it."""
+        found = program.strides(source=layout) | {"source_tap": 0, "read_z": 0, "read_y": 0, "read_x": 0}
+        if self.problem.algorithm == "columns":
+            _, height, width = self.problem.geometry.output_size
+            found |= {"source_channel": layout.channel * self.taps, "source_tap": layout.channel,
+                      "source_z": 0, "source_y": 0, "source_x": 0, "read_z": height * width * layout.x,
+                      "read_y": width * layout.x, "read_x": layout.x}
+        return found
+
+
+class Parted:
+    """The partial sums of a weight's gradient: parts that are summed in order, over all chunks of samples.
+
+    A part is (out channels, columns), where tap t and channel c are column t * of_tap + c * of_channel. The first slot
+    holds the running sum once a chunk is done; the parts of later chunks come behind it.
+    """
+
+    def __init__(
+        self, made: Program, problem: Problem, target: Target, columns: int, of_channel: int, of_tap: int
+    ) -> None:
+        self.made, self.problem, self.target = made, problem, target
+        self.at, self.begun = made.scratch, 0
+        real, (_, height, width) = problem.element.real_size, problem.geometry.kernel_size
+        self.size = problem.geometry.out_channels * columns * real
+        self.read = [step * real for step in (columns, of_channel, height * width * of_tap, width * of_tap, of_tap)]
+
+    def place(self, slots: int) -> Ref:
+        """Where the parts of the next chunk go."""
+        end = self.at + (self.begun + slots) * self.size
+        self.made.scratch = max(self.made.scratch, -(-end // ALIGNMENT) * ALIGNMENT)
+        return Ref("scratch", self.at + self.begun * self.size)
+
+    def finish(self, last: bool, slots: int, flag: Ref | int, flag_value: int) -> None:
+        """Sum what is there: to the target if the chunk is the last, else to the first slot."""
+        g, partial = self.problem.geometry, Ref("scratch", self.at)
+        sizes = (g.out_channels, g.in_channels // g.groups, *g.kernel_size)
+        target = self.target if last else self.target._replace(place=partial)
+        to: Sequence[int] = self.target.layout[:5] if last else self.read
+        program.finish(
+            self.made, target, sizes, to, partial, self.read, self.size, self.begun + slots, self.problem.element,
+            not last, flag, flag_value)
+        self.begun = 1
