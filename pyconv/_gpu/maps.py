@@ -1,8 +1,8 @@
 """The programs of the three maps: which operands are packed, which kernels take which pieces, in which order.
 
 forward and grad_input sum over taps and the channels of a group (`Sums`), grad_weight over the positions of the batch
-(`Correlation`). In tiles padding is a zero times a weight or a grad_output, right unless that is not finite: packing sets
-a flag where it is so, the tiles then store nothing, and the direct kernels, launched behind them, begin to work.
+(`Correlation`). In tiles padding is a zero times a weight or a grad_output, right unless that is not finite: packing
+sets a flag where it is so, the tiles then store nothing, and the direct kernels, launched behind them, begin to work.
 """
 
 from collections.abc import Sequence
