@@ -46,6 +46,13 @@ def gpu(request, monkeypatch):
     return gpus.Real()
 
 
+@pytest.fixture
+def tiles_alone(monkeypatch):
+    """No product is left to the GPU's direct kernels."""
+    from pyconv._gpu import tiles
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
+
+
 def end(child):
     """Kill a child and what it forked; what they had written."""
     with contextlib.suppress(ProcessLookupError):

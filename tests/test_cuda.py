@@ -7,10 +7,9 @@ import pytest
 
 import calls
 import pyconv
-import reference
 from calls import per_channel
 from gpus import WAYS, rounded
-from problems import PROBLEMS, VARIED, expected, some
+from problems import PROBLEMS, VARIED, expected
 from pyconv._gpu import tiles
 
 varied = pytest.mark.parametrize('problem', VARIED, ids=str)
@@ -42,12 +41,6 @@ def check_maps(gpu, problem, dtype, **keywords):
         assert call(problem, *operands, out=out, **{name: gpu.empty((size,), dtype)}, **keywords) is out
         same(gpu, out, result, dtype)
         same(gpu, call(problem, *operands, **keywords), result, dtype)
-
-
-@pytest.fixture
-def tiles_alone(monkeypatch):
-    """No product is left to the direct kernels."""
-    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
 
 
 @pytest.mark.parametrize('problem', PROBLEMS, ids=str)

@@ -14,7 +14,7 @@ from problems import BY_NAME, VARIED, P, expected, maps, some
 from pyconv import _cuda
 from pyconv._gpu import tiles
 from test_channels_last import last
-from test_cuda import same, tiles_alone  # noqa: F401
+from test_cuda import same
 from test_nonfinite import spoiled, without_zeros
 
 FEW = some('2d', '1d', '3d', '2d stride 2', '2d groups everything', '2d channels 33 33', '2d depthwise',
@@ -75,7 +75,7 @@ def test_channels_last_is_read_where_it_lies(gpu, dtype, tiles_alone):
 
 @few
 def test_unbatched_and_broadcast(gpu, problem):
-    data, wanted, rank = problem.integers(), expected(problem.name), problem.rank
+    data, wanted = problem.integers(), expected(problem.name)
     x, w, y = upload(gpu, 'float32', data.x[-1], data.w, data.y[-1])
     same(gpu, calls.forward(problem, x, w), wanted.forward[-1], 'float32')
     same(gpu, calls.grad_input(problem, w, y), wanted.grad_input[-1], 'float32')
