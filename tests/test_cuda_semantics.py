@@ -193,7 +193,7 @@ def bits(gpu, array):
 
 @few
 @pytest.mark.parametrize('way', WAYS)
-def test_bits_of_a_sample_know_neither_batch_nor_buffer(gpu, problem, way):
+def test_bits_of_a_sample_know_neither_batch_nor_buffer(gpu, problem, way, tiles_alone):
     dtype, keywords = WAYS[way]
     problem = problem._replace(batch=5)
     data = problem.floats()

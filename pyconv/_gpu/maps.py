@@ -36,8 +36,9 @@ class Problem(NamedTuple):
 
     def tiled(self, rows: int, channels: int) -> bool:
         """Whether groups of so many rows and channels are for tiles."""
-        return self.way is not None and self.geometry.groups <= MOST_GROUPS and not tiles.is_direct(
-            self.way, self.element, rows, channels)
+        g = self.geometry
+        products = prod(g.output_size) * prod(g.kernel_size) * g.out_channels * g.in_channels // g.groups
+        return g.groups <= MOST_GROUPS and not tiles.is_direct(self.way, self.element, rows, channels, products)
 
     def most(self, *of_sample: int) -> int:
         """How many samples a launch can take that counts so many things in each."""

@@ -76,6 +76,7 @@ WAYS = {
                (fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
 MOST_PHASES = 16  # of a direct grad_input: more launches cost more than the products with no cell that they save
+SAVED = 10e-6
 DIRECT_RATE = 4.0  # Tflop/s of the kernels without tiles: some ten instructions for each product
 
 
@@ -169,9 +170,13 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
     return algorithm if algorithm == "tf32x3" else "tf32" if allow_tf32 else "fma"
 
 
-def is_direct(way: str | None, element: Element, rows: int, channels: int) -> bool:
-    """Whether the direct kernel wastes less than a tile, of whose rows and chunks a group may fill but a few."""
-    if way is None:
+def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int) -> bool:
+    """Whether the direct kernel, one launch, is faster than tiles, whose operands have to be packed by others.
+
+    So it is for samples of few products (SAVED seconds of launches in a batch of 64 of them), and where a group's rows
+    and channels would fill but a small part of a tile and its chunks.
+    """
+    if way is None or 2 * products * 64 <= SAVED * DIRECT_RATE * 1e12:
         return True
     per_chunk = 16 // element.size
     filled = rows / (-(-rows // SMALL.bn) * SMALL.bn) * channels / (-(-channels // per_chunk) * per_chunk)
