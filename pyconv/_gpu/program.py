@@ -45,7 +45,7 @@ class Ref(NamedTuple):
 
 
 class Launch(NamedTuple):
-    handle: Any
+    kernel: tuple[Source, int, int, int]  # threads of a block, its bytes of shared memory, blocks on a multiprocessor
     grid: tuple[int, int, int]
     arguments: list[int]
     places: tuple[tuple[int, str], ...]  # which arguments are relative to which operand
@@ -80,16 +80,15 @@ class Program:
                 value = value.offset
             arguments.append(value)
         x, y, z = (*grid, 1, 1)[:3]
-        handle = self.device.kernel(kernel, threads, shared, blocks)
-        self.launches.append(Launch(handle, (x, y, z), arguments, tuple(places)))
+        self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, tuple(places)))
 
     def run(self, addresses: dict[str, int], stream: int) -> None:
-        """Launch everything on the stream."""
+        """Launch everything on the stream; a kernel that is not loaded yet is compiled, or found where it is kept."""
         for launch in self.launches:
             arguments = launch.arguments.copy()
             for place, base in launch.places:
                 arguments[place] += addresses[base]
-            self.device.launch(launch.handle, launch.grid, stream, arguments)
+            self.device.launch(self.device.kernel(*launch.kernel), launch.grid, stream, arguments)
 
 
 # --- arguments of kernels ---
