@@ -9,7 +9,7 @@ import calls
 import pyconv
 import reference
 from calls import per_channel
-from gpus import WAYS, rounded
+from gpus import WAYS, Emulated, rounded
 from problems import BY_NAME, VARIED, P, expected, maps, some
 from pyconv import _cuda
 from pyconv._gpu import tiles
@@ -260,3 +260,28 @@ def test_rounding_is_to_nearest_even(gpu):
     x, w = upload(gpu, 'float16', np.array([[[2048.0, 2048, 2050]]]), np.array([[[1.0]]]))
     b = gpu.upload(np.array([1.0]), 'float16')
     same(gpu, pyconv.conv1d(x, w, b), rounded([[[2048.0, 2048, 2052]]], 'float16'), 'float16')
+
+
+@pytest.mark.parametrize(('capability', 'dtype', 'algorithm', 'allow_tf32', 'way'), [
+    ((7, 5), 'float32', 'auto', True, 'fma'), ((7, 5), 'float64', 'auto', False, 'fma'),
+    ((7, 5), 'float16', 'auto', False, None), ((8, 0), 'float64', 'auto', False, 'f64'),
+    ((8, 6), 'float64', 'auto', False, 'fma'), ((12, 0), 'float64', 'gemm', False, 'fma'),
+    ((9, 0), 'float32', 'auto', False, 'fma'), ((9, 0), 'float32', 'auto', True, 'tf32'),
+    ((9, 0), 'float32', 'tf32x3', False, 'tf32x3'), ((9, 0), 'float32', 'gemm', False, 'fma'),
+    ((8, 9), 'bfloat16', 'auto', True, 'bf16'), ((10, 0), 'float16', 'gemm', False, 'f16'),
+])
+def test_the_way_that_a_chip_multiplies(capability, dtype, algorithm, allow_tf32, way):
+    assert tiles.way_of(tiles.ELEMENTS[dtype], algorithm, allow_tf32, capability) == way
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])
+def test_chips_before_sm_80(monkeypatch, dtype):
+    """No tensor core and no asynchronous copy; 16-bit types by definition."""
+    gpu = Emulated(monkeypatch, capability=(7, 5))
+    problem = BY_NAME['2d many channels strided']
+    data, wanted = problem.integers(low=-1, high=1), maps(problem, *problem.integers(low=-1, high=1)[:3])
+    x, w, y = upload(gpu, dtype, *data[:3])
+    same(gpu, calls.forward(problem, x, w), wanted.forward, dtype)
+    same(gpu, calls.grad_input(problem, w, y), wanted.grad_input, dtype)
+    same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+    assert ('gather' in gpu.device.launched) == (dtype in ('float32', 'float64'))

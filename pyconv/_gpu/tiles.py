@@ -159,6 +159,9 @@ def simple(
     return Source(getattr(plain, kernel), constants, element.primitives(partial))
 
 
+FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips emulate them, slower than their units
+
+
 def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]) -> str | None:
     """The way that products of a dtype are made in; None where a chip has none but the direct kernels."""
     if capability < (8, 0):
@@ -166,7 +169,7 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
     if element.size == 2:
         return element.suffix
     if element.size == 8:
-        return "f64" if capability[1] == 0 or algorithm == "gemm" else "fma"  # consumers' chips lack these tensor cores
+        return "f64" if capability in FLOAT64_TENSOR_CORES else "fma"
     return algorithm if algorithm == "tf32x3" else "tf32" if allow_tf32 else "fma"
 
 
