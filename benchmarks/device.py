@@ -4,6 +4,7 @@ import itertools
 import math
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -99,8 +100,17 @@ def interleaved(calls: Sequence[Call], seconds: float, clock=timed) -> tuple[lis
     return [statistics.median(times) for times in samples], [quartiles(times) for times in samples], len(samples[0])
 
 
-def graph_seconds(call: Call, calls: int = 20) -> float:
-    """Seconds of the device for one of several calls that are replayed as a CUDA graph."""
+def graph_seconds(call: Call, calls: int = 20) -> float | None:
+    """Seconds of the device for one of several calls that are replayed as a CUDA graph; None where none can be made."""
+    try:
+        graph = _graph(call, calls)
+    except RuntimeError as error:
+        print(f"no CUDA graph: {error}", file=sys.stderr)
+        return None
+    return statistics.median(timed(graph.replay, 5, 1e-3) for _ in range(9)) / calls
+
+
+def _graph(call: Call, calls: int) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -110,7 +120,7 @@ def graph_seconds(call: Call, calls: int = 20) -> float:
     with torch.cuda.graph(graph):
         for _ in range(calls):
             call()
-    return statistics.median(timed(graph.replay, 5, 1e-3) for _ in range(9)) / calls
+    return graph
 
 
 # The limits

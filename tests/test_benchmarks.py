@@ -15,6 +15,7 @@ if not FOLDER.is_dir():
 sys.path.append(str(FOLDER))
 import packages  # noqa: E402, F401  before torch
 
+import gpu_session  # noqa: E402
 import harness  # noqa: E402
 import layers  # noqa: E402
 import picture  # noqa: E402
@@ -28,9 +29,10 @@ def made_up(network='ResNet-50, batch 64', layer='1×1 on 7×7, 8→8', dtype='f
             ratio=1.0, turned=2.0, depthwise=False, **more):
     return {'network': network, 'layer': layer, 'count': 2, 'batch': 64, 'map': map, 'dtype': dtype, 'flop': 10**9,
             'elements': 10**6, 'torch_seconds': ratio * seconds, 'pyconv_seconds': seconds, 'ratio': ratio,
-            'torch_channels_last_seconds': turned and turned * seconds, 'pyconv_channels_last_seconds': turned and seconds,
-            'ratio_channels_last': turned, 'bound_seconds': seconds / 2, 'bound_by': 'products', 'share_of_bound': 0.5,
-            'share_of_peak': 0.25, 'pyconv_error': 1e-7, 'torch_error': 1e-7, 'right': True, 'depthwise': depthwise, **more}
+            'torch_channels_last_seconds': turned and turned * seconds,
+            'pyconv_channels_last_seconds': turned and seconds, 'ratio_channels_last': turned,
+            'bound_seconds': seconds / 2, 'bound_by': 'products', 'share_of_bound': 0.5, 'share_of_peak': 0.25,
+            'pyconv_error': 1e-7, 'torch_error': 1e-7, 'right': True, 'depthwise': depthwise, **more}
 
 
 def test_networks_of_the_gpu():
@@ -196,3 +198,81 @@ def test_dry_run():
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert '42 rows, ' in run.stdout and 'gather' in run.stdout
+
+
+def sanitizer(status, *lines):
+    import sanitize
+    return sanitize.verdict('racecheck', status, '\n'.join(lines), 12.3)
+
+
+def test_the_sanitizers_verdict():
+    passed = '9 passed, 3 deselected in 1.23s'
+    race = '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'
+    assert sanitizer(0, passed, race) == (
+        True, 'racecheck: passed, 9 tests in 12 s; RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)')
+    assert sanitizer(0, passed, '========= ERROR SUMMARY: 0 errors')[0]
+    for status, *lines in ((0, passed), (0, race), (86, passed, race), (None, passed, race), (1, passed, race),
+                           (5, race), (0, passed, race.replace(' 0 hazards', ' 2 hazards')),
+                           (0, passed, '========= ERROR SUMMARY: 3 errors')):
+        assert not sanitizer(status, *lines)[0]
+
+
+def test_the_sanitizer_is_told_which_kernels(tmp_path):
+    """With a program in its place that prints what it is given."""
+    import sanitize
+    program = tmp_path / 'compute-sanitizer'
+    program.write_text('#!/bin/sh\necho "  --kernel-regex arg  which kernels"\n')
+    program.chmod(0o755)
+    words = sanitize.command(str(program), 'memcheck', 'some')
+    assert words[words.index('--kernel-regex') + 1] == 'kns=gather' and words[-3:-1] == ['-k', 'some']
+    assert {'gather', 'correlate', 'pack', 'finish'} <= set(sanitize.KERNELS)
+    program.write_text('#!/bin/sh\nexit 0\n')
+    assert not sanitize.filters(str(program))
+
+
+def test_a_result_that_is_not_written_is_wrong(monkeypatch):
+    import torch
+    layer, kind = layers.Layer(2, 2, (4, 4), (1, 1)), gpu_rows.KINDS['float32']
+    arrays = harness.operands(layer, 1, torch.float32)
+    monkeypatch.setattr(harness, 'pyconv_call', lambda *_, new, **more: lambda: new(arrays[2]))
+    theirs, ours = gpu_rows.checked(layer, 'forward', kind, [arrays], [arrays])
+    assert max(theirs) < 1e-6 and all(map(math.isnan, ours))
+    assert not gpu_rows.is_right(ours, theirs, kind)
+
+
+# The session on a lent machine
+
+
+def session_step(tmp_path, code, seconds):
+    step = gpu_session.Step('a', [sys.executable, '-c', code], seconds, 2)
+    ended = gpu_session.run(step, tmp_path, seconds, gpu_session.environment_of())
+    return ended, gpu_session.last_lines(tmp_path / 'a.txt', 2)
+
+
+def test_a_step_leaves_its_output_and_status(tmp_path):
+    ended, said = session_step(tmp_path, 'import sys; print("bar\\rone"); print("two"); sys.exit(3)', 60)
+    assert ended.status == 3 and said == 'one\ntwo' and 'failed with status 3' in str(ended)
+    ended, said = session_step(tmp_path, 'print("fine")', 60)
+    assert ended.status == 0 and said.endswith('fine') and 'passed' in str(ended)
+
+
+def test_a_step_ends_with_its_children_when_time_is_out(tmp_path):
+    code = ('import subprocess, sys, time\nprint("begun", flush=True)\n'
+            'subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"])')
+    ended, said = session_step(tmp_path, code, 2)
+    assert ended.status is None and ended.seconds < 30 and 'begun' in (tmp_path / 'a.txt').read_text()
+    assert 'out of time' in str(ended)
+
+
+def test_the_session_runs_its_steps_and_leaves_few_files(tmp_path):
+    command = [sys.executable, FOLDER / 'gpu_session.py', tmp_path / 'out', '--steps', 'benchmark',
+               '--minutes', '2', '--', '--networks', 'tiny', '--dry']
+    run = subprocess.run(command, capture_output=True, text=True)
+    said = run.stdout.splitlines()
+    assert said[-1].startswith('benchmark    passed') and '--- steps ---' in said, run.stdout + run.stderr
+    assert {path.name for path in (tmp_path / 'out').iterdir()} == {'benchmark.txt'}
+    assert '126 rows' in (tmp_path / 'out' / 'benchmark.txt').read_text()
+
+
+def test_no_more_files_than_come_back(tmp_path):
+    assert len(gpu_session.steps(tmp_path, [])) + 1 <= 8
