@@ -15,6 +15,7 @@ for the Python that runs this; torch, cupy, numba-cuda with its compiler, pytest
 import argparse
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,16 +68,20 @@ def steps(output: Path, more: list[str]) -> list[Step]:
         f"for name in {versions!r}:\n"
         "    try: print(name, m.version(name))\n"
         "    except m.PackageNotFoundError: print(name, 'is not installed')\n"
-        "import torch; print('torch', torch.__version__, torch.version.cuda, 'cuDNN', torch.backends.cudnn.version())")
+        "import torch; print('torch', torch.__version__, torch.version.cuda, 'cuDNN', torch.backends.cudnn.version())\n"
+        "from cuda.pathfinder import load_nvidia_dynamic_lib as found\n"
+        "for name in ('nvvm', 'nvJitLink'):\n"
+        "    try: print(name, found(name).abs_path)\n"
+        "    except Exception as error: print(name, 'is not found:', str(error)[:300])")
     environment = f"nvidia-smi; {PYTHON} -c \"$LOOK\"; {PYTHON} -m pyconv"
     os.environ["LOOK"] = look
     build = [PYTHON, "setup.py", "build_ext", "--inplace"]
     return [
         Step("build", build if not built() else [PYTHON, "-c", "print('built before')"], 150, 2),
-        Step("environment", ["sh", "-c", environment], 60, 30),
+        Step("environment", ["sh", "-c", environment], 60, 34),
         Step("compile", [PYTHON, "benchmarks/planned.py"], 150, 8),
         Step("quick", pytest_words("-k", QUICK, "--maxfail=25", "-s"), 120, 25),
-        Step("tests", pytest_words("--maxfail=60"), 180, 25),
+        Step("tests", pytest_words("--maxfail=60", "--durations=8"), 180, 25),
         Step("sanitizer", [PYTHON, "tests/sanitize.py", "--seconds", "45", "-k", SANITIZED], 140, 12),
         Step("benchmark", [PYTHON, "benchmarks/cuda.py", "--no-picture", "--output", str(output / "cuda.json"), *more],
              600, 45),
@@ -117,10 +122,12 @@ def last_lines(path: Path, count: int) -> str:
 
 
 def environment_of() -> dict[str, str]:
-    """This checkout first, output as it comes, no colours."""
+    """This checkout first, output as it comes, no colours; the toolkit that nvcc is part of, where none is named."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1",
-            "PYTHONDONTWRITEBYTECODE": "1", "CUDA_MODULE_LOADING": "LAZY"}
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    toolkit = {"CUDA_HOME": str(Path(nvcc).resolve().parents[1])} if Path(nvcc).exists() else {}
+    return {**toolkit, **os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1",
+            "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
