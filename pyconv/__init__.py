@@ -48,6 +48,8 @@ algorithm: 'auto', 'gemm' or 'winograd'. Kernels of three taps at stride 1 with 
     multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
     lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
     'gemm'. 'tf32x3', of float32 on a GPU alone, makes each product as three of TF32, with errors like those of float32.
+    'wgmma', of float16 and bfloat16 on a GPU of capability 9.0 alone, makes the products of forward and grad_input by
+    warpgroups; on a trial: no GPU has run it yet.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
 
@@ -69,7 +71,7 @@ stream that is given has to come after what torch and CuPy do with the arrays el
 CuPy's and Numba's must be kept until the stream has done the work. DLPack older than version 1 does not say whether an
 array is read-only: it is taken as such.
 
-On a GPU algorithm is 'auto', 'gemm' or 'tf32x3', the number of threads plays no part, and workspace
+On a GPU algorithm is 'auto', 'gemm', 'tf32x3' or 'wgmma', the number of threads plays no part, and workspace
 takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
 
 Results

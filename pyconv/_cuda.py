@@ -44,7 +44,7 @@ class Plan:
         self.element = tiles.ELEMENTS[dtype.name]
         self.device = launch.device(device)
         self.dtype, self.index = dtype, device
-        way = tiles.way_of(self.element, algorithm, allow_tf32, self.device.capability)
+        way = tiles.way_of(map, self.element, algorithm, allow_tf32, self.device.capability)
         self.problem = maps.Problem(self.device, map, geometry, self.element, way, algorithm)
         self.program = lru_cache(maxsize=64)(partial(maps.build, self.problem))
         contiguous = self._contiguous()

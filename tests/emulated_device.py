@@ -3,6 +3,7 @@ import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
+from emulated_hopper import tensor_map
 from emulator import KernelError, Memory, bf16_of_bits, bits_of_bf16, run
 
 SHARED_LIMITS = {(8, 0): 163 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10}      # bytes a block may have; else 99 KiB
@@ -93,6 +94,10 @@ class EmulatedDevice:
         self.keep, self.races = statistics, races
         self.launched, self.statistics = [], {}
 
+    @staticmethod
+    def tensor_map(address, columns, rows, row, box_rows):
+        return tensor_map(address, columns, rows, row, box_rows)
+
     @property
     def launches(self):
         return len(self.launched)
@@ -108,6 +113,13 @@ class EmulatedDevice:
 
     def launch(self, kernel, grid, stream, arguments):
         source, threads, shared = kernel
+        if isinstance(arguments[0], bytes):                      # a tensor map: in the kernel its address
+            at = self.memory.allocate(len(arguments[0]))
+            self.memory.view(at, (len(arguments[0]),), np.uint8)[:] = np.frombuffer(arguments[0], np.uint8)
+            try:
+                return self.launch(kernel, grid, stream, [at, *arguments[1:]])
+            finally:
+                self.memory.free(at)
         if len(arguments) != len(source.arguments):
             raise TypeError(f'{source.name} must be given {len(source.arguments)} arguments; got {len(arguments)}')
         if not (0 <= grid[0] < 1 << 31 and 0 <= grid[1] < 1 << 16 and 0 <= grid[2] < 1 << 16):

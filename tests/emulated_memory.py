@@ -206,6 +206,7 @@ class Shared:
     """
     BASE = 1024                  # where it starts: not 0, so that a forgotten shared_base() shows
     IN_FLIGHT = 1 << 30
+    MULTIPLYING = 1 << 29        # a product of a warpgroup is under way that reads it
     SEVERAL = 63
 
     def __init__(self, blocks, threads, nbytes, races):
@@ -217,6 +218,7 @@ class Shared:
         self.warps = (np.arange(threads, dtype=np.int32) >> 5)[None]
         self.written = np.full((1, self.stride // 4), -1, np.int32)
         self.read = self.written.copy()
+        self.unfenced = self.written >= 0         # written since the last fence_async
         self.epoch, self.log = 0, []
 
     def units(self, address, width, ok=None):
@@ -262,12 +264,24 @@ class Shared:
         self.epoch += 64
         self.log.clear()
 
+    def reach(self, height):
+        """One row of each table for all blocks, or one for each from the first access on in which they differ."""
+        if height > len(self.written):
+            self.stamp_reads()
+            self.written, self.read, self.unfenced = (
+                table.repeat(height, 0) for table in (self.written, self.read, self.unfenced))
+
+    def at(self, units, width, blocks=None):
+        """Rows of the tables of stamps for units by (block, any); `blocks`: of these alone."""
+        self.reach(units.shape[0])
+        rows = np.arange(len(self.written))[:, None]
+        if blocks is not None and len(self.written) > 1:
+            rows = blocks[:, None]
+        return np.unique(units + rows * (self.stride // width))
+
     def cells(self, units, width, ok):
         """Rows of the tables of stamps that accesses mean, and their warps' stamps as a column."""
-        height = max(units.shape[0], 1 if ok is None else ok.shape[0])
-        if height > len(self.written):               # from now on blocks differ
-            self.stamp_reads()
-            self.written, self.read = self.written.repeat(height, 0), self.read.repeat(height, 0)
+        self.reach(max(units.shape[0], 1 if ok is None else ok.shape[0]))
         rows = np.arange(len(self.written))[:, None] * (self.stride // width)
         cells, warps = np.broadcast_arrays(units + rows, self.warps)
         if ok is not None:
@@ -305,6 +319,8 @@ class Shared:
             self.refuse((stamps >= self.epoch) & (stamps != mine), cells, width, mine, stamps, 'writes', did)
         new = mine - self.epoch + self.IN_FLIGHT if in_flight else mine
         table[cells] = new
+        if not in_flight:
+            self.unfenced.reshape(-1, width // 4)[cells] = True
         stamps = table.take(cells, 0)
         self.refuse(stamps != new, cells, width, mine, stamps, 'writes', 'wrote')
 
@@ -313,6 +329,44 @@ class Shared:
         if self.races:
             cells, mine = self.cells(units, width, None)
             self.written.reshape(-1, width // 4)[cells] = mine
+            self.unfenced.reshape(-1, width // 4)[cells] = True
+
+    # What the asynchronous proxy does, in units of 16 bytes: no thread's, so that any access since the barrier is in
+    # its way.
+
+    def check_free(self, units, width, blocks, warp):
+        """A box is on its way there."""
+        if self.races:
+            self.stamp_reads()
+            if len(blocks) < self.blocks:
+                self.reach(self.blocks)
+            cells, mine = self.at(units, width, blocks), np.full((1, 1), self.epoch + warp)
+            mine = mine.repeat(len(cells), 0)
+            for table, did in ((self.written, 'wrote'), (self.read, 'read')):
+                stamps = table.reshape(-1, width // 4)[cells]
+                self.refuse(stamps >= self.epoch, cells, width, mine, stamps, 'copies a box to', did)
+            self.written.reshape(-1, width // 4)[cells] = self.IN_FLIGHT + warp
+
+    def land(self, units, blocks, values):
+        """A box has arrived: whoever has waited may read it."""
+        self.words[16][blocks[:, None], units] = values
+        if self.races:
+            cells = self.at(units, 16, blocks)
+            self.written.reshape(-1, 4)[cells], self.unfenced.reshape(-1, 4)[cells] = -1, False
+
+    def begin_multiplying(self, units):
+        """A product may read there from now on."""
+        cells = self.at(units, 16)
+        stamps = self.written.reshape(-1, 4)[cells]
+        mine = np.full((len(cells), 1), self.epoch)
+        self.refuse(stamps >= self.epoch, cells, 16, mine, stamps, 'multiplies', 'wrote')
+        if self.unfenced.reshape(-1, 4)[cells].any():
+            raise KernelError('a product reads what was written without fence_async')
+        self.read.reshape(-1, 4)[cells] = self.MULTIPLYING
+
+    def end_multiplying(self, units):
+        """Its warps have read, and others know at the next barrier."""
+        self.read.reshape(-1, 4)[self.at(units, 16)] = self.epoch + self.SEVERAL
 
     def refuse(self, wrong, cells, width, mine, stamps, does, did):
         if not wrong.any():
@@ -322,6 +376,8 @@ class Shared:
         warp, stamp = int(mine[i, 0]) - self.epoch, int(stamps[i, j])
         who = 'several warps' if stamp % 64 == self.SEVERAL else f'warp {stamp % 64}'
         when = f'{did} since the last barrier'
+        if self.MULTIPLYING <= stamp < self.IN_FLIGHT:
+            who, when = 'a warpgroup', 'multiplies and has not waited for'
         if stamp >= self.IN_FLIGHT:
             who, when = f'warp {stamp - self.IN_FLIGHT}', 'copies asynchronously and has not waited for'
         raise KernelError(f'race in shared memory at byte {byte}: warp {warp} {does} what {who} {when}')

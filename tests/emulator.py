@@ -21,6 +21,7 @@ import operator
 from collections import defaultdict
 
 import numpy as np
+from emulated_hopper import Hopper
 from emulated_memory import ORIGIN, RAW, Again, Hazards, KernelError, Memory, Shared, blocks_of, wavefronts
 
 __all__ = ['KernelError', 'Memory', 'bf16_of_bits', 'bits_of_bf16', 'run']
@@ -141,6 +142,7 @@ class Executor:
         self.block = [i if len(i) > 1 else np.repeat(i, threads, 1) for i in block]      # uniform they must not look
         self.shared = Shared(len(index), threads, shared_bytes, races)
         self.groups, self.issued, self.fragments = [], [], {}
+        self.hopper = Hopper(self, {'f16': TYPES['f16'][1], 'bf16': TYPES['bf16'][1]})
 
     def namespace(self):
         names = {name: getattr(self, name) for name in (
@@ -158,7 +160,7 @@ class Executor:
             names[f'put_{name}'] = functools.partial(self.put, f'put_{name}', TYPES[name][0], TYPES[name][2])
         names['shared_f32x4'] = functools.partial(self.load_vector, 'shared_f32x4', np.float32)
         names['shared_f64x2'] = functools.partial(self.load_vector, 'shared_f64x2', np.float64)
-        return PURE | names
+        return PURE | names | self.hopper.namespace()
 
     def row(self, x):
         """A value by (block or one row for all, thread)."""
@@ -385,6 +387,7 @@ def run(memory, source_text, name, arguments, grid, threads, shared_bytes=0, sta
                 exec(code, names)
                 with memory.lock, np.errstate(over='ignore', invalid='ignore', under='ignore', divide='raise'):
                     names[name](*arguments)
+                executor.hopper.end()
         except Again:
             continue
         except KernelError as error:

@@ -9,6 +9,7 @@ WAYS = {
     'float32': ('float32', {}), 'tf32': ('float32', {'allow_tf32': True}),
     'tf32x3': ('float32', {'algorithm': 'tf32x3'}), 'float64': ('float64', {}),
     'float16': ('float16', {}), 'bfloat16': ('bfloat16', {}),
+    'wgmma float16': ('float16', {'algorithm': 'wgmma'}), 'wgmma bfloat16': ('bfloat16', {'algorithm': 'wgmma'}),
 }
 
 

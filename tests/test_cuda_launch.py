@@ -102,6 +102,29 @@ def test_launch(device, driver, kernel):
     assert driver.values == [2**63 - 1, -2**63, -1]
 
 
+def test_launch_with_a_tensor_map(device, driver, kernel):
+    device.launch(kernel, (1, 1, 1), 0, [bytes([7] * 128), 5, -6])
+    assert driver.values == [0x0707070707070707, 5, -6]
+
+
+def test_a_tensor_map_is_encoded_once(device, driver):
+    def name(kind, word):
+        setattr(driver, f'CUtensorMap{kind}', SimpleNamespace(**{f'CU_TENSOR_MAP_{word}': word}))
+
+    for kind, word in (('DataType', 'DATA_TYPE_UINT16'), ('Interleave', 'INTERLEAVE_NONE'),
+                       ('Swizzle', 'SWIZZLE_128B'), ('L2promotion', 'L2_PROMOTION_L2_128B'),
+                       ('FloatOOBfill', 'FLOAT_OOB_FILL_NONE')):
+        name(kind, word)
+    driver.cuuint32_t = driver.cuuint64_t = int
+    driver.answers['cuTensorMapEncodeTiled'] = lambda *_: SimpleNamespace(opaque=range(16))
+    driver.calls.clear()
+    for _ in range(2):
+        assert device.tensor_map(4096, 72, 30, 144, 64) == b''.join(bytes([i, *[0] * 7]) for i in range(16))
+    call, = driver.calls
+    assert call == ('cuTensorMapEncodeTiled', 'DATA_TYPE_UINT16', 2, 4096, [72, 30], [144], [64, 64], [1, 1],
+                    'INTERLEAVE_NONE', 'SWIZZLE_128B', 'L2_PROMOTION_L2_128B', 'FLOAT_OOB_FILL_NONE')
+
+
 @pytest.mark.parametrize(('current', 'calls'), [
     (PRIMARY, ['cuCtxGetCurrent', 'cuLaunchKernel']),
     (CALLER, ['cuCtxGetCurrent', 'cuCtxPushCurrent', 'cuLaunchKernel', 'cuCtxPopCurrent']),

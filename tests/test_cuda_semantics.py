@@ -271,7 +271,8 @@ def test_rounding_is_to_nearest_even(gpu):
     ((8, 9), 'bfloat16', 'auto', True, 'bf16'), ((10, 0), 'float16', 'gemm', False, 'f16'),
 ])
 def test_the_way_that_a_chip_multiplies(capability, dtype, algorithm, allow_tf32, way):
-    assert tiles.way_of(tiles.ELEMENTS[dtype], algorithm, allow_tf32, capability) == way
+    for map in ('forward', 'grad_input', 'grad_weight'):
+        assert tiles.way_of(map, tiles.ELEMENTS[dtype], algorithm, allow_tf32, capability) == way
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])

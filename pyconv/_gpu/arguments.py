@@ -73,7 +73,7 @@ def dtype_argument(dtype: Any) -> DeviceType:
 
 def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
     """ValueError unless arrays of that type have it."""
-    names = ("auto", "gemm", "tf32x3") if dtype.name == "float32" else ("auto", "gemm")
+    names = ("auto", "gemm", *{"float32": ["tf32x3"], "float64": []}.get(dtype.name, ["wgmma"]))
     if not isinstance(algorithm, str) or algorithm not in names:
         raise ValueError(
             f"algorithm must be one of {', '.join(map(repr, names))} for {dtype} on a GPU; got {shown(algorithm)}"

@@ -17,11 +17,13 @@ log = logging.getLogger("pyconv")
 # All that has a part in what machine code comes out; of CUDA's own packages those of version 12 or of version 13.
 COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink",
              "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12")
-MADE_BY = ("ptx", "specialise", "fragments", "gemm", "plain")  # the files that a kernel's text and code come from
+# the files that a kernel's text and code come from
+MADE_BY = ("ptx", "specialise", "fragments", "gemm", "hopper", "plain")
 
 
 class Source(Protocol):
-    """A specialised kernel: the text of one Python function whose arguments are all 64-bit integers.
+    """A specialised kernel: the text of one Python function whose arguments are all 64-bit integers, but for a first
+    one whose name ends in _map: a tensor map.
 
     `key` names all that the text follows from, but for the files of the kernels themselves.
     """

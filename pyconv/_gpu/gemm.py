@@ -3,8 +3,9 @@
 """The matrix products: `gather` for forward and grad_input, `correlate` for grad_weight, in `specialise`'s dialect.
 
 Both keep a tile of BM x BN results in registers and bring their operands through shared memory by asynchronous copies
-of 16 bytes (a chunk), STAGES deep. A stage is 64 bytes of the reduction: DEPTH elements. Operands lie with the channels
-last, padded with zeros to whole chunks.
+of 16 bytes (a chunk), STAGES deep. A stage is LINE bytes of the reduction, DEPTH elements: 64 bytes here, 128 in
+`hopper`, which shares all that gather says of positions, taps and results. Operands lie with the channels last, padded
+with zeros to whole chunks.
 
     gather      target[m, row] = sum over k of source[m, k] * weight[row, k],      m a position, k = (tap, channel)
     correlate   target[row, k] = sum over p of y[p, row] * x[p, k],                p a position, k = (tap, channel)
@@ -23,7 +24,7 @@ def gather(
     source_n, source_z, source_y, source_x, source_group,
     chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
     rows, weight_row, weight_group, weight_z, weight_y, weight_x,
-    target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row,
+    target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row, bias_group,
     rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x,
 ):
     """A position q reads cell step * q + offset + tap_* * tap along each axis, or zero where there is none.
@@ -40,26 +41,17 @@ def gather(
     first_n: i32 = (block_x() - tile_m * i32(tiles_n)) * BN
     base: i32 = shared_base()
 
-    # A thread copies the same chunk of every COPIED-th line of either operand. Two lines of 64 bytes fill the 32 banks
-    # once; the exclusive or puts the same chunk of eight neighbouring lines into different banks.
-    COPIED = THREADS // 4
-    chunk: i32 = t & 3
-    line: i32 = t >> 2
-    to: i32 = line * 64 + ((chunk ^ ((line >> 1) & 3)) << 4)
+    # A thread copies the same chunk of every COPIED-th line of either operand.
+    COPIED = THREADS // (LINE // 16)
+    chunk: i32 = t & (LINE // 16 - 1)
+    line: i32 = t >> (2 if LINE == 64 else 3)
+    to: i32 = line * LINE + ((chunk ^ turn(line)) << 4)
     cell_z = registers()
     cell_y = registers()
     cell_x = registers()
     cell = registers()
     live = registers()
-    for i in unrolled(BM // COPIED):
-        m: i32 = first_m + line + i * COPIED
-        live[i] = m < i32(positions)
-        n, qz, qy, qx = position(m)
-        cell_z[i] = i32(qz * step_z + offset_z)
-        cell_y[i] = i32(qy * step_y + offset_y)
-        cell_x[i] = i32(qx * step_x + offset_x)
-        cell[i] = i64(source + group * source_group + n * source_n + cell_z[i] * source_z + cell_y[i] * source_y
-                      + cell_x[i] * source_x)
+    find_cells(cell_z, cell_y, cell_x, cell, live)
     weights = registers()
     wanted = registers()
     for i in unrolled(BN // COPIED):
@@ -88,6 +80,27 @@ def gather(
     store_gathered(acc)
 
 
+def turn(line):
+    """What a line's chunks are permuted by, so that a chunk of eight neighbouring lines fills the 32 banks once.
+
+    Two lines of 64 bytes fill them; for lines of 128 bytes this is how Hopper's copies and products see them too.
+    """
+    return ((line >> 1) & 3) if LINE == 64 else (line & 7)
+
+
+def find_cells(cell_z, cell_y, cell_x, cell, live):
+    """For each line that a thread copies the cell that the first tap reads, its address, and if there is a position."""
+    for i in unrolled(BM // COPIED):
+        m: i32 = first_m + line + i * COPIED
+        live[i] = m < i32(positions)
+        n, qz, qy, qx = position(m)
+        cell_z[i] = i32(qz * step_z + offset_z)
+        cell_y[i] = i32(qy * step_y + offset_y)
+        cell_x[i] = i32(qx * step_x + offset_x)
+        cell[i] = i64(source + group * source_group + n * source_n + cell_z[i] * source_z + cell_y[i] * source_y
+                      + cell_x[i] * source_x)
+
+
 def following(slot):
     """The next stage of the ring."""
     return select(slot == base + (STAGES - 1) * STAGE_BYTES, base, i32(slot + STAGE_BYTES))
@@ -108,9 +121,12 @@ def tap_of(k):
     return z, i32(zy - z * i32(ky)), i32(tap - zy * i32(kx)), i32((k - tap * i32(inner)) << 4)
 
 
-def copy_gathered(stage, more, slot):
-    """Copy a stage of both operands; beyond the end of the reduction, and where there is no cell, zeros."""
-    k: i32 = stage * 4 + chunk
+def copy_source(stage, more, slot):
+    """Copy a stage of the source; beyond the end of the reduction, and where there is no cell, zeros.
+
+    Gives the tap of the thread's chunk, the bytes from its first channel, and whether there is such a chunk.
+    """
+    k: i32 = stage * (LINE // 16) + chunk
     z, y, x, channel = tap_of(k)
     some = more & (k < i32(chunks))
     dz: i32 = z * i32(tap_z)
@@ -120,40 +136,60 @@ def copy_gathered(stage, more, slot):
     for i in unrolled(BM // COPIED):
         inside = (u32(cell_z[i] + dz) < u32(size_z)) & (u32(cell_y[i] + dy) < u32(size_y)) & (
             u32(cell_x[i] + dx) < u32(size_x))
-        copy16(i32(slot + to + i * COPIED * 64), cell[i] + of_tap, some & live[i] & inside)
+        copy16(i32(slot + to + i * COPIED * LINE), cell[i] + of_tap, some & live[i] & inside)
+    return z, y, x, channel, some
+
+
+def copy_gathered(stage, more, slot):
+    """Copy a stage of both operands."""
+    z, y, x, channel, some = copy_source(stage, more, slot)
     of_weight: i64 = z * weight_z + y * weight_y + x * weight_x + channel
     for i in unrolled(BN // COPIED):
-        copy16(i32(slot + BM * 64 + to + i * COPIED * 64), weights[i] + of_weight, some & wanted[i])
+        copy16(i32(slot + BM * LINE + to + i * COPIED * LINE), weights[i] + of_weight, some & wanted[i])
+
+
+def row_of(at):
+    """(channel, bytes from its group's first cell) of a row."""
+    zy: i32 = divide(at, rx_magic, rx_shift)
+    rest: i32 = divide(zy, ry_magic, ry_shift)
+    channel: i32 = divide(rest, rz_magic, rz_shift)
+    return channel, i64(channel * target_channel + (rest - channel * rz) * row_z + (zy - rest * ry) * row_y
+                        + (at - zy * rx) * row_x)
+
+
+def bias_of(column):
+    """The bias of a column of the tile, zero where there is none."""
+    at: i32 = first_n + column
+    channel, beside = row_of(at)
+    return load(bias + group * bias_group + channel * bias_row, (bias != 0) & (at < i32(rows)))
 
 
 def store_gathered(acc):
     """The tile and its bias to the target; where a flag says that the weight is not finite, nothing."""
     sound = load_i32(flag, flag != 0) == 0
-    column: i32 = first_n + lane_column
     shift = registers()
-    of_row = registers()
-    channels: i32 = divide(divide(divide(i32(rows), rx_magic, rx_shift), ry_magic, ry_shift), rz_magic, rz_shift)
-    for j in unrolled(NI):
+    for j in unrolled(0 if BIAS_IS_SHARED else NI):
         for v in unrolled(ACROSS):
-            at: i32 = column + COLUMNS[j] + v
-            zy: i32 = divide(at, rx_magic, rx_shift)
-            rest: i32 = divide(zy, ry_magic, ry_shift)
-            channel: i32 = divide(rest, rz_magic, rz_shift)
-            of_row[j, v] = i64(channel * target_channel + (rest - channel * rz) * row_z + (zy - rest * ry) * row_y
-                               + (at - zy * rx) * row_x)
-            shift[j, v] = load(bias + (group * channels + channel) * bias_row, (bias != 0) & (at < i32(rows)))
+            shift[j, v] = bias_of(lane_column + COLUMNS[j] + v)
+    place = registers()
+    valid = registers()
     for i in unrolled(MI):
         for h in unrolled(DOWN):
             m: i32 = first_m + lane_row + ROWS[i] + h * 8
-            valid = (m < i32(positions)) & sound
+            valid[i, h] = (m < i32(positions)) & sound
             n, z, y, x = position(m)
-            place: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
-                          + y * target_y + x * target_x)
-            for j in unrolled(NI):
-                for v in unrolled(ACROSS):
-                    at: i32 = column + COLUMNS[j] + v
+            place[i, h] = i64(target + part * target_part + group * target_group + n * target_n + z * target_z
+                              + y * target_y + x * target_x)
+    for j in unrolled(NI):
+        for v in unrolled(ACROSS):
+            at: i32 = first_n + lane_column + COLUMNS[j] + v
+            channel, beside = row_of(at)
+            wanted = at < i32(rows)
+            added = shared_f32(i32(biases + (at - first_n) * 4)) if BIAS_IS_SHARED else shift[j, v]
+            for i in unrolled(MI):
+                for h in unrolled(DOWN):
                     value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
-                    keep(i64(place + of_row[j, v]), valid & (at < i32(rows)), value + shift[j, v])
+                    keep(i64(place[i, h] + beside), valid[i, h] & wanted, value + added)
 
 
 def correlate(

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from pyconv._gpu import cubins
 from pyconv._gpu.cubins import Compiled, Source
 
+TENSOR_MAPS = 1024  # kept at once
 STATIC_LIMIT = 48 * 1024  # bytes of shared memory that a kernel may have without asking
 # After these, every call of the process fails: the context is gone.
 FATAL = frozenset(f"CUDA_ERROR_{name}" for name in (
@@ -111,6 +112,7 @@ class Device:
         self.multiprocessors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.shared_limit = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self._kernels: dict[tuple[str, int, int, int], Kernel] = {}  # as many as configurations that are shipped
+        self._tensor_maps: dict[tuple[int, ...], bytes] = {}  # to encode one takes as long as a launch
         self._lock = threading.Lock()
 
     def _ask(self, wanted: str, function: Any, *arguments: Any) -> Any:
@@ -175,10 +177,37 @@ class Device:
                 driver.cuThreadExchangeStreamCaptureMode(before)
         return Kernel(function, compiled.name, threads, shared, arguments, compiled)
 
-    def launch(self, kernel: Kernel, grid: tuple[int, int, int], stream: int, arguments: Sequence[int]) -> None:
+    def tensor_map(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> bytes:
+        """How Hopper finds boxes of 64 columns and `box_rows` rows in a matrix of 16-bit elements at an address, whose
+        rows lie `row` bytes apart: zeros outside of it, lines of 128 bytes turned with the 128-byte swizzle."""
+        wanted = address, columns, rows, row, box_rows
+        found = self._tensor_maps.get(wanted)
+        if found is None:
+            if len(self._tensor_maps) >= TENSOR_MAPS:
+                self._tensor_maps.clear()
+            found = self._tensor_maps[wanted] = self._encode(*wanted)
+        return found
+
+    def _encode(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> bytes:
+        driver = self._driver
+        long, short = driver.cuuint64_t, driver.cuuint32_t
+        made = self._ask(
+            "describe a matrix", driver.cuTensorMapEncodeTiled,
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, address, [long(columns), long(rows)],
+            [long(row)], [short(64), short(box_rows)], [short(1), short(1)],
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+        return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
+
+    def launch(
+        self, kernel: Kernel, grid: tuple[int, int, int], stream: int, arguments: Sequence[Any]
+    ) -> None:
         """Put the kernel into the stream (its handle as an int) and return; nothing waits. No blocks: nothing at all.
 
-        TypeError for a wrong number of arguments, OverflowError for one beyond 64 bits.
+        The first argument may be a tensor map. TypeError for a wrong number of arguments, OverflowError for one beyond
+        64 bits.
         """
         if len(arguments) != kernel.arguments:
             raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {len(arguments)}")
@@ -186,9 +215,13 @@ class Device:
         if not (x and y and z):
             return
         driver = self._driver
-        values = array("q", arguments)  # the driver copies them before it returns
-        first, count = values.buffer_info()
+        if isinstance(arguments[0], bytes):
+            values = array("q", arguments[0]) + array("q", arguments[1:])
+        else:
+            values = array("q", arguments)
+        first, count = values.buffer_info()  # the driver copies them before it returns
         pointers = array("Q", range(first, first + 8 * count, 8))
+        del pointers[1:count - len(arguments) + 1]  # into the tensor map
         elsewhere = int(self._ask("ask for the current context", driver.cuCtxGetCurrent)) != self._context_address
         if elsewhere:
             self._ask(f"use GPU {self.index}", driver.cuCtxPushCurrent, self._context)
@@ -204,7 +237,8 @@ class Device:
 
 def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> Compiled:
     """From the cache, or compiled and put there."""
-    architecture = f"sm_{capability[0]}{capability[1]}"
+    variant = "a" if capability == (9, 0) else ""  # wgmma is bound to Hopper, and code runs where it is compiled
+    architecture = f"sm_{capability[0]}{capability[1]}{variant}"
     name = cubins.key(source, threads, blocks_per_sm, architecture)
     found = cubins.load(name)
     if found is None:
@@ -214,7 +248,7 @@ def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tupl
         except ImportError as error:
             raise RuntimeError(
                 f"compiling a kernel needs packages that are missing ({error}): {install_command()}") from error
-        found = ptx.compile(source, threads, blocks_per_sm, capability)
+        found = ptx.compile(source, threads, blocks_per_sm, capability, variant)
         cubins.log.info("compiled %s for %s in %.1f s", source.name, architecture, time.perf_counter() - start)
         cubins.store(name, found)
     return found

@@ -30,6 +30,11 @@ class Problem(NamedTuple):
     algorithm: str
 
     @property
+    def by_piece(self) -> bool:
+        """Whether a row's taps are copied as one line, so that each piece needs a weight of its own."""
+        return self.way is not None and bool(tiles.WAYS[self.way].wgmma)
+
+    @property
     def splits(self) -> bool:
         """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
         return self.way == "tf32x3"
@@ -111,7 +116,8 @@ class Sums:
             self.flag = self.made.reserve(4) if pad or self.problem.splits else 0
             self.packed_weight = self.made.reserve(program.weight_bytes(weight, self.element))
             program.clear(self.made, self.flag, self.element)
-            program.pack_weight(self.made, weight, self.element, self.flag, self.packed_weight)
+            if self.flag or self.apart or not self.problem.by_piece:  # the flag is for the whole weight
+                program.pack_weight(self.made, weight, self.element, self.flag, self.packed_weight)
             if not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
         self.partial_at = self.made.scratch
@@ -159,6 +165,9 @@ class Sums:
     def _gathered(self, source: Packed, target: Target, axes: Axes, samples: int) -> None:
         weight, way = self.weight, self.problem.way
         assert way is not None
+        if self.problem.by_piece:
+            weight, axes = program.of_piece(weight, axes)
+            program.pack_weight(self.made, weight, self.element, 0, self.packed_weight)
         positions = prod(axis.positions for axis in axes)
         parts = tiles.parts_of_gather(positions, -(-source.chunks * prod(axis.taps for axis in axes) // 4))
         partial = None

@@ -44,11 +44,22 @@ class Ref(NamedTuple):
         return Ref(self.base, self.offset + more)
 
 
+class Matrix(NamedTuple):
+    """A matrix of 16-bit elements as Hopper copies it, in boxes of 64 columns and so many rows."""
+
+    place: Ref
+    columns: int
+    rows: int
+    row: int  # the bytes from one to the next
+    box_rows: int
+
+
 class Launch(NamedTuple):
     kernel: tuple[Source, int, int, int]  # threads of a block, its bytes of shared memory, blocks on a multiprocessor
     grid: tuple[int, int, int]
     arguments: list[int]
     places: tuple[tuple[int, str], ...]  # which arguments are relative to which operand
+    matrices: tuple[tuple[int, Matrix], ...]  # which arguments are tensor maps
 
 
 class Program:
@@ -69,25 +80,32 @@ class Program:
         self, kernel: Source, grid: Sequence[int], /, *, threads: int = plain.THREADS, shared: int = 0,
         blocks: int = 1, **values: Any,
     ) -> None:
-        """Launch a kernel; a value may be a Ref. Nothing where the grid is empty."""
+        """Launch a kernel; a value may be a Ref or a Matrix. Nothing where the grid is empty."""
         if not all(grid):
             return
-        arguments, places = [], []
+        arguments, places, matrices = [], [], []
         for place, name in enumerate(kernel.arguments):
             value = values[name]
+            if isinstance(value, Matrix):
+                matrices.append((place, value))
+                value = 0
             if isinstance(value, Ref):
                 places.append((place, value.base))
                 value = value.offset
             arguments.append(value)
         x, y, z = (*grid, 1, 1)[:3]
-        self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, tuple(places)))
+        self.launches.append(
+            Launch((kernel, threads, shared, blocks), (x, y, z), arguments, tuple(places), tuple(matrices)))
 
     def run(self, addresses: dict[str, int], stream: int) -> None:
         """Launch everything on the stream; a kernel that is not loaded yet is compiled, or found where it is kept."""
         for launch in self.launches:
-            arguments = launch.arguments.copy()
+            arguments: list[Any] = launch.arguments.copy()
             for place, base in launch.places:
                 arguments[place] += addresses[base]
+            for place, matrix in launch.matrices:
+                base, offset = matrix.place
+                arguments[place] = self.device.tensor_map(addresses[base] + offset, *matrix[1:])
             self.device.launch(self.device.kernel(*launch.kernel), launch.grid, stream, arguments)
 
 
@@ -244,6 +262,16 @@ def pack_weight(program: Program, weight: Weight, element: Element, flag: Ref | 
         **{f"weight_{name}": stride for name, stride in weight.layout.inner.items()})
 
 
+def of_piece(weight: Weight, axes: Axes) -> tuple[Weight, Axes]:
+    """The taps of a piece as a weight of their own, and the piece that takes them all in order."""
+    z, y, x = axes
+    strides = tap_strides(weight.layout[2:5], axes)
+    own = weight._replace(
+        place=weight.place.at(first_tap(weight.layout[2:5], axes)), kernel=(z.taps, y.taps, x.taps),
+        layout=weight.layout._replace(z=strides[0], y=strides[1], x=strides[2]))
+    return own, tuple(axis._replace(first=0, every=1) for axis in axes)
+
+
 def clear(program: Program, flag: Ref | int, element: Element) -> None:
     """The flag says: finite."""
     if isinstance(flag, Ref):
@@ -357,16 +385,18 @@ def gather(
     program.add(
         tiles.product("gather", way, element, tile, partial is not None, target.accumulate and partial is None),
         (-(-total // tile.bm) * tiles_n, weight.groups, parts), threads=tile.threads, shared=tile.shared,
-        blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)), target=place,
+        blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)),
+        weight_map=Matrix(packed_weight, of_row // element.size, rows, of_row, tile.bn), target=place,
         bias=target.bias if partial is None else 0, flag=flag if partial is None else 0, **divided(tiles_n=tiles_n),
         positions=total, **axes_arguments(axes), source_n=source.outer, source_z=source.z, source_y=source.y,
-        source_x=source.x, source_group=source.group, chunks=chunks, stages=-(-chunks // (4 * parts)),
+        source_x=source.x, source_group=source.group, chunks=chunks,
+        stages=-(-chunks * 16 // (tile.line * parts)),
         **divided(inner=source.chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
         weight_group=weight.rows * of_row,
         **dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(inner, axes))), target_n=layout.outer,
         target_channel=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
         target_group=weight.rows // prod(cells) * layout.channel, target_part=part_bytes, bias_row=target.bias_stride,
-        **divided(rz=cells[0], ry=cells[1], rx=cells[2]), **dict(zip(("row_z", "row_y", "row_x"), steps)))
+        bias_group=weight.rows // prod(cells) * target.bias_stride, **divided(rz=cells[0], ry=cells[1], rx=cells[2]), **dict(zip(("row_z", "row_y", "row_x"), steps)))
     if partial is not None:
         to = target.of(axes)
         finish(program, target._replace(place=to[0]), (samples, rows, *positions), to[1][:5], partial, layout[:5],

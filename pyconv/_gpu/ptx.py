@@ -74,15 +74,19 @@ def _primitive(name: str, arguments: str, results: str, generate: Generate) -> A
     return intrinsic(typed)
 
 
-def _assembly(name: str, arguments: str, results: str, text: str, effect: str = "") -> Any:
+def _assembly(
+    name: str, arguments: str, results: str, text: str, effect: str = "", in_place: bool = False
+) -> Any:
     """A primitive made of PTX. In the text $0, $1, ... are the results, then the arguments, flat; a boolean is 0 or 1.
 
     effect: '' for a function of its arguments; 'volatile' for what stays in its place among the volatile ones; 'memory'
-    for what, besides, no other access to memory may be moved over.
+    for what, besides, no other access to memory may be moved over. in_place: the results are in the registers of as
+    many first arguments.
     """
     inputs = arguments.replace(" ", "")
     # & since a text of several instructions may write a result before it has read all arguments
-    constraints = [f"=&{_CONSTRAINTS[letter]}" for letter in results] + [_CONSTRAINTS[letter] for letter in inputs]
+    constraints = [f"={'' if in_place else '&'}{_CONSTRAINTS[letter]}" for letter in results]
+    constraints += [str(i) if in_place and i < len(results) else _CONSTRAINTS[c] for i, c in enumerate(inputs)]
     constraints += ["~{memory}"] if effect == "memory" else []
     outputs = [_LLVM[letter] for letter in results]
     result = outputs[0] if len(outputs) == 1 else ir.LiteralStructType(outputs) if outputs else ir.VoidType()
@@ -286,6 +290,52 @@ mma_tf32 = _mma("mma_tf32", "m16n8k8", "f32.tf32.tf32.f32", "ffff", "uuuu", "uu"
 mma_f64 = _mma("mma_f64", "m8n8k4", "f64.f64.f64.f64", "dd", "d", "d")
 
 
+# Hopper alone: copies of boxes that a mbarrier counts, products that a warpgroup of 128 threads starts and waits for.
+# Either goes through the asynchronous proxy: what other instructions have written to shared memory it sees only behind
+# fence_async of the threads that wrote, and a barrier.
+
+def _wgmma(kind: str, columns: int) -> Any:
+    """c + a b of 64 x 16 and 16 x columns: a, b lie in shared memory as descriptors say; done at wgmma_wait."""
+    n = columns // 2
+    text = (f"{{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
+            f"{{{', '.join(f'${i}' for i in range(n))}}}, ${2 * n}, ${2 * n + 1}, p, 1, 1, 0, 0; }}")
+    return _assembly(f"wgmma_{kind}_{columns}", f"{'f' * n} l l", "f" * n, text, "memory", in_place=True)
+
+
+def _wgmma_results(columns: int) -> Any:
+    """Wait for all products; the sums as values, so that nothing that reads them is moved before."""
+    sums = "f" * (columns // 2)
+    return _assembly(f"wgmma_results_{columns}", sums, sums, "wgmma.wait_group.sync.aligned 0;", "memory", True)
+
+
+_WGMMA_COLUMNS = (64, 128, 256)
+HOPPER: dict[str, Any] = {
+    "fence_async": _assembly("fence_async", "", "", "fence.proxy.async.shared::cta;", "memory"),
+    # (mbarrier, how many arrivals make a phase, ok)
+    "mbarrier_init": _assembly(
+        "mbarrier_init", "i i b", "",
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p mbarrier.init.shared::cta.b64 [$0], $1; }", "memory"),
+    # (mbarrier, bytes, ok): an arrival, and so many bytes more to come before the phase ends
+    "mbarrier_expect": _assembly(
+        "mbarrier_expect", "i i b", "",
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1; }", "memory"),
+    # (mbarrier, parity): until the phase of that parity has ended
+    "mbarrier_wait": _assembly(
+        "mbarrier_wait", "i i", "",
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra.uni again; }", "memory"),
+    # (shared address, address of a tensor map, first element along its two axes, mbarrier, ok)
+    "copy_box": _assembly(
+        "copy_box", "i l i i i b", "",
+        "{ .reg .pred p; setp.ne.s32 p, $5, 0; @p cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::"
+        "complete_tx::bytes [$0], [$1, {$2, $3}], [$4]; }", "memory"),
+    "wgmma_fence": _assembly("wgmma_fence", "", "", "wgmma.fence.sync.aligned;", "memory"),
+    "wgmma_commit": _assembly("wgmma_commit", "", "", "wgmma.commit_group.sync.aligned;", "memory"),
+    "wgmma_wait": _wait("wgmma.wait_group.sync.aligned {};"),
+    **{f"wgmma_{kind}_{n}": _wgmma(kind, n) for kind in ("f16", "bf16") for n in _WGMMA_COLUMNS},
+    **{f"wgmma_results_{n}": _wgmma_results(n) for n in _WGMMA_COLUMNS},
+}
+
+
 # Chips before sm_80 copy through registers, at once, and round to bfloat16 by hand
 
 def _copy_at_once(size: int) -> Any:
@@ -322,7 +372,8 @@ def _function(source: Source, capability: tuple[int, int]) -> Any:
     """The source text's function. Its globals are the primitives that chips of that capability have."""
     file = f"<pyconv kernel {source.name} {sha256(source.text.encode()).hexdigest()[:12]}>"
     linecache.cache[file] = (len(source.text), None, source.text.splitlines(keepends=True), file)  # for tracebacks
-    namespace = {"__name__": __name__, **PRIMITIVES, **(_BEFORE_SM80 if capability < (8, 0) else {})}
+    special = _BEFORE_SM80 if capability < (8, 0) else HOPPER if capability == (9, 0) else {}
+    namespace = {"__name__": __name__, **PRIMITIVES, **special}
     exec(builtins.compile(source.text, file, "exec"), namespace)
     return namespace[source.name]
 
@@ -338,7 +389,10 @@ def _add_line(error: Exception) -> None:
 
 def to_ptx(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> str:
     """The PTX of one entry of that name with 64-bit parameters alone, for blocks of `threads` threads, with no more
-    registers than leave room for `blocks_per_sm` blocks on a multiprocessor."""
+    registers than leave room for `blocks_per_sm` blocks on a multiprocessor.
+
+    A first parameter whose name ends in _map is a tensor map, 128 bytes, and in the kernel its address.
+    """
     signature = types.void(*[types.int64] * len(source.arguments))
     try:
         text, _ = cuda.compile(
@@ -351,7 +405,22 @@ def to_ptx(source: Source, threads: int, blocks_per_sm: int, capability: tuple[i
     assert mangled is not None
     # Numba's environment, which no kernel reads, bears a number that differs from one compilation to the next
     text = re.sub(r"(?m)^\.common .*NumbaEnv.*;\n", "", text)
-    return text.replace(mangled[1], source.name)
+    text = text.replace(mangled[1], source.name)
+    return _with_tensor_map(text, f"{source.name}_param_0") if source.arguments[0].endswith("_map") else text
+
+
+def _with_tensor_map(text: str, parameter: str) -> str:
+    """The PTX with 128 bytes, aligned as copies want them, in place of a 64-bit parameter, whose value is its address.
+
+    Numba has no such parameter; and a copy of it elsewhere would need a fence before the copy engine may read it.
+    """
+    text, declared = re.subn(
+        rf"\.param \.[bu]64 {parameter}(?=[,\s])", f".param .align 64 .b8 {parameter}[128]", text)
+    text, read = re.subn(
+        rf"ld\.param\.[bu]64\s+(%\w+), \[{parameter}\];", rf"mov.b64 \1, {parameter}; cvta.param.u64 \1, \1;",
+        text)
+    assert declared == 1 and read  # it may be read more than once
+    return text
 
 
 def assemble(ptx: str, architecture: str) -> bytes:

@@ -6,9 +6,10 @@ What stands here as measured was compiled, not run: no GPU has confirmed a choic
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import isfunction
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from pyconv._gpu import fragments, gemm, plain
+from pyconv._gpu import fragments, gemm, hopper, plain
 from pyconv._gpu.specialise import Source
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
@@ -57,11 +58,13 @@ class Way(NamedTuple):
     rate: float  # Tflop/s that a full tile is thought to reach on an H200
     mma: str = ""
     operand: Callable[..., Any] | None = None
+    wgmma: str = ""  # '' where gather is gemm's and not hopper's
 
 
 _MATRICES, _THRICE = fragments.multiply_matrices, fragments.multiply_matrices_thrice
 _HALF = Way((fragments.lanes_of_matrices, _MATRICES), (fragments.lanes_of_transposed, fragments.multiply_transposed),
             fragments.four, (16, 8), (2, 2), 400, "mma_f16", fragments.as_loaded)
+_HOPPER = _HALF._replace(gather=(fragments.lanes_of_matrices, hopper.multiply_lines), rate=600)
 WAYS = {
     "f16": _HALF,
     "bf16": _HALF._replace(mma="mma_bf16"),
@@ -69,6 +72,8 @@ WAYS = {
                 fragments.four, (16, 8), (2, 2), 200, "mma_tf32", fragments.rounded),
     "tf32x3": Way((fragments.lanes_of_matrices, _THRICE), (fragments.lanes_of_words, fragments.multiply_words_thrice),
                   fragments.four, (16, 8), (2, 2), 70, "mma_tf32"),
+    "wgmma_f16": _HOPPER._replace(wgmma="wgmma_f16"),
+    "wgmma_bf16": _HOPPER._replace(mma="mma_bf16", wgmma="wgmma_bf16"),
     "f64": Way((fragments.lanes_of_doubles, fragments.multiply_doubles),
                (fragments.lanes_of_words, fragments.multiply_double_words), fragments.two, (8, 8), (1, 2), 40,
                "mma_f64"),
@@ -81,7 +86,10 @@ DIRECT_RATE = 4.0  # Tflop/s of the kernels without tiles: some ten instructions
 
 
 class Tile(NamedTuple):
-    """BM x BN results of a block of wm x wn warps; `blocks` of them share a multiprocessor's registers."""
+    """BM x BN results of a block of wm x wn warps; `blocks` of them share a multiprocessor's registers.
+
+    `line`: bytes of the reduction in a stage.
+    """
 
     bm: int
     bn: int
@@ -89,6 +97,7 @@ class Tile(NamedTuple):
     wn: int
     stages: int = 4
     blocks: int = 2
+    line: int = LINE
 
     @property
     def threads(self) -> int:
@@ -96,21 +105,34 @@ class Tile(NamedTuple):
 
     @property
     def shared(self) -> int:
-        return self.stages * (self.bm + self.bn) * LINE
+        ring = self.stages * (self.bm + self.bn) * self.line
+        return ring if self.line == LINE else ring + self.bn * 4 + self.stages * 8  # biases, and a mbarrier a stage
 
 
 # A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
 # small tile of 32 x 32 a warp is for few rows, and for grids that would not fill the chip. With float64 a result takes
 # two registers, so that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
 SMALL = Tile(64, 64, 2, 2)
-TILES = {
-    way: (Tile(128, 128, 2, 4), SMALL) for way in ("f16", "bf16", "tf32", "fma")
-} | {"tf32x3": (Tile(128, 128, 2, 4, blocks=1), SMALL), "f64": (Tile(128, 64, 4, 2), SMALL)}
+TILES: dict[str, tuple[Tile, ...]] = {
+    **{way: (Tile(128, 128, 2, 4), SMALL) for way in ("f16", "bf16", "tf32", "fma")},
+    "tf32x3": (Tile(128, 128, 2, 4, blocks=1), SMALL), "f64": (Tile(128, 64, 4, 2), SMALL)}
+# hopper.gather_hopper has warpgroups of four warps one above the other. A multiprocessor's tensor cores make 2048
+# products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions; so a stage, 64 products
+# deep, is predicted to take, in cycles:
+#     tile         products    shared memory, read + written    issue of 200 instructions by 8 warps    registers
+#     128 x 256        1024                        640 + 384                                     400          173
+#     128 x 128         512                        384 + 256                                     400          106
+#     128 x  64         256                        256 + 192                                     400           78
+# The large tile alone should keep the tensor cores busy, the others be held up by shared memory. The rates are guesses
+# from this: no GPU has confirmed any of it, and so 'auto' takes none of these.
+_WARPGROUPS = (Tile(128, 256, 8, 1, blocks=1, line=128), Tile(128, 128, 8, 1, stages=3, line=128),
+               Tile(128, 64, 8, 1, line=128))
+TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
 DOUBLE_FMA = (Tile(128, 64, 4, 2, blocks=1), SMALL._replace(blocks=1))
 
 
-def tiles(way: str, element: Element) -> tuple[Tile, Tile]:
-    """The large tile and the small one."""
+def tiles(way: str, element: Element) -> tuple[Tile, ...]:
+    """The tiles, the largest first."""
     return DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
 
 
@@ -127,9 +149,11 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
     lanes, multiply = getattr(way, kernel)
     return {
         "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
-        "STAGES": tile.stages, "THREADS": tile.threads, "STAGE_BYTES": (tile.bm + tile.bn) * LINE,
-        "SIZE": element.size, "PER_CHUNK": per_chunk, "DEPTH": LINE // element.size, "REAL": element.real_size,
+        "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
+        "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "SIZE": element.size, "PER_CHUNK": per_chunk,
+        "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
+        "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "DESCRIPTOR": hopper.DESCRIPTOR,
         "lanes": lanes, "multiply": multiply, "zero": way.zero, "operand": way.operand,
     }
 
@@ -141,9 +165,14 @@ def _functions(*modules: Any) -> dict[str, Any]:
 @lru_cache(maxsize=512)
 def product(kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool) -> Source:
     """'gather' or 'correlate' for a way, an element and a tile; `partial`: the results are parts of a sum."""
-    constants = _functions(plain, fragments, gemm) | _constants(kernel, way, element, tile) | {"ACCUMULATE": accumulate}
+    constants = _functions(plain, fragments, gemm, hopper) | _constants(kernel, way, element, tile)
     constants = {name: value for name, value in constants.items() if value is not None}
-    return Source(getattr(gemm, kernel), constants, element.primitives(partial) | {"mma": WAYS[way].mma})
+    body, primitives = getattr(gemm, kernel), element.primitives(partial) | {"mma": WAYS[way].mma}
+    wgmma = WAYS[way].wgmma if kernel == "gather" else ""
+    if wgmma:
+        body = hopper.gather_hopper
+        primitives |= {"wgmma": f"{wgmma}_{tile.bn}", "wgmma_results": f"wgmma_results_{tile.bn}"}
+    return Source(body, constants | {"ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma)}, primitives)
 
 
 @lru_cache(maxsize=512)
@@ -162,8 +191,20 @@ def simple(
 FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips emulate them, slower than their units
 
 
-def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]) -> str | None:
-    """The way that products of a dtype are made in; None where a chip has none but the direct kernels."""
+def way_of(
+    map: str, element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]
+) -> str | None:
+    """The way that a map's products of a dtype are made in; None where a chip has none but the direct kernels.
+
+    ValueError for 'wgmma' on a chip without it; grad_weight, whose lines run along the tile, is made without it.
+    """
+    if algorithm == "wgmma":
+        if capability != (9, 0):
+            raise ValueError(
+                "algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9.0; got 'wgmma' and capability "
+                f"{capability[0]}.{capability[1]}")
+        if map != "grad_weight":
+            return f"wgmma_{element.suffix}"
     if capability < (8, 0):
         return "fma" if element.size >= 4 else None
     if element.size == 2:
@@ -187,10 +228,13 @@ def is_direct(way: str | None, element: Element, rows: int, channels: int, produ
 
 
 def tile_of(way: str, element: Element, results: tuple[int, int], blocks: int) -> Tile:
-    """The large tile where it is filled and `blocks` of it (for groups and parts) fill the chip, else the small."""
-    large, small = tiles(way, element)
-    count = -(-results[0] // large.bm) * -(-results[1] // large.bn) * blocks
-    return large if count >= 132 and results[1] > small.bn and results[0] > small.bm else small
+    """The largest tile that is filled and of which `blocks` (for groups and parts) fill the chip, else the smallest."""
+    found = tiles(way, element)
+    for large, small in pairwise(found):
+        count = -(-results[0] // large.bm) * -(-results[1] // large.bn) * blocks
+        if count >= 132 and results[1] > small.bn and results[0] > small.bm:
+            return large
+    return found[-1]
 
 
 def parts_of_gather(positions: int, stages: int) -> int:

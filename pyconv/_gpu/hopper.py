@@ -1,0 +1,127 @@
+# mypy: ignore-errors
+# ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
+"""gather for 16-bit floats on Hopper: products by warpgroups (wgmma), weights by its copy engine. In the dialect.
+
+Four warps, a warpgroup, multiply 64 lines of the source by all BN lines of the weight; they start a product, which
+reads both operands from shared memory, and go on. A stage is 128 bytes of the reduction, lines turned as copies with
+the 128-byte swizzle turn them. Its weights are a box that one thread asks for and a mbarrier counts; its source is
+copied by all threads as in `gemm`, since no box covers strides, phases and padding at once. No roles: all warps run
+the same straight code, and what one thread does hangs on its `ok`.
+"""
+
+# Of a matrix in shared memory whose lines are 128 bytes along the reduction: the number of the 128-byte swizzle, the
+# bytes from eight lines to the next eight over 16, and a distance that this form has none of, 1 by convention. The
+# address of its first line over 16 is added to it.
+DESCRIPTOR = 1 << 62 | 8 * 128 // 16 << 32 | 1 << 16
+
+
+def gather_hopper(
+    weight_map, source, target, bias, flag, tiles_n, tiles_n_magic, tiles_n_shift, positions,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
+    source_n, source_z, source_y, source_x, source_group,
+    chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, rows,
+    target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row, bias_group,
+    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x,
+):
+    """As gemm.gather; the weight is a matrix of (group, row) by (tap, channel), which the tensor map describes."""
+    t: i32 = thread()
+    lane: i32 = t & 31
+    warp: i32 = t >> 5
+    group: i32 = block_y()
+    part: i32 = block_z()
+    tile_m: i32 = divide(block_x(), tiles_n_magic, tiles_n_shift)
+    first_m: i32 = tile_m * BM
+    first_n: i32 = (block_x() - tile_m * i32(tiles_n)) * BN
+    base: i32 = shared_base()
+
+    COPIED = THREADS // (LINE // 16)
+    chunk: i32 = t & (LINE // 16 - 1)
+    line: i32 = t >> 3
+    to: i32 = line * LINE + ((chunk ^ turn(line)) << 4)
+    cell_z = registers()
+    cell_y = registers()
+    cell_x = registers()
+    cell = registers()
+    live = registers()
+    find_cells(cell_z, cell_y, cell_x, cell, live)
+
+    lane_row, lane_column, a_at, b_at = lanes()
+    # The biases of the tile wait in shared memory: registers are full of sums.
+    biases: i32 = base + STAGES * STAGE_BYTES
+    full: i32 = biases + BN * 4
+    of_column = bias_of(t)
+    put_f32(i32(biases + t * 4), t < BN, of_column)
+    for i in unrolled(STAGES):
+        mbarrier_init(i32(full + i * 8), 1, t == 0)
+    fence_async()
+    barrier()
+
+    # The products of a stage run while the next one is waited for. So at the barrier of stage s those of stage s - 2
+    # have ended in all warpgroups, and its slot takes stage s + STAGES - 2.
+    AHEAD = STAGES - 2
+    from_stage: i32 = part * i32(stages)
+    sums = zeros()
+    for s in unrolled(AHEAD):
+        copy_stage(i32(from_stage + s), s < i32(stages), i32(s))
+        commit()
+    read: i32 = 0
+    parity: i32 = 0
+    write: i32 = AHEAD
+    for s in range(i32(stages)):
+        wait(AHEAD - 1)
+        fence_async()
+        mbarrier_wait(i32(full + read * 8), parity)
+        barrier()
+        multiply(i32(base + read * STAGE_BYTES), sums)
+        ahead: i32 = s + AHEAD
+        copy_stage(i32(from_stage + ahead), ahead < i32(stages), write)
+        commit()
+        wgmma_wait(1)
+        parity = select(read == STAGES - 1, i32(1 - parity), parity)
+        read = next_slot(read)
+        write = next_slot(write)
+    found = wgmma_results(sums)
+    acc = registers()
+    for j in unrolled(NI):
+        acc[0, j] = found[j * 4], found[j * 4 + 1], found[j * 4 + 2], found[j * 4 + 3]
+    store_gathered(acc)
+
+
+def next_slot(slot):
+    """The number of the next slot of the ring."""
+    return select(slot == STAGES - 1, i32(0), i32(slot + 1))
+
+
+def copy_stage(stage, more, slot):
+    """Copy a stage of the source, and ask for that of the weight; a box's rows and elements beyond the end are zeros.
+
+    Rows of the next group fill columns of the tile that nothing stores.
+    """
+    to_stage: i32 = base + slot * STAGE_BYTES
+    mbarrier: i32 = full + slot * 8
+    asks = more & (t == 0)
+    mbarrier_expect(mbarrier, BN * LINE, asks)
+    copy_box(i32(to_stage + BM * LINE), weight_map, i32(stage * DEPTH), i32(group * rows + first_n), mbarrier, asks)
+    copy_source(stage, more, to_stage)
+
+
+def zeros():
+    """The sums of a thread, BN / 2 of them, doubled up from four."""
+    sums = registers()
+    sums[0] = four()
+    for i in unrolled(DOUBLINGS):
+        sums[i + 1] = sums[i] + sums[i]
+    return sums[DOUBLINGS]
+
+
+def multiply_lines(slot, sums):
+    """Start the products of a stage: four of 32 bytes each."""
+    first_a: i32 = slot + (warp >> 2) * (64 * LINE)
+    first_b: i32 = slot + BM * LINE
+    a: i64 = (first_a >> 4) + DESCRIPTOR
+    b: i64 = (first_b >> 4) + DESCRIPTOR
+    wgmma_fence()
+    for step in unrolled(4):
+        sums = wgmma(sums, i64(a + step * 2), i64(b + step * 2))
+    wgmma_commit()
