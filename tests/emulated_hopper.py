@@ -95,16 +95,16 @@ class Hopper:
 
     def mbarrier(self, address, ok=None, made=True):
         """The mbarrier that all threads name, and how many threads of each block do so where ok."""
-        places = np.unique(address)
-        if len(places) != 1:
+        place = int(np.asarray(address).flat[0])
+        if (np.asarray(address) != place).any():
             raise KernelError('a mbarrier must be the same for all threads')
-        units = self.shared.units(np.full((1, self.shape[1]), places[0]), 8)
+        units = self.shared.units(np.full((1, self.shape[1]), place), 8)
         count = np.broadcast_to(np.asarray(True if ok is None else ok), self.shape).sum(1)
-        if made and int(places[0]) not in self.mbarriers:
+        if made and place not in self.mbarriers:
             raise KernelError('no mbarrier was made there')
         if made and self.shared.races and count.any():
             self.shared.check_read(units, 8)
-        return int(places[0]), units, count
+        return place, units, count
 
     def mbarrier_init(self, address, arrivals, ok):
         place, units, count = self.mbarrier(address, ok, made=False)

@@ -277,7 +277,7 @@ class Shared:
         rows = np.arange(len(self.written))[:, None]
         if blocks is not None and len(self.written) > 1:
             rows = blocks[:, None]
-        return np.unique(units + rows * (self.stride // width))
+        return (units + rows * (self.stride // width)).ravel()
 
     def cells(self, units, width, ok):
         """Rows of the tables of stamps that accesses mean, and their warps' stamps as a column."""

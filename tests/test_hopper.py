@@ -3,14 +3,14 @@ import importlib.util
 import re
 from types import SimpleNamespace
 
+import gpus
 import numpy as np
 import pytest
-from emulator import KernelError
-
-import gpus
-import pyconv
 from emulated_device import ran
 from emulated_hopper import matrix_places, turned
+from emulator import KernelError
+
+import pyconv
 from pyconv._gpu import tiles
 
 random = np.random.default_rng(11)
