@@ -13,6 +13,7 @@ from emulator import KernelError
 import pyconv
 from pyconv._gpu import tiles
 
+pytestmark = pytest.mark.usefixtures('tiles_alone')
 random = np.random.default_rng(11)
 
 

@@ -194,7 +194,8 @@ def test_phases_with_few_rows_unroll_their_cells_once(layer, way):
 
 
 def test_phases_sum_the_same_channels_at_a_time_in_any_batch_and_way():
-    depths = {tuple(x.channels for x in chosen(FIRST_LAYER, batch, way)) for batch in (1, 2, 7, 64) for way in ("auto", "gemm")}
+    depths = {tuple(x.channels for x in chosen(FIRST_LAYER, batch, way))
+              for batch in (1, 2, 7, 64) for way in ('auto', 'gemm')}
     assert len(depths) == 1 and len(set(*depths)) == 1
 
 

@@ -396,7 +396,8 @@ def gather(
         **dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(inner, axes))), target_n=layout.outer,
         target_channel=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
         target_group=weight.rows // prod(cells) * layout.channel, target_part=part_bytes, bias_row=target.bias_stride,
-        bias_group=weight.rows // prod(cells) * target.bias_stride, **divided(rz=cells[0], ry=cells[1], rx=cells[2]), **dict(zip(("row_z", "row_y", "row_x"), steps)))
+        bias_group=weight.rows // prod(cells) * target.bias_stride, **divided(rz=cells[0], ry=cells[1], rx=cells[2]),
+        **dict(zip(("row_z", "row_y", "row_x"), steps)))
     if partial is not None:
         to = target.of(axes)
         finish(program, target._replace(place=to[0]), (samples, rows, *positions), to[1][:5], partial, layout[:5],
