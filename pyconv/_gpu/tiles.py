@@ -122,7 +122,7 @@ TILES: dict[str, tuple[Tile, ...]] = {
 #     tile         products    shared memory, read + written    issue of 200 instructions by 8 warps    registers
 #     128 x 256        1024                        640 + 384                                     400          173
 #     128 x 128         512                        384 + 256                                     400          106
-#     128 x  64         256                        256 + 192                                     400           78
+#     128 x  64         256                        256 + 192                                     400           76
 # The large tile alone should keep the tensor cores busy, the others be held up by shared memory. The rates are guesses
 # from this: no GPU has confirmed any of it, and so 'auto' takes none of these.
 _WARPGROUPS = (Tile(128, 256, 8, 1, blocks=1, line=128), Tile(128, 128, 8, 1, stages=3, line=128),
