@@ -50,8 +50,7 @@ def gather(
     cell_y = registers()
     cell_x = registers()
     cell = registers()
-    live = registers()
-    find_cells(cell_z, cell_y, cell_x, cell, live)
+    find_cells(cell_z, cell_y, cell_x, cell)
     weights = registers()
     wanted = registers()
     for i in unrolled(BN // COPIED):
@@ -88,17 +87,17 @@ def turn(line):
     return ((line >> 1) & 3) if LINE == 64 else (line & 7)
 
 
-def find_cells(cell_z, cell_y, cell_x, cell, live):
-    """For each line that a thread copies the cell that the first tap reads, its address, and if there is a position."""
+def find_cells(cell_z, cell_y, cell_x, cell):
+    """For each line that a thread copies the cell that the first tap reads, and its address; far outside if none is."""
     for i in unrolled(BM // COPIED):
         m: i32 = first_m + line + i * COPIED
-        live[i] = m < i32(positions)
         n, qz, qy, qx = position(m)
         cell_z[i] = i32(qz * step_z + offset_z)
         cell_y[i] = i32(qy * step_y + offset_y)
         cell_x[i] = i32(qx * step_x + offset_x)
         cell[i] = i64(source + group * source_group + n * source_n + cell_z[i] * source_z + cell_y[i] * source_y
                       + cell_x[i] * source_x)
+        cell_x[i] = select(m < i32(positions), cell_x[i], i32(OUTSIDE))
 
 
 def following(slot):
@@ -136,7 +135,7 @@ def copy_source(stage, more, slot):
     for i in unrolled(BM // COPIED):
         inside = (u32(cell_z[i] + dz) < u32(size_z)) & (u32(cell_y[i] + dy) < u32(size_y)) & (
             u32(cell_x[i] + dx) < u32(size_x))
-        copy16(i32(slot + to + i * COPIED * LINE), cell[i] + of_tap, some & live[i] & inside)
+        copy16(i32(slot + to + i * COPIED * LINE), cell[i] + of_tap, some & inside)
     return z, y, x, channel, some
 
 
@@ -150,11 +149,12 @@ def copy_gathered(stage, more, slot):
 
 def row_of(at):
     """(channel, bytes from its group's first cell) of a row."""
-    zy: i32 = divide(at, rx_magic, rx_shift)
-    rest: i32 = divide(zy, ry_magic, ry_shift)
-    channel: i32 = divide(rest, rz_magic, rz_shift)
-    return channel, i64(channel * target_channel + (rest - channel * rz) * row_z + (zy - rest * ry) * row_y
-                        + (at - zy * rx) * row_x)
+    zy: i32 = at if ROWS_ARE_CHANNELS else divide(at, rx_magic, rx_shift)
+    rest: i32 = at if ROWS_ARE_CHANNELS else divide(zy, ry_magic, ry_shift)
+    channel: i32 = at if ROWS_ARE_CHANNELS else divide(rest, rz_magic, rz_shift)
+    beside: i64 = 0 if ROWS_ARE_CHANNELS else (
+        (rest - channel * rz) * row_z + (zy - rest * ry) * row_y + (at - zy * rx) * row_x)
+    return channel, i64(channel * target_channel + beside)
 
 
 def bias_of(column):
@@ -167,29 +167,27 @@ def bias_of(column):
 def store_gathered(acc):
     """The tile and its bias to the target; where a flag says that the weight is not finite, nothing."""
     sound = load_i32(flag, flag != 0) == 0
-    shift = registers()
-    for j in unrolled(0 if BIAS_IS_SHARED else NI):
-        for v in unrolled(ACROSS):
-            shift[j, v] = bias_of(lane_column + COLUMNS[j] + v)
-    place = registers()
-    valid = registers()
+    place = registers()  # of a row's first cell; 0 of a row that is not stored
     for i in unrolled(MI):
         for h in unrolled(DOWN):
             m: i32 = first_m + lane_row + ROWS[i] + h * 8
-            valid[i, h] = (m < i32(positions)) & sound
             n, z, y, x = position(m)
-            place[i, h] = i64(target + part * target_part + group * target_group + n * target_n + z * target_z
-                              + y * target_y + x * target_x)
+            of_row: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
+                           + y * target_y + x * target_x)
+            place[i, h] = select((m < i32(positions)) & sound, of_row, i64(0))
     for j in unrolled(NI):
         for v in unrolled(ACROSS):
-            at: i32 = first_n + lane_column + COLUMNS[j] + v
-            channel, beside = row_of(at)
-            wanted = at < i32(rows)
-            added = shared_f32(i32(biases + (at - first_n) * 4)) if BIAS_IS_SHARED else shift[j, v]
+            column: i32 = lane_column + COLUMNS[j] + v
+            channel, beside = row_of(i32(first_n + column))
+            wanted = first_n + column < i32(rows)
+            if BIAS_IS_SHARED:
+                added = shared_f32(i32(biases + column * 4))
+            else:
+                added = bias_of(column)
             for i in unrolled(MI):
                 for h in unrolled(DOWN):
                     value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
-                    keep(i64(place[i, h] + beside), valid[i, h] & wanted, value + added)
+                    keep(i64(place[i, h] + beside), (place[i, h] != 0) & wanted, value + added)
 
 
 def correlate(

@@ -47,9 +47,12 @@ class Problem(NamedTuple):
 
     def most(self, *of_sample: int) -> int:
         """How many samples a launch can take that counts so many things in each."""
+        reach = max(d * (k - 1) for d, k in zip(self.geometry.dilation, self.geometry.kernel_size))
         found = MOST // max(of_sample)
-        if not found:
-            raise ValueError(f"input must have fewer than 2**31 cells and results in one sample; got {self.geometry}")
+        if not found or reach >= -tiles.OUTSIDE:
+            raise ValueError(
+                "input must have fewer than 2**31 cells and results in one sample, and taps no 2**30 cells apart; got "
+                f"{self.geometry}")
         return found
 
     def x(self, layout: Layout, base: str) -> Operand:
@@ -182,13 +185,13 @@ class Sums:
 
     def _apart(self, source: Packed, target: Target, samples: int) -> None:
         """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
-        g, way = self.problem.geometry, self.problem.way
-        assert way is not None
+        g = self.problem.geometry
+        assert self.problem.way is not None
+        way = self.problem.way.removeprefix("wgmma_")  # whose registers are full, as are those of a large tile
         if not is_covered(g):
             self._fill(target, tuple(Axis(n, n, 1, 0, 0, 1) for n in g.input_size), samples)
         weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
-        results = samples * prod(g.output_size), weight.rows
-        tile = tiles.tile_of(way, self.element, results, weight.groups)
+        tile = tiles.tiles(way, self.element)[-1]
         program.gather(
             self.made, source, weight, self.packed_weight, target, disjoint_axes(g), samples, self.element, way, tile,
             1, None, self.flag, g.kernel_size, [d * step for d, step in zip(g.dilation, target.layout[2:5])])

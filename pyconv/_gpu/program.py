@@ -383,7 +383,8 @@ def gather(
             x * prod(positions), element.real_size, x * positions[1] * positions[2], x * positions[2], x)
     tiles_n = -(-weight.rows // tile.bn)
     program.add(
-        tiles.product("gather", way, element, tile, partial is not None, target.accumulate and partial is None),
+        tiles.product("gather", way, element, tile, partial is not None, target.accumulate and partial is None,
+                      prod(cells) > 1),
         (-(-total // tile.bm) * tiles_n, weight.groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)),
         weight_map=Matrix(packed_weight, of_row // element.size, rows, of_row, tile.bn), target=place,

@@ -150,7 +150,7 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
     return {
         "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
-        "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "SIZE": element.size, "PER_CHUNK": per_chunk,
+        "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size, "PER_CHUNK": per_chunk,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "DESCRIPTOR": hopper.DESCRIPTOR,
@@ -163,16 +163,22 @@ def _functions(*modules: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def product(kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool) -> Source:
-    """'gather' or 'correlate' for a way, an element and a tile; `partial`: the results are parts of a sum."""
-    constants = _functions(plain, fragments, gemm, hopper) | _constants(kernel, way, element, tile)
-    constants = {name: value for name, value in constants.items() if value is not None}
-    body, primitives = getattr(gemm, kernel), element.primitives(partial) | {"mma": WAYS[way].mma}
+def product(
+    kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool, apart: bool = False
+) -> Source:
+    """'gather' or 'correlate' for a way, an element and a tile.
+
+    `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, whose places take registers to find.
+    """
     wgmma = WAYS[way].wgmma if kernel == "gather" else ""
+    constants = _functions(plain, fragments, gemm, hopper) | _constants(kernel, way, element, tile) | {
+        "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart}
+    constants = {name: value for name, value in constants.items() if value is not None}
+    primitives = element.primitives(partial) | {"mma": WAYS[way].mma}
     if wgmma:
-        body = hopper.gather_hopper
         primitives |= {"wgmma": f"{wgmma}_{tile.bn}", "wgmma_results": f"wgmma_results_{tile.bn}"}
-    return Source(body, constants | {"ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma)}, primitives)
+        return Source(hopper.gather_hopper, constants, primitives)
+    return Source(getattr(gemm, kernel), constants, primitives)
 
 
 @lru_cache(maxsize=512)
@@ -247,6 +253,7 @@ def parts_of_gather(positions: int, stages: int) -> int:
     return 2 if positions <= 256 and stages >= 128 else 1
 
 
+OUTSIDE = -(2**30)  # a cell that no tap can bring inside: taps reach less than 2**30 cells
 NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, so that all chips sum in one order
 
 
