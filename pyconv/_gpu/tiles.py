@@ -150,7 +150,8 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
     return {
         "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
-        "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size, "PER_CHUNK": per_chunk,
+        "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
+        "PER_CHUNK": per_chunk,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "DESCRIPTOR": hopper.DESCRIPTOR,
