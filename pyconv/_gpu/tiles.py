@@ -169,7 +169,7 @@ def product(
 ) -> Source:
     """'gather' or 'correlate' for a way, an element and a tile.
 
-    `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, whose places take registers to find.
+    `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers.
     """
     wgmma = WAYS[way].wgmma if kernel == "gather" else ""
     constants = _functions(plain, fragments, gemm, hopper) | _constants(kernel, way, element, tile) | {
