@@ -151,7 +151,7 @@ def test_nothing_but_the_bias(gpu):
 
 # --- NaN and infinity ---
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@few
 @pytest.mark.parametrize('way', WAYS)
 def test_not_finite(gpu, problem, way, tiles_alone):
     """Exactly where the definition puts them, in every operand in turn; the rest are the same integers."""

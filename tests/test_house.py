@@ -66,7 +66,7 @@ def test_imports_go_downward(path):
 
 
 # what speaks to the compiler and to the driver
-GPU_LIBRARIES = {'ptx': {'numba', 'llvmlite', 'cuda'}, 'launch': {'cuda'}}
+GPU_LIBRARIES = {'sass': {'cuda'}, 'ptx': {'numba', 'llvmlite', 'cuda'}, 'launch': {'cuda'}}
 
 
 @pytest.mark.parametrize('path', GPU_FILES, ids=lambda path: f'_gpu/{path.name}')

@@ -254,13 +254,17 @@ def lanes_of_runs():
 
 
 def multiply_runs(slot_a, slot_b, acc):
-    """Line by line: an outer product of the chunks that a lane reads of either operand's line."""
+    """Line by line, four at a time: an outer product of the chunks that a lane reads of either operand's line."""
     a = registers()
-    for line in range(DEPTH):
-        for i in unrolled(MI // PER_CHUNK):
-            a[i] = shared_chunk(i32(slot_a + line * A_LINE + (((a_at + i * 8) ^ twist(line)) << 4)))
-        for j in unrolled(NI // PER_CHUNK):
-            b = shared_chunk(i32(slot_b + line * B_LINE + (((b_at + j * 4) ^ twist(line)) << 4)))
-            for e in unrolled(PER_CHUNK):
-                for i in unrolled(MI):
-                    acc[i, j * PER_CHUNK + e] = fma(a[i // PER_CHUNK][i % PER_CHUNK], b[e], acc[i, j * PER_CHUNK + e])
+    for four in range(DEPTH // 4):
+        line_a: i32 = slot_a + four * 4 * A_LINE
+        line_b: i32 = slot_b + four * 4 * B_LINE
+        for line in unrolled(4):
+            for i in unrolled(MI // PER_CHUNK):
+                a[i] = shared_chunk(i32(line_a + line * A_LINE + (((a_at + i * 8) ^ twist(line)) << 4)))
+            for j in unrolled(NI // PER_CHUNK):
+                b = shared_chunk(i32(line_b + line * B_LINE + (((b_at + j * 4) ^ twist(line)) << 4)))
+                for e in unrolled(PER_CHUNK):
+                    for i in unrolled(MI):
+                        acc[i, j * PER_CHUNK + e] = fma(
+                            a[i // PER_CHUNK][i % PER_CHUNK], b[e], acc[i, j * PER_CHUNK + e])

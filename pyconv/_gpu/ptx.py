@@ -11,14 +11,11 @@ import builtins
 import linecache
 import re
 import struct
-import subprocess
-import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from inspect import Parameter, Signature
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -31,6 +28,7 @@ from numba import cuda, types
 from numba.core import cgutils, errors
 from numba.cuda.extending import intrinsic
 
+from pyconv._gpu import sass
 from pyconv._gpu.cubins import Compiled, Source
 
 # What a letter in a primitive's signature stands for: Numba's type, LLVM's, and the constraint of inline PTX.
@@ -494,18 +492,5 @@ def resources(cubin: bytes) -> dict[str, int]:
 
 
 def opcodes(cubin: bytes) -> Counter[str]:
-    """How often each opcode, with its modifiers, is in the machine code; by nvdisasm, of a wheel or on PATH.
-
-    RuntimeError where there is no nvdisasm.
-    """
-    from cuda.pathfinder import find_nvidia_binary_utility
-
-    tool = find_nvidia_binary_utility("nvdisasm")
-    if tool is None:
-        raise RuntimeError("nvdisasm is missing; pip install nvidia-cuda-nvdisasm")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(cubin)
-        run = subprocess.run([tool, "-c", "-ndf", str(path)], capture_output=True, text=True, check=True)
-    line = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+\{?\s*(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)", re.MULTILINE)
-    return Counter(opcode for guard, opcode in line.findall(run.stdout) if guard != "!PT")  # !PT: never executed
+    """How often each opcode, with its modifiers, is in the machine code; see `sass`."""
+    return sass.opcodes(sass.disassemble(cubin))

@@ -3,10 +3,11 @@
 What stands here as measured was compiled, not run: no GPU has confirmed a choice yet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from inspect import isfunction
 from itertools import pairwise
+from itertools import product as every
 from typing import Any, NamedTuple
 
 from pyconv._gpu import fragments, gemm, hopper, plain
@@ -261,3 +262,56 @@ NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, s
 def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
     """Into how many parts the positions are cut, so that the blocks fill the chip and none has fewer than 8 stages."""
     return max(1, min(NOMINAL_BLOCKS // tiles_of_result, positions // (8 * depth)))
+
+
+# --- all of them ---
+
+CAPABILITIES = (7, 5), (8, 0), (8, 6), (9, 0)  # one of each kind that `way_of` tells apart
+# The kernels of `plain`, with each set of flags that they are asked for with.
+SIMPLE: dict[str, list[tuple[str, ...]]] = {name: [()] for name in (
+    "pack", "pack_weight", "clear_flag", "direct_weight", "channel_sum", "scan", "unfold", "fold")}
+SIMPLE |= {"fill": [(), ("accumulate",)], "finish": [(), ("accumulate",), ("partial",)], "direct": [
+    tuple(flag for flag, wanted in zip(("accumulate", "last", "divided"), which) if wanted)
+    for which in every((False, True), repeat=3)]}
+
+
+class Configuration(NamedTuple):
+    """A kernel as it is compiled, and the chips that may ask for it. `tile` is None, and `way` '', for `plain`'s."""
+
+    name: str
+    source: Source
+    threads: int
+    blocks: int
+    way: str
+    element: Element
+    tile: Tile | None
+    capabilities: tuple[tuple[int, int], ...]
+
+
+def ways_of(map: str, element: Element, capability: tuple[int, int]) -> set[str]:
+    """The ways in which a map's products of a dtype are made, whatever a call asks for."""
+    algorithms = ("auto", "gemm", "tf32x3", *(("wgmma",) if capability == (9, 0) and element.size == 2 else ()))
+    found = {way_of(map, element, algorithm, tf32, capability) for algorithm, tf32 in every(algorithms, (False, True))}
+    return {way for way in found if way is not None}
+
+
+def configurations() -> Iterator[Configuration]:
+    """Every kernel that there is, some of which are the same text: what tests compile."""
+    for element in ELEMENTS.values():
+        for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
+            threads = 32 if kernel == "clear_flag" else plain.THREADS
+            made = simple(kernel, element, **dict.fromkeys(flags, True))
+            name = " ".join([kernel, element.suffix, *flags])
+            yield Configuration(name, made, threads, 1, "", element, None, CAPABILITIES)
+        for kernel, map, flag in (*(("gather", "forward", flag) for flag in ("", "partial", "accumulate")),
+                                  ("correlate", "grad_weight", "partial")):
+            chips = {chip: ways_of(map, element, chip) for chip in CAPABILITIES}
+            for way in sorted(set().union(*chips.values())):
+                able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
+                found = tiles(way, element)
+                is_also_apart = kernel == "gather" and flag != "partial" and not WAYS[way].wgmma
+                for tile, apart in [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart:
+                    made = product(kernel, way, element, tile, flag == "partial", flag == "accumulate", apart)
+                    kind = f"{way} {element.suffix}" if way == "fma" else way
+                    name = f"{kernel} {kind} {tile.bm}x{tile.bn}{' apart' * apart} {flag}".strip()
+                    yield Configuration(name, made, tile.threads, tile.blocks, way, element, tile, able)

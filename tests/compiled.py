@@ -1,0 +1,115 @@
+"""Every kernel's machine code, in worker processes: what the tests of configurations and the predictions read."""
+import ast
+import functools
+import re
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from pyconv._gpu import tiles
+
+# What a primitive is in machine code (sm_75 writes LDS.U.128 for LDS.128).
+OPCODES = {
+    'mma_f16': r'HMMA\.16816\.F32', 'mma_bf16': r'HMMA\.16816\.F32\.BF16', 'mma_tf32': r'HMMA\.1688\.F32\.TF32',
+    'mma_f64': r'DMMA\.(884|8x8x4)', 'fma': r'[FD]FMA', 'ldmatrix': r'LDSM\.16\.M88\.4',
+    'ldmatrix_transposed': r'LDSM\.16\.MT88\.4', 'shared_f32x4': r'LDS(\.U)?\.128', 'shared_f64x2': r'LDS(\.U)?\.128',
+    'shared_f64': r'LDS(\.U)?\.64', 'shared_b32': r'LDS(\.U)?', 'copy16': r'LDGSTS\.E\.BYPASS\.128',
+    'commit': 'LDGDEPBAR', 'wait': r'DEPBAR\.LE', 'barrier': r'BAR\.SYNC.*',
+    **{f'wgmma_{kind}_{n}': rf'HGMMA\.64x{n}x16\.F32{suffix}' for n in (64, 128, 256)
+       for kind, suffix in (('f16', ''), ('bf16', r'\.BF16'))}}
+# Chips before sm_80 copy through registers, at once.
+OPCODES_BEFORE_SM80 = OPCODES | {'copy16': r'STS\.128', 'commit': None, 'wait': None}
+
+
+class Code(NamedTuple):
+    """Machine code for one capability: resources, how often each opcode is in it, its loops."""
+
+    registers: int
+    local: int
+    opcodes: Counter
+    loops: list
+
+
+class Made(NamedTuple):
+    """A configuration's source text, its code by capability, seconds from source to code for the first of them."""
+
+    text: str
+    codes: dict
+    seconds: float
+
+
+@functools.cache
+def by_name():
+    return {configuration.name: configuration for configuration in tiles.configurations()}
+
+
+def capabilities(configuration):
+    """Those to compile for: not (8, 6) where (8, 0) has the same kernel."""
+    found = configuration.capabilities
+    return [one for one in found if one != (8, 6) or (8, 0) not in found]
+
+
+def front_end_once(to_ptx, replaced):
+    """`to_ptx` that is run once for all chips from sm_80 on, which get the same PTX but for the line that names them
+    (see test_one_front_end_serves_several_chips); so do older ones, where no primitive is replaced for them. The rest
+    of the way to machine code, on which chips differ, takes a tenth of the time."""
+    kept = {}
+
+    def for_chip(source, threads, blocks, capability):
+        is_other = capability < (8, 0) and bool(replaced & set(re.findall(r'\w+', source.text)))
+        key = source.key, threads, blocks, is_other
+        if key not in kept:
+            kept[key] = to_ptx(source, threads, blocks, capability)
+        return re.sub(r'(?m)^\.target sm_\d+', f'.target sm_{capability[0]}{capability[1]}', kept[key])
+    return for_chip
+
+
+def start_worker():
+    """Warm up, so that a configuration's seconds are its own: Numba loads much of itself at its first kernel."""
+    from pyconv._gpu import ptx
+    first = by_name()['clear_flag f32']
+    ptx.compile(first.source, first.threads, first.blocks, (9, 0))
+    ptx.to_ptx = front_end_once(ptx.to_ptx, set(ptx._BEFORE_SM80))
+
+
+def make(name, chips=None):
+    """A configuration, compiled for these chips or for all that it is for."""
+    from pyconv._gpu import ptx, sass
+    configuration, codes, seconds = by_name()[name], {}, 0.0
+    for capability in chips or reversed(capabilities(configuration)):
+        start = time.process_time()
+        variant = 'a' if capability == (9, 0) else ''        # as launch.py has it
+        made = ptx.compile(configuration.source, configuration.threads, configuration.blocks, capability, variant)
+        seconds = seconds or time.process_time() - start
+        code = sass.disassemble(made.cubin)
+        codes[capability] = Code(made.registers, made.local, sass.opcodes(code), sass.loops(code))
+    return Made(configuration.source.text, codes, seconds)
+
+
+def calls(body):
+    """(how often each primitive is called in the statements, the loops among them as (rounds, calls))"""
+    own, inner = Counter(), []
+    for statement in body:
+        if isinstance(statement, ast.For):
+            count, = statement.iter.args
+            inner.append((ast.literal_eval(count), calls(statement.body)[0]))
+        else:
+            own += Counter(node.func.id for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return own, inner
+
+
+def stage_of(text):
+    """`calls` of the loop over stages, the one loop of a product's kernel."""
+    [function] = ast.parse(text).body
+    [loop] = [statement for statement in function.body if isinstance(statement, ast.For)]
+    return calls(loop.body)
+
+
+def stage_loop(code):
+    """The machine code's loop over stages: the one that waits at a barrier."""
+    [loop] = [loop for loop in code.loops if number(loop.own, OPCODES['barrier'])]
+    return loop
+
+
+def number(opcodes, pattern):
+    return sum(count for opcode, count in opcodes.items() if re.fullmatch(pattern, opcode))

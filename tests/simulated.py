@@ -1,0 +1,124 @@
+"""Runs the kernels of `plain` in Numba's simulator: for a process of its own, with NUMBA_ENABLE_CUDASIM=1.
+
+A thread runs to its next barrier before others get their turn, where the emulator goes forward with all at once. The
+text is that which would be compiled; its primitives work here on one thread's values, Python integers and NumPy
+floats, in the emulator's memory. Products of tiles need whole warps at once and stay the emulator's.
+"""
+import numpy as np
+from emulated_device import EmulatedDevice
+from emulated_memory import ORIGIN
+from emulator import TYPES
+from numba import config, cuda
+from numba.cuda.simulator import kernel as simulator
+
+assert config.ENABLE_CUDASIM
+
+
+def wrapped(bits, is_signed):
+    def cast(x):
+        x = int(x) & (1 << bits) - 1
+        return x - (1 << bits) if is_signed and x >> bits - 1 else x
+    return cast
+
+
+def fma(a, b, c):
+    assert type(a) is type(b) is type(c)
+    return type(a)(np.float64(a) * np.float64(b) + np.float64(c))
+
+
+def select(ok, a, b):
+    return a if ok else b
+
+
+def divide(n, magic, shift):
+    return wrapped(32, True)((wrapped(32, True)(n) * magic) >> shift)
+
+
+PURE = {'i32': wrapped(32, True), 'u32': wrapped(32, False), 'i64': wrapped(64, True), 'f32': np.float32,
+        'f64': np.float64, 'select': select, 'divide': divide, 'fma': fma, 'range': range, 'shared_base': lambda: 0}
+
+
+def primitives(memory):
+    """The names of a kernel. `cuda` among them is what the simulator replaces by the running thread's own."""
+    names = {'cuda': cuda, **PURE}
+    names['thread'] = lambda: names['cuda'].threadIdx.x
+    names['barrier'] = lambda: names['cuda'].syncthreads()
+    for axis in 'xyz':
+        names[f'block_{axis}'] = lambda axis=axis: getattr(names['cuda'].blockIdx, axis)
+    for kind in ('f16', 'bf16', 'f32', 'f64', 'i32'):
+        names[f'load_{kind}'], names[f'store_{kind}'] = global_memory(memory, *TYPES[kind])
+    for kind in ('f32', 'f64', 'b32'):
+        names[f'shared_{kind}'], names[f'put_{kind}'] = shared_memory(names, *TYPES[kind])
+    return names
+
+
+def number(values):
+    """One value as a kernel holds it."""
+    value = values[0]
+    return int(value) if value.dtype.kind in 'iu' else value
+
+
+def global_memory(memory, width, decode, encode):
+    words = memory.words[width]
+    zero = number(decode(np.zeros(1, words.dtype)))
+
+    def place(address):
+        places = np.array([address])
+        memory.pieces(places, width)
+        return (places - ORIGIN) // width
+
+    def load(address, ok):
+        return number(decode(words[place(address)])) if ok else zero
+
+    def store(address, ok, value):
+        if ok:
+            words[place(address)] = encode(np.array([value]))
+    return load, store
+
+
+def shared_memory(names, width, decode, encode):
+    dtype = np.dtype(f'uint{8 * width}')
+
+    def words():
+        return names['cuda'].shared.array(0, dtype)
+
+    def load(address):
+        assert address % width == 0
+        return number(decode(words()[address // width:][:1].copy()))
+
+    def put(address, ok, value):
+        assert address % width == 0
+        if ok:
+            words()[address // width] = encode(np.array([value]))[0]
+    return load, put
+
+
+run_block = simulator.BlockManager.run
+
+
+def run_poisoned(self, *arguments):
+    """A block begins with shared memory that nobody has written."""
+    simulator._get_kernel_context().shared._dynshared.fill(-1)
+    run_block(self, *arguments)
+
+
+simulator.BlockManager.run = run_poisoned
+
+
+class SimulatedDevice(EmulatedDevice):
+    """An emulated device whose kernels without tiles run in the simulator; `simulated` are their names."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.simulated = set()
+
+    def launch(self, kernel, grid, stream, arguments):
+        source, threads, shared = kernel
+        if source.name in ('gather', 'correlate') or 0 in grid:
+            super().launch(kernel, grid, stream, arguments)
+            return
+        names = primitives(self.memory)
+        exec(compile(source.text, f'<kernel {source.name}>', 'exec'), names)
+        self.simulated.add(source.name)
+        with np.errstate(all='ignore'):
+            cuda.jit(names[source.name])[tuple(grid), threads, 0, shared](*map(int, arguments))

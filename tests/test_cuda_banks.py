@@ -1,0 +1,65 @@
+"""No two lanes of a phase meet in one bank of shared memory: every kernel's accesses, counted in the emulator."""
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from gpus import WAYS, Emulated
+from problems import some
+from pyconv._gpu import tiles
+
+# What each kernel does to shared memory; in correlate, ldmatrix turns elements of 16 bits alone.
+ACCESSES = {
+    'gather': {'float32': 'shared_f32x4', 'float64': 'shared_f64x2', None: 'ldmatrix'},
+    'correlate': {'float32': 'shared_f32x4', 'float64': 'shared_f64', 'tf32': 'shared_b32', 'tf32x3': 'shared_b32',
+                  None: 'ldmatrix_transposed'},
+}
+
+
+def counted(monkeypatch, capability=(9, 0)):
+    """A GPU, and a list of (kernel, wavefronts per phase of each primitive) of its launches."""
+    gpu = Emulated(monkeypatch, capability=capability, statistics=True, races=False)
+    gpu.device.shared_limit, found, launch = 227 << 10, [], gpu.device.launch
+
+    def and_count(kernel, *rest):
+        launch(kernel, *rest)
+        found.append((kernel.source.name, gpu.device.statistics))
+
+    gpu.device.launch = and_count
+    return gpu, found
+
+
+@pytest.mark.parametrize('problem', some('2d many channels kernel 1', '2d first layer', '2d stride 2 dilation 3'),
+                         ids=str)
+@pytest.mark.parametrize('size', [0, 1], ids=['large', 'small'])
+@pytest.mark.parametrize(('way', 'capability'), [*((way, (9, 0)) for way in WAYS), ('float64', (8, 6))])
+def test_tiles(monkeypatch, way, capability, size, problem):
+    dtype, keywords = WAYS[way]
+    gpu, found = counted(monkeypatch, capability)
+    monkeypatch.setattr(tiles, 'is_direct', lambda *_: False)
+    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[size])
+    shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+    calls.three_maps(problem, *(gpu.upload(np.ones(shape), dtype) for shape in shapes), **keywords)
+    assert {count for _, statistics in found for count in statistics.values()} == {1}
+    counts = {kernel: set(statistics) for kernel, statistics in found}
+    if 'wgmma' in way:      # the tensor cores read for themselves
+        assert counts['gather_hopper'] == {'copy16', 'put_f32', 'shared_f32'}
+        return
+    for kernel, names in ACCESSES.items():
+        access = 'shared_f64x2' if capability == (8, 6) else names.get(way, names[None])
+        assert counts[kernel] == {'copy16', access}
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_other_kernels(monkeypatch, way):
+    """Layout changes, and sums by a tree."""
+    dtype, keywords = WAYS[way]
+    gpu, found = counted(monkeypatch)
+    [problem] = some('2d depthwise')
+    monkeypatch.setattr(tiles, 'is_direct', lambda *_: True)
+    x, y = (gpu.upload(np.ones(shape), dtype) for shape in (problem.input_shape, problem.output_shape))
+    calls.grad_weight(problem, x, y, **keywords)
+    pyconv.conv_bias(y)
+    monkeypatch.undo()
+    assert {kernel for kernel, statistics in found if statistics} == {'direct_weight', 'channel_sum'}
+    assert {count for _, statistics in found for count in statistics.values()} == {1}

@@ -1,0 +1,199 @@
+"""Every kernel that pyconv may ask for compiles, without a GPU, to the machine code that it was written for."""
+import importlib.util
+import itertools
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+import calls
+import compiled
+import pyconv
+from compiled import OPCODES, OPCODES_BEFORE_SM80, number
+from gpus import WAYS, Emulated
+from problems import some
+from pyconv import _cuda
+from pyconv._gpu import tiles
+
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec('numba_cuda') is None,
+    reason='the compiler is not installed: pip install "pyconv[cuda13]"')
+NAMES = compiled.by_name()
+PAIRS = [(name, capability) for name, configuration in NAMES.items()
+         for capability in compiled.capabilities(configuration)]
+ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided dilated', '2d groups of 4',
+              '2d channels 16 16')
+PRODUCTS = [(name, capability) for name, capability in PAIRS if NAMES[name].tile]
+REGISTERS = 65536                       # of a multiprocessor
+MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4}
+
+
+def label(value):
+    return value if isinstance(value, str) else f'sm_{value[0]}{value[1]}'
+
+
+def twin(name):
+    """The first configuration that is the same kernel: float32 and float64 keep parts of a sum as they keep results."""
+    def key(configuration):
+        return configuration.source.key, configuration.threads, configuration.blocks
+    return next(other for other, configuration in NAMES.items() if key(configuration) == key(NAMES[name]))
+
+
+@pytest.fixture(scope='session')
+def pool(request):
+    """name -> what `compiled.make` gives: of all configurations that the selected tests need, the longest first."""
+    wanted = {twin(item.callspec.params['name']) for item in request.session.items
+              if 'made' in getattr(item, 'fixturenames', ()) and 'name' in item.callspec.params}
+    order = sorted(wanted, key=lambda name: (
+        NAMES[name].tile is None, NAMES[name].way != 'tf32x3', NAMES[name].blocks, -NAMES[name].threads))
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    with ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'), compiled.start_worker) as executor:
+        yield {name: executor.submit(compiled.make, name) for name in order}
+        executor.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def made(pool, name):
+    return pool[twin(name)].result()
+
+
+@needs_compiler
+@pytest.mark.parametrize(('name', 'capability'), PAIRS, ids=label)
+def test_registers(made, name, capability):
+    """As few as leave room for its blocks, and none of them spilled: but for products that are added to what the target
+    holds (double backward, JVP), which may spill a few between their loop and the end."""
+    code, configuration = made.codes[capability], NAMES[name]
+    assert 0 < code.registers <= min(255, REGISTERS // (configuration.threads * configuration.blocks))
+    spilled = 32 if configuration.tile and 'accumulate' in name else 0        # bytes
+    assert code.local <= spilled
+    assert bool(number(code.opcodes, r'(LDL|STL)\b.*')) == bool(code.local)
+
+
+@needs_compiler
+@pytest.mark.parametrize(('name', 'capability'), PRODUCTS, ids=label)
+def test_stage(made, name, capability):
+    """A round of the loop over stages has the instructions of its source, and no more of them."""
+    own, inner = compiled.stage_of(made.text)
+    found = compiled.stage_loop(made.codes[capability])
+    names = OPCODES if capability >= (8, 0) else OPCODES_BEFORE_SM80
+    loops = [loop.all for loop in found.inner if number(loop.all, OPCODES['fma'])]       # not one that only waits
+    if len(loops) < len(inner):          # all its rounds one after another
+        [(rounds, body)] = inner
+        own, inner = own + type(own)({call: count * rounds for call, count in body.items()}), []
+    assert len(loops) == len(inner)
+    for machine, source, most in [(found.own, own, 1), *((a, b, n) for a, (n, b) in zip(loops, inner))]:
+        for patterns in {names[call] for call in source if names.get(call)}:
+            wanted = sum(count for call, count in source.items() if names.get(call) == patterns)
+            times = number(machine, patterns) / wanted
+            assert times >= 1 and most % times == 0, (patterns, wanted, machine)      # loops may be unrolled in part
+    if 'copy_box' in own:        # behind a branch, since one thread asks for it
+        assert number(made.codes[capability].opcodes, r'UTMALDG\.2D.*')
+    for pattern in (r'LDL.*', r'STL.*', r'I?[FD]2[IF].*', r'MUFU.*'):
+        assert not number(found.all, pattern)
+
+
+@needs_compiler
+@pytest.mark.parametrize('name', [name for name in NAMES if NAMES[name].tile])
+def test_products(made, name):
+    """The source multiplies as often as the tile needs, each operand's chunks are copied once."""
+    configuration = NAMES[name]
+    tile, way, depth = configuration.tile, configuration.way, configuration.tile.line // configuration.element.size
+    own, inner = compiled.stage_of(made.text)
+    total = own + sum((type(own)({call: n * count for call, count in body.items()}) for n, body in inner), type(own)())
+    products = tile.bm * tile.bn * depth * (3 if way == 'tf32x3' else 1)
+    lines = tile.bm + tile.bn
+    if way == 'fma':
+        assert total['fma'] * tile.threads == products
+    elif way.startswith('wgmma'):
+        assert total[f'{way}_{tile.bn}'] * 64 * tile.bn * 16 * tile.threads // 128 == products
+        lines = tile.bm             # the copy engine fetches the others
+    else:
+        mma = tiles.WAYS[way].mma
+        assert total[mma] * MATRIX_PRODUCTS[mma] * tile.threads // 32 == products
+    assert total['copy16'] * tile.threads == lines * tile.line // 16
+    assert total['wait'] == total['barrier'] == total['commit'] == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize('name', NAMES)
+def test_seconds(made, name):
+    """A few seconds, at the first use on a machine: processor time, so that other work does not count."""
+    assert made.seconds < 60
+
+
+@needs_compiler
+@pytest.mark.parametrize('name', ['correlate f16 64x64', 'gather fma f32 64x64', 'direct f64', 'pack bf16'])
+def test_one_front_end_serves_several_chips(name):
+    from pyconv._gpu import ptx
+    one = next(configuration for configuration in NAMES.values() if configuration.name.startswith(name))
+    first, second = (ptx.to_ptx(one.source, one.threads, one.blocks, chip) for chip in ((8, 0), (9, 0)))
+    assert '.target sm_80' in first
+    assert first.replace('.target sm_80', '.target sm_90') == second
+
+
+def test_names_are_distinct():
+    assert len(NAMES) == len(list(tiles.configurations()))
+
+
+@pytest.mark.parametrize('size', [0, 1, 2], ids=['large', 'second', 'third'])
+@pytest.mark.parametrize('capability', tiles.CAPABILITIES, ids=label)
+def test_nothing_else_is_asked_for(monkeypatch, capability, size):
+    """Every kernel of some problems' programs is one of the configurations, and all that chips with float64 tensor
+    cores may ask for are among them."""
+    def chosen(way, element):
+        return tiles.tiles(way, element)[min(size, len(tiles.tiles(way, element)) - 1)]
+
+    gpu = Emulated(monkeypatch, capability=capability)
+    asked = set()
+    gpu.device.kernel = lambda source, threads, shared, blocks=1: asked.add((source.key, threads, blocks))
+    gpu.device.launch = lambda *_: None
+    monkeypatch.setattr(_cuda.Plan, 'run', also_otherwise(_cuda.Plan.run))
+    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
+    for problem, (dtype, keywords) in itertools.product(ASKING, WAYS.values()):
+        if keywords.get('algorithm') == 'wgmma' and capability != (9, 0):
+            continue
+        for parts, direct in itertools.product((1, 3), (False, True)):
+            monkeypatch.setattr(tiles, 'is_direct', lambda way, *_, direct=direct: direct or way is None)
+            monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_, parts=parts: parts)
+            monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
+            _cuda.plan.cache_clear()
+            everything(gpu, problem, dtype, keywords)
+    known = {(one.source.key, one.threads, one.blocks): one.name for one in NAMES.values()}
+    assert asked <= set(known)
+    if capability in ((8, 0), (9, 0)):
+        expected = {key for key, name in known.items() if capability in NAMES[name].capabilities and (
+            NAMES[name].tile is None or NAMES[name].tile == chosen(NAMES[name].way, NAMES[name].element))}
+        assert not {known[key] for key in expected - asked}
+
+
+def everything(gpu, problem, dtype, keywords):
+    """Calls that ask for every kernel, in both layouts; nothing is run."""
+    for last in (False, True):
+        x, w, y = (laid_out(gpu, shape, dtype, last) for shape in (
+            problem.input_shape, problem.weight_shape, problem.output_shape))
+        calls.forward(problem, x, w, gpu.empty(problem.weight_shape[:1], dtype), out=y, **keywords)
+        calls.grad_input(problem, w, y, out=x, **keywords)
+        calls.grad_weight(problem, x, y, out=w, **keywords)
+        transposed = calls.transposed(problem, y, w, gpu.empty(problem.input_shape[1:2], dtype), **keywords)
+        assert transposed.shape == x.shape
+        pyconv.conv_bias(y)
+        settings = {name: value for name, value in problem.keywords.items() if name != 'groups'}
+        columns = pyconv.unfold(x, problem.kernel, **settings)
+        pyconv.fold(columns, problem.size, problem.kernel, **settings)
+
+
+def laid_out(gpu, shape, dtype, last):
+    if not last:
+        return gpu.empty(shape, dtype)
+    return gpu.empty((shape[0], *shape[2:], shape[1]), dtype).view(lambda array: np.moveaxis(array, -1, 1))
+
+
+def also_otherwise(run):
+    """Plan.run as it is called, adding to the result, and with the least scratch."""
+    def all_three(self, first, second, out, bias=None, scratch=None, accumulate=False, *, stream):
+        least = out.kind.empty((self.scratch_minimum,), self.dtype, self.index)
+        run(self, first, second, out, bias, scratch, stream=stream)
+        run(self, first, second, out, bias, least, True, stream=stream)
+    return all_three

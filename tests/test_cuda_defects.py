@@ -1,0 +1,164 @@
+"""Defects planted in the kernels that are shipped, one at a time: the tests of the GPU would see each of them.
+
+A defect changes the text that would be compiled. What must catch it is the comparison with the reference, or one of the
+emulator's checks: of bounds, of poison, of races.
+
+test_hopper does the same for the warpgroups' kernel. Not among the defects, since no result depends on it: that rows of
+weights and of grad_output beyond the last, and stages beyond the last, are not copied. What they would bring is
+multiplied into results that nobody stores.
+"""
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from emulator import KernelError
+from gpus import WAYS, Emulated
+from problems import P, maps
+from pyconv._gpu import tiles
+from test_cuda import same
+
+# Every part of a kernel has something to do: padding, strides, rows, channels, positions and taps that fill no tile, no
+# chunk and no stage, more stages than the ring has.
+PROBLEM = P('defects', (9, 13), (3, 3), (18, 20), padding=1, stride=(1, 2), dilation=(1, 2), batch=4)
+# On the last, float64 has no tensor cores.
+CHIPS = [*((way, (9, 0)) for way in WAYS if 'wgmma' not in way), ('float64', (8, 6))]
+MMA = [chip for chip in CHIPS if chip not in (('float32', (9, 0)), ('float64', (8, 6)))]
+PAIRS_OF_B = [chip for chip in MMA if chip[0] != 'float64']
+DOUBLE = [('float64', (9, 0))]
+
+
+def fewer(match):
+    """A ring of one stage less."""
+    whole = int(match[2])
+    return f'{match[1]}{whole - whole // 3}'
+
+
+BOTH = {
+    'the wait is for one stage too few': (CHIPS, r'wait\(2\)', 'wait(3)'),
+    'no barrier between stages': (CHIPS, r'\n        barrier\(\)', ''),
+    'the barrier comes before the wait': (CHIPS, r'(wait\(2\))\n        (barrier\(\))', r'\2\n        \1'),
+    'copies of the loop form no group': (CHIPS, r'\n        commit\(\)', ''),
+    'the ring is read a stage too early': (CHIPS, r'(read == base \+ )(\d+)', fewer),
+    'the ring is written a stage too early': (CHIPS, r'(write = i32\(base \+ )(\d+)', fewer),
+    'the ring is written in another order': (CHIPS, r'(write == base \+ )(\d+)', fewer),
+    'padding is read': (CHIPS, r' & inside_in\d+\)', ')'),
+    'two results have changed places along a row': (CHIPS, r'(value\w* = )acc_0_0\b', r'\1acc_0_1'),
+    'two results have changed places along a column': (CHIPS, r'(value\w* = )acc_1_0\b', r'\1acc_0_0'),
+    'all rows of a lane are its first': (CHIPS, r'lane_row \+ [1-9]\d* \+', 'lane_row + 0 +'),
+    'halves of a fragment have changed places': (
+        PAIRS_OF_B, r'\((q_in\d+|high_in\d+|low_in\d+)(\[0\]), \1(\[1\])\)', r'(\1\3, \1\2)'),
+    'rows of a fragment have changed places': (
+        MMA, r'(value\w* = acc_0_0)\[0\]', r'\1[1]'),
+    'parts are stored over each other': (CHIPS, r'part \* target_part', '0 * target_part'),
+}
+GATHER = {
+    'chunks are copied to another place': (CHIPS, r'chunk \^ line >> 1 & 3', 'chunk ^ (line >> 1) + 1 & 3'),
+    'chunks are read from another place': (
+        CHIPS, r'((?:a_line|row|g)_in\d+ >> 1) & 3', r'(\1) + 1 & 3'),
+    'positions beyond the last are read': (CHIPS, r' & live_\d+', ''),
+    'the reduction has no end': (CHIPS, r' & \(k_in\d+ < i32\(chunks\)\)', ''),
+    'taps go the other way': (CHIPS, r'(dx_in\d+ = i32\()', r'\1-'),
+    'taps go the other way for bounds alone': (CHIPS, r'cell_x_(\d) \+ dx_', r'cell_x_\1 - dx_'),
+    'parts of the reduction are all the first': (CHIPS, r'part \* i32\(stages\)', '0 * i32(stages)'),
+    'steps of a fragment have changed places': (DOUBLE, r'(mma_f64\(acc_0_0, \w+)\[0\]', r'\1[1]'),
+}
+CORRELATE = {
+    'chunks are copied to another place': (
+        CHIPS, r'(b_chunk \^ \(?line_in\d+) & ([37])', r'\1 + 1 & \2'),
+    'chunks are read from another place': (
+        CHIPS, r'(\^ \(?lane) & ([37])(?=\)* << )|(a_at \+ \d+ \^) 2',
+        lambda match: f'{match[1]} + 1 & {match[2]}' if match[1] else f'{match[3]} 0'),
+    'positions beyond the last are read': (CHIPS, r' & \(p_in\d+ < end\)', ''),
+    'taps go the other way': (CHIPS, r'offset_x \+ tx', 'offset_x - tx'),
+}
+FINISH = {
+    'the last part is not summed': (CHIPS, r'range\(i32\(parts\) - 1\)', 'range(i32(parts) - 2)'),
+    'the first part is summed twice': (CHIPS, r'\(part \+ 1\) \* partial_part', 'part * partial_part'),
+}
+CASES = [(kernel, defect, *chip) for kernel, defects in (
+    ('gather', BOTH | GATHER), ('correlate', BOTH | CORRELATE), ('finish', FINISH))
+    for defect, (chips, _, _) in defects.items() for chip in chips]
+DEFECTS = {'gather': BOTH | GATHER, 'correlate': BOTH | CORRELATE, 'finish': FINISH}
+
+
+def plant(gpu, kernel, change):
+    """Launches of that kernel run a changed text."""
+    real = gpu.device.kernel
+
+    def changed(source, *settings):
+        if source.name == kernel:
+            text = change(source.text)
+            assert text != source.text, 'there is nothing to change'
+            source = SimpleNamespace(name=source.name, key='', arguments=source.arguments, text=text)
+        return real(source, *settings)
+    gpu.device.kernel = changed
+
+
+def check(gpu, way, kernel):
+    """One map that the kernel is of, with small tiles and several parts, against the reference."""
+    dtype, keywords = WAYS[way]
+    data = PROBLEM.integers(np.dtype('float64'))
+    x, w, y = (gpu.upload(array, dtype) for array in (data.x, data.w, data.y))
+    wanted = maps(PROBLEM, data.x, data.w, data.y)
+    if kernel == 'correlate':
+        same(gpu, calls.grad_weight(PROBLEM, x, y, **keywords), wanted.grad_weight, dtype)
+    else:
+        same(gpu, calls.forward(PROBLEM, x, w, **keywords), wanted.forward, dtype)
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """A GPU of that capability, all work in small tiles and in two parts."""
+    monkeypatch.setattr(tiles, 'is_direct', lambda *_: False)
+    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[1])
+    monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 2)
+    monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_: 2)
+    return lambda capability: Emulated(monkeypatch, capability=capability)
+
+
+@pytest.mark.parametrize('kernel', ['gather', 'correlate'])
+@pytest.mark.parametrize(('way', 'capability'), CHIPS)
+def test_no_defect(prepared, kernel, way, capability):
+    check(prepared(capability), way, kernel)
+
+
+@pytest.mark.parametrize(('kernel', 'defect', 'way', 'capability'), CASES)
+def test_defect(prepared, kernel, defect, way, capability):
+    gpu = prepared(capability)
+    _, pattern, replacement = DEFECTS[kernel][defect]
+    plant(gpu, kernel, lambda text: re.sub(pattern, replacement, text))
+    with pytest.raises((KernelError, AssertionError)) as caught:
+        check(gpu, way, kernel)
+    assert 'nothing to change' not in str(caught.value)
+
+
+@pytest.mark.parametrize('kernel', ['pack', 'direct_weight', 'channel_sum'])
+def test_every_barrier_is_needed(prepared, monkeypatch, kernel):
+    """Of the kernels without stages: without any one of their barriers, some warps race."""
+    data = PROBLEM.integers(np.dtype('float64'))
+    unseen, count, number = [], 1, 0
+    while number < count:
+        gpu = prepared((9, 0))
+        if kernel == 'direct_weight':
+            monkeypatch.setattr(tiles, 'is_direct', lambda *_: True)
+
+        def without(text):
+            nonlocal count
+            places = [match.span() for match in re.finditer(r'\n    barrier\(\)', text)]
+            count = len(places)
+            start, end = places[number]                                  # noqa: B023 (called in this round)
+            return text[:start] + text[end:]
+
+        plant(gpu, kernel, without)
+        x, y = (gpu.upload(array, 'float32') for array in (data.x, data.y))
+        try:
+            pyconv.conv_bias(y) if kernel == 'channel_sum' else calls.grad_weight(PROBLEM, x, y)
+            unseen.append(number)
+        except KernelError as error:
+            assert 'race in shared memory' in str(error)
+        number += 1
+    assert count > 0 and not unseen

@@ -1,0 +1,87 @@
+"""The kernels without tiles under Numba's simulator, against the reference with ==.
+
+Beyond what the emulator sees: every thread is one of the operating system, with values of its own, and runs to its next
+barrier before others get their turn, where the emulator goes forward with all at once. So threads of one warp race too,
+a barrier that some threads do not reach is a hang, and nothing rests on how the emulator spreads values over threads.
+"""
+import importlib.util
+
+import pytest
+
+from pyconv._gpu import tiles
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec('numba_cuda') is None,
+    reason='the compiler is not installed: pip install "pyconv[cuda13]"')
+
+PROGRAM = '''
+import re
+import sys
+import types
+import numpy as np
+import pytest
+import calls, gpus, pyconv, simulated
+from problems import P, maps
+from pyconv._gpu import tiles
+from test_channels_last import last
+from test_cuda import same
+
+gpus.EmulatedDevice = simulated.SimulatedDevice
+gpu = gpus.Emulated(pytest.MonkeyPatch())
+problem, dtype, rate, kernel = eval(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
+tiles.DIRECT_RATE = rate
+tiles.parts_of_correlate = lambda *_: 2
+make = gpu.device.kernel
+def spoiled(source, *settings):
+    if source.name == kernel:
+        text, count = re.subn(r'\\n    barrier\\(\\)', '', source.text, count=1)
+        assert count == 1
+        source = types.SimpleNamespace(name=source.name, arguments=source.arguments, text=text)
+    return make(source, *settings)
+gpu.device.kernel = spoiled
+
+data = problem.integers(np.dtype('float64'))
+wanted = maps(problem, data.x, data.w, data.y)
+for lay in (lambda array: array, lambda array: last(array, problem.rank)):
+    x, w, y, b = (gpu.upload(array, dtype) for array in (lay(data.x), data.w, lay(data.y), data.b))
+    same(gpu, calls.forward(problem, x, w, b), wanted.forward + calls.per_channel(data.b, problem.rank), dtype)
+    same(gpu, calls.grad_input(problem, w, y), wanted.grad_input, dtype)
+    same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+    same(gpu, pyconv.conv_bias(y), data.y.sum(axis=(0, *range(2, data.y.ndim))), dtype)
+    settings = {name: value for name, value in problem.keywords.items() if name != 'groups'}
+    columns = pyconv.unfold(x, problem.kernel, **settings)
+    same(gpu, columns, pyconv.unfold(data.x, problem.kernel, **settings), dtype)
+    same(gpu, pyconv.fold(columns, problem.size, problem.kernel, **settings),
+         pyconv.fold(pyconv.unfold(data.x, problem.kernel, **settings), problem.size, problem.kernel, **settings),
+         dtype)
+print(*sorted(gpu.device.simulated))
+'''
+ASKED_FOR = {'direct', 'direct_weight', 'finish', 'channel_sum', 'unfold', 'fold'}
+FOR_TILES = {'pack', 'pack_weight', 'clear_flag', 'scan'}
+
+
+def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none'):
+    found = run_python(PROGRAM, problem, dtype, rate, without_barrier, NUMBA_ENABLE_CUDASIM='1', timeout=300)
+    return set(found.split())
+
+
+@pytest.mark.parametrize(('problem', 'dtype', 'rate', 'kernels'), [
+    ("P('1d', (5,), (2,), (2, 1), stride=2, padding=1)", 'float32', 1e9, ASKED_FOR),
+    ("P('1d stride above kernel', (7,), (1,), (1, 2), stride=3)", 'bfloat16', 1e9, ASKED_FOR | {'fill'}),
+    ("P('2d', (3, 4), (2, 1), (2, 1), dilation=(2, 1), padding=(0, 1))", 'float64', 1e9, ASKED_FOR),
+    ("P('tiles', (4,), (2,), (1, 4), padding=1)", 'float32', 0.0, ASKED_FOR | FOR_TILES),
+])
+def test_against_the_reference(run_python, problem, dtype, rate, kernels):
+    assert simulate(run_python, problem, dtype, rate) == kernels
+
+
+def test_all_kernels_are_simulated():
+    assert ASKED_FOR | FOR_TILES | {'fill'} == set(tiles.SIMPLE)
+
+
+@pytest.mark.parametrize('kernel', ['pack', 'direct_weight', 'channel_sum'])
+def test_a_missing_barrier_shows(run_python, kernel):
+    """The control: the same run, with one barrier less, must not end well."""
+    rate = 0.0 if kernel == 'pack' else 1e9
+    with pytest.raises(AssertionError, match='should be'):
+        simulate(run_python, "P('tiles', (4,), (2,), (1, 4), padding=1)", 'float32', rate, kernel)
