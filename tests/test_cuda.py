@@ -47,14 +47,14 @@ def test_every_problem_in_tiles(gpu, problem, tiles_alone):
     check_maps(gpu, problem, 'float32')
 
 
-@pytest.mark.parametrize('problem', VARIED[1::2], ids=str)
+@pytest.mark.parametrize('problem', VARIED[1::4], ids=str)
 @every_way
 def test_every_way(gpu, problem, way):
     dtype, keywords = WAYS[way]
     check_maps(gpu, problem, dtype, **keywords)
 
 
-@pytest.mark.parametrize('problem', VARIED[::3], ids=str)
+@pytest.mark.parametrize('problem', VARIED[::4], ids=str)
 @every_way
 def test_large_tiles_and_parts(gpu, problem, way, tiles_alone, monkeypatch):
     dtype, keywords = WAYS[way]
