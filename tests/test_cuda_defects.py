@@ -59,7 +59,8 @@ GATHER = {
     'chunks are copied to another place': (CHIPS, r'chunk \^ line >> 1 & 3', 'chunk ^ (line >> 1) + 1 & 3'),
     'chunks are read from another place': (
         CHIPS, r'((?:a_line|row|g)_in\d+ >> 1) & 3', r'(\1) + 1 & 3'),
-    'positions beyond the last are read': (CHIPS, r' & live_\d+', ''),
+    'positions beyond the last are read': (
+        CHIPS, r'(cell_x_\d = select\([^,]*, )(\w+), i32\(-1073741824\)\)', r'\1\2, \2)'),
     'the reduction has no end': (CHIPS, r' & \(k_in\d+ < i32\(chunks\)\)', ''),
     'taps go the other way': (CHIPS, r'(dx_in\d+ = i32\()', r'\1-'),
     'taps go the other way for bounds alone': (CHIPS, r'cell_x_(\d) \+ dx_', r'cell_x_\1 - dx_'),
