@@ -43,6 +43,7 @@ def tolerance(way, terms):
     such errors are independent of each other. Tensor cores cut off what does not fit, a unit at most in each
     instruction, always to the same side.
     """
+    way = way.removeprefix('wgmma ')  # the same products, of the same depth
     unit = 2**-53 if way == 'float64' else 2**-24
     steps = terms * (3 if way == 'tf32x3' else 1) / DEPTH.get(way, 1)
     sums = 2 * unit * steps if way in DEPTH else unit * math.sqrt(terms)
