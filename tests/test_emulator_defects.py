@@ -95,7 +95,7 @@ store_f32(other + t * 8, True, load_f32(other + t * 8 + 4, True))'''
 @pytest.mark.parametrize(('line', 'words'), [
     ('if thread() < 4: barrier()', 'branch on a value that differs'),
     ('if block_x() < 1: barrier()', 'branch on a value that differs'),
-    ('x = 1 if load_f32(out, True) > 0 else 2', 'branch on a value that differs'),
+    ('x = 1 if load_f32(out + (thread() & 3) * 4, True) > 0 else 2', 'branch on a value that differs'),
     ('x = thread() > 3 and n > 2', 'branch on a value that differs'),
     ('for i in range(thread()): barrier()', 'loop count that differs'),
     ('print(n)', "name 'print' is not defined"),
