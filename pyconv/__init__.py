@@ -36,6 +36,8 @@ out: an array of the result's shape and dtype to write to, returned. It must not
     memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous, or
     has the channels last in memory, costs no copy. For a function that returns a tuple: a tuple, None where a result
     is masked or no array is supplied.
+accumulate: True adds a result to what `out` holds, without an array for it where out would cost no copy (fold and
+    conv_bias have one); out must be given then, of a tuple every entry that is not masked.
 finput, fgrad_input: arrays to use as scratch, finput for what conv and conv_weight unroll of the input, fgrad_input for
     what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither read nor kept, results
     do not depend on them, their size limits the scratch; None or an empty array: allocated inside. One buffer may serve

@@ -159,9 +159,11 @@ def channels_last(array: Array, rank: int, dtype: DType) -> Array | None:
     return view if cpu.is_ready(view, dtype) else None
 
 
-def writing_place(out: Any, shape: Shape, dtype: DType) -> Array:
-    """Where a backend writes: `out` itself where it can, else a new array."""
-    return np.asarray(out) if out is not None and cpu.is_ready(out, dtype) else empty(shape, dtype)
+def writing_place(out: Any, shape: Shape, dtype: DType, accumulate: bool = False) -> Array:
+    """Where a backend writes: `out` itself where it can, else a new array; one with what it holds where accumulate."""
+    if out is not None and cpu.is_ready(out, dtype):
+        return np.asarray(out)
+    return np.array(out, dtype, order="C") if accumulate else empty(shape, dtype)
 
 
 def _overlaps_itself(array: Array) -> bool:

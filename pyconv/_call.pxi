@@ -168,12 +168,16 @@ cdef class Call:
                     seen, own.work.block = own.work.block, desk.work.block
                     self.gather_block(step + i, share, &seen, &own)
             _part(step, share, &desk.work.part)
-        if self.bias != NULL and not step.accumulate:
+        if self.bias != NULL and not step.accumulate and not (self.accumulate and self.is_filled(step)):
             bias = self.bias + self.plan.kernels.itemsize * desk.work.part.group * step.biases
         if step.members > 1:
             self.store_members(step, &block, &desk, bias)
         elif bias != NULL or not in_place:
             self.store(step, &desk, bias, self.accumulate or step.accumulate)
+
+    cdef bint is_filled(self, const step_t *step) noexcept nogil:
+        """Whether a step without taps has been at its positions before it: that alone adds the bias to what is there."""
+        return step.wave > 0 and self.plan.steps[0].wave == 0
 
     cdef bint see(self, step_t *step, int i, const block_t *block, desk_t *desk) noexcept nogil:
         """Member i of a step: its piece, its result, and what it has of the block; whether that is anything."""

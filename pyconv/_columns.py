@@ -21,9 +21,10 @@ from pyconv._arguments import (
     writing_place,
 )
 from pyconv._backend import Array, cpu, gpu_room
-from pyconv._evaluate import MAPS_OF_BUFFER, Settings, delivered, plan_of, scratch_minimum
+from pyconv._evaluate import MAPS_OF_BUFFER, Settings, delivered, no_out, plan_of, scratch_minimum
 from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import Shape, exact_shape
+from pyconv._memory import empty
 from pyconv._signatures import Padding, Sizes
 
 
@@ -47,12 +48,12 @@ def unfold(
     dtype, (input,) = operands(("input",), (input,))
     check_stream(stream, dtype)
     geometry, shape = geometries.unfolded(input.shape, kernel_size, dilation, padding, stride)
-    return _moved(geometry, input, shape, dtype, out, stream, fold=False)
+    return _moved(geometry, input, shape, dtype, out, False, stream, fold=False)
 
 
 def fold(
     input: ArrayLike, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0,
-    stride: Sizes = 1, *, out: Array | None = None, stream: Any = None,
+    stride: Sizes = 1, *, out: Array | None = None, accumulate: bool = False, stream: Any = None,
 ) -> Array:
     """The sum of columns: each value back to the cell that `unfold` reads it from, those in the padding dropped.
 
@@ -68,21 +69,29 @@ def fold(
     """
     dtype, (input,) = operands(("input",), (input,))
     check_stream(stream, dtype)
+    check_flag("accumulate", accumulate)
     geometry, shape = geometries.folded(input.shape, output_size, kernel_size, dilation, padding, stride)
-    return _moved(geometry, input, shape, dtype, out, stream, fold=True)
+    return _moved(geometry, input, shape, dtype, out, bool(accumulate), stream, fold=True)
 
 
-def _moved(geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: Any, stream: Any, fold: bool) -> Any:
+def _moved(
+    geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: Any, accumulate: bool, stream: Any, fold: bool
+) -> Any:
     if out is not None:
         out = check_out("out", out, shape, dtype, (("input", source),))
+    elif accumulate:
+        raise no_out("out")
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").unfold(geometry, source, shape, out, fold, stream)
-    target = writing_place(out, shape, dtype)
+        return gpu_room("calls").unfold(geometry, source, shape, out, fold, stream, accumulate)
+    target = writing_place(out, shape, dtype, accumulate)
+    sums = empty(shape, dtype) if accumulate else target
     if source.size and target.size:
-        first, second = (target, ready(source, dtype)) if fold else (ready(source, dtype), target)
+        first, second = (sums, ready(source, dtype)) if fold else (ready(source, dtype), sums)
         cpu.unfold(geometry, first, second, fold, threads=_threads.get_num_threads())
     else:
-        target[...] = 0
+        sums[...] = 0
+    if accumulate:
+        target += sums
     return delivered(target, out)
 
 

@@ -114,8 +114,10 @@ def plan(
     return Plan(map, geometry, dtype, algorithm, allow_tf32, device)
 
 
-def unfold(geometry: Geometry, input: DeviceArray, columns: DeviceArray, fold: bool, *, stream: int) -> None:
-    """columns <- input, or with fold input <- the sum of the columns."""
+def unfold(
+    geometry: Geometry, input: DeviceArray, columns: DeviceArray, fold: bool, accumulate: bool = False, *, stream: int
+) -> None:
+    """columns <- input, or with fold input <- the sum of the columns, added to it where accumulate."""
     made = Program(launch.device(input.device))
     element, [axes] = tiles.ELEMENTS[input.dtype.name], phases("forward", geometry)
     cells, rows = lifted(input, geometry.rank), lifted(columns, 1)
@@ -125,19 +127,24 @@ def unfold(geometry: Geometry, input: DeviceArray, columns: DeviceArray, fold: b
         raise ValueError(f"input must have fewer than 2**31 columns and cells in one sample; got {geometry}")
     for first, count in program.chunks_of_samples(geometry.batch, most):
         x, y = Ref("input", first * cells.outer), Ref("columns", first * rows.outer)
-        (program.fold if fold else program.unfold)(made, geometry, axes, count, x, cells, y, rows, element)
+        if fold:
+            program.fold(made, geometry, axes, count, x, cells, y, rows, element, accumulate)
+        else:
+            program.unfold(made, geometry, axes, count, x, cells, y, rows, element)
     made.run({"input": input.address, "columns": columns.address}, stream)
 
 
-def channel_sum(array: DeviceArray, axis: int, out: DeviceArray, *, stream: int) -> None:
-    """out <- the sum over all axes but one, in parts of a fixed tree."""
+def channel_sum(
+    array: DeviceArray, axis: int, out: DeviceArray, accumulate: bool = False, *, stream: int
+) -> None:
+    """out <- the sum over all axes but one, in parts of a fixed tree; added to it where accumulate."""
     made, element = Program(launch.device(array.device)), tiles.ELEMENTS[array.dtype.name]
     if axis == 0:
         array = array._replace(shape=(1, *array.shape), strides=(0, *array.strides))
     array = _merged(array)
     layout = lifted(array, array.ndim - 2)
     size = (1,) * (5 - array.ndim) + array.shape[2:]
-    program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * element.size, element)
+    program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * element.size, element, accumulate)
     scratch = out.kind.empty((-(-(made.scratch + ALIGNMENT) // element.size),), out.dtype, out.device)
     made.run({"source": array.address, "out": out.address, "scratch": aligned(scratch)}, stream)
 
@@ -156,8 +163,8 @@ def _merged(array: DeviceArray) -> DeviceArray:
     return array._replace(shape=tuple(shape), strides=tuple(steps))
 
 
-def fill(out: DeviceArray, value: DeviceArray | int, *, stream: int) -> None:
-    """out <- 0, or the value of each channel (axis 1)."""
+def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False, *, stream: int) -> None:
+    """out <- 0, or the value of each channel (axis 1); added to it where accumulate."""
     made, element = Program(launch.device(out.device)), tiles.ELEMENTS[out.dtype.name]
     outer, inner = (*out.shape, 1)[:2], out.shape[2:]
     layout = lifted(out if out.ndim > 1 else out._replace(shape=outer, strides=(*out.strides, 1)), len(inner))
@@ -166,7 +173,8 @@ def fill(out: DeviceArray, value: DeviceArray | int, *, stream: int) -> None:
     if isinstance(value, DeviceArray):
         addresses["bias"], step = value.address, value.strides[0] * element.size
     for first, count in program.chunks_of_samples(sizes[0], max(1, MOST // prod(sizes[1:]))):
-        program.fill(made, Target(Ref("out", first * layout.outer), layout, Ref("bias") if step else bias, step, False),
+        program.fill(made, Target(Ref("out", first * layout.outer), layout, Ref("bias") if step else bias, step,
+                                  accumulate),
                      layout, (count, *sizes[1:]), element)
     made.run(addresses, stream)
 

@@ -40,6 +40,7 @@ class Settings(NamedTuple):
     algorithm: str = "auto"
     allow_tf32: bool = False
     stream: Any = None
+    accumulate: bool = False  # add the results to what their `out` holds
 
 
 DEFAULTS = Settings()
@@ -51,6 +52,7 @@ def check_settings(settings: Settings, dtype: DType) -> None:
     if settings is not DEFAULTS:
         check_algorithm(settings.algorithm, dtype)
         check_flag("allow_tf32", settings.allow_tf32)
+        check_flag("accumulate", settings.accumulate)
         check_stream(settings.stream, dtype)
 
 
@@ -70,9 +72,18 @@ def scratch_minimum(name: str, geometry: Geometry, dtype: DType, settings: Setti
     )
 
 
-def check_outs(out: Any, shapes: Sequence[Shape | None], dtype: DType, named: Named) -> Sequence[Any]:
+def no_out(name: str) -> ValueError:
+    """What to raise where a result has nothing to be added to."""
+    return ValueError(f"{name} must be given where accumulate is True; got None")
+
+
+def check_outs(
+    out: Any, shapes: Sequence[Shape | None], dtype: DType, named: Named, settings: Settings
+) -> Sequence[Any]:
     """One checked `out` or None for each result; a shape of None stands for a result that is masked."""
     if out is None:
+        if settings.accumulate and any(shape is not None for shape in shapes):
+            raise no_out("out")
         return (None,) * len(shapes)
     if not isinstance(out, tuple | list):
         raise TypeError(f"out must be a tuple of {len(shapes)} arrays or None; got {type(out).__name__}")
@@ -80,9 +91,11 @@ def check_outs(out: Any, shapes: Sequence[Shape | None], dtype: DType, named: Na
         raise ValueError(f"out must be a tuple of {len(shapes)} arrays or None; got {len(out)} of them")
     outs = list(out)
     for place, (given, shape) in enumerate(zip(out, shapes)):
-        if given is None:
-            continue
         name = f"out[{place}]"
+        if given is None:
+            if settings.accumulate and shape is not None:
+                raise no_out(name)
+            continue
         if shape is None:
             raise ValueError(f"{name} must be None where output_mask is False; got an array")
         outs[place] = check_out(name, given, shape, dtype, named)
@@ -103,10 +116,10 @@ def evaluate(
     if device is not None:
         from_columns = settings.algorithm == "columns"
         return gpu_room("calls").evaluate(
-            geometry, results, work, outs, named[0][1], settings.stream, from_columns
+            geometry, results, work, outs, named[0][1], settings.stream, from_columns, bool(settings.accumulate)
         )
     return [
-        None if result is None else _run(geometry, dtype, result, calls, out)
+        None if result is None else _run(geometry, dtype, result, calls, out, bool(settings.accumulate))
         for result, calls, out in zip(results, work, outs)
     ]
 
@@ -153,22 +166,30 @@ def _calls(
     return calls
 
 
-def _run(geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any) -> Any:
+def _run(
+    geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, accumulate: bool
+) -> Any:
     bias = None if result.bias is None else ready(result.bias, dtype)
     target = None
     if calls and out is not None and result.terms[0][0] != "grad_weight":
         target = channels_last(np.asarray(out), geometry.rank, dtype)
     if target is None:
-        target = writing_place(out, result.shape, dtype)
+        target = writing_place(out, result.shape, dtype, accumulate)
     if calls:
         threads = _threads.get_num_threads()
-        accumulate = False
         for plan, first, second, scratch in calls:
             plan.run(ready(first, dtype), ready(second, dtype), target, bias, scratch, accumulate, threads=threads)
             bias, accumulate = None, True
     else:
-        target[...] = 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank)
+        _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank), accumulate)
     return delivered(target, out)
+
+
+def _put(target: Array, value: Any, accumulate: bool) -> None:
+    if accumulate:
+        target += value
+    else:
+        target[...] = value
 
 
 def delivered(target: Array, out: Any) -> Any:
@@ -180,19 +201,22 @@ def delivered(target: Array, out: Any) -> Any:
     return out
 
 
-def sum_channels(array: Array, axis: int, dtype: DType, out: Any, stream: Any) -> Any:
-    """The sum over all axes but one, into `out` where it is not None."""
+def sum_channels(array: Array, axis: int, dtype: DType, out: Any, stream: Any, accumulate: bool) -> Any:
+    """The sum over all axes but one, into `out` where it is not None; added to it where accumulate."""
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").sum_channels(array, axis, out, stream)
+        return gpu_room("calls").sum_channels(array, axis, out, stream, bool(accumulate))
     channels = array.shape[axis]
-    target = writing_place(out, (channels,), dtype)
+    target = writing_place(out, (channels,), dtype, accumulate)
     if not array.size:
-        target[...] = 0
+        _put(target, 0, accumulate)
     elif not cpu.is_ready(array, dtype):  # NumPy sums any layout without a copy, if more slowly
         others = tuple(place for place in range(array.ndim) if place != axis)
-        target[...] = np.asarray(array).sum(others, dtype=np.float64)
+        _put(target, np.asarray(array).sum(others, dtype=np.float64), accumulate)
     else:
         batch = array.shape[0] if axis else 1
         columns = array.reshape(batch, channels, array.size // (batch * channels))
-        cpu.channel_sum(columns, target, threads=_threads.get_num_threads())
+        sums = np.empty_like(target) if accumulate else target
+        cpu.channel_sum(columns, sums, threads=_threads.get_num_threads())
+        if accumulate:
+            target += sums
     return delivered(target, out)

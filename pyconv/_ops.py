@@ -11,7 +11,7 @@ import numpy as np  # noqa: F401, the doctests' np
 from numpy.typing import ArrayLike
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import DType, check_out, check_stream, exact_mask, operands
+from pyconv._arguments import DType, check_flag, check_out, check_stream, exact_mask, operands
 from pyconv._backend import Array
 from pyconv._evaluate import (
     DEFAULTS,
@@ -21,6 +21,7 @@ from pyconv._evaluate import (
     check_outs,
     check_settings,
     evaluate,
+    no_out,
     sum_channels,
 )
 from pyconv._geometry import Geometry, check_shape, rank_of
@@ -32,10 +33,12 @@ AUTO = DEFAULTS.algorithm
 Gradients = tuple[Array | None, Array | None, Array | None]
 
 
-def _settings(finput: Any, fgrad_input: Any, algorithm: Any, allow_tf32: Any, stream: Any) -> Settings:
-    if finput is fgrad_input is stream is None and allow_tf32 is False and algorithm is AUTO:
+def _settings(
+    finput: Any, fgrad_input: Any, algorithm: Any, allow_tf32: Any, stream: Any, accumulate: Any
+) -> Settings:
+    if finput is fgrad_input is stream is None and allow_tf32 is accumulate is False and algorithm is AUTO:
         return DEFAULTS
-    return Settings(finput, fgrad_input, algorithm, allow_tf32, stream)
+    return Settings(finput, fgrad_input, algorithm, allow_tf32, stream, accumulate)
 
 
 def _single(
@@ -43,6 +46,8 @@ def _single(
 ) -> Any:
     if out is not None:
         out = check_out("out", out, result.shape, dtype, named)
+    elif settings.accumulate:
+        raise no_out("out")
     return evaluate(geometry, dtype, (result,), (out,), named, settings)[0]
 
 
@@ -76,8 +81,8 @@ def _instance(function: Function, name: str, rank: int) -> Function:
 def _conv(rank: int) -> Conv:
     def conv(
         input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0,
-        dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None, finput: Array | None = None,
-        algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+        dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None, accumulate: bool = False,
+        finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
         """Convolution over {rank} spatial axes, as in neural networks: the weight is not turned round.
 
@@ -98,7 +103,7 @@ def _conv(rank: int) -> Conv:
         """
         return _convolve(  # type: ignore[no-any-return]
             rank, False, input, weight, bias, stride, padding, dilation, groups, 0, None, out,
-            _settings(finput, None, algorithm, allow_tf32, stream),
+            _settings(finput, None, algorithm, allow_tf32, stream, accumulate),
         )
 
     return _instance(conv, f"conv{rank}d", rank)
@@ -108,7 +113,8 @@ def _conv_input(rank: int) -> ConvInput:
     def conv_input(
         input_size: Sequence[SupportsIndex], weight: ArrayLike, grad_output: ArrayLike, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+        accumulate: bool = False, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+        stream: Any = None,
     ) -> Array:
         """The gradient of conv{rank}d with respect to its input; also the forward of a transposed convolution.
 
@@ -124,7 +130,7 @@ def _conv_input(rank: int) -> ConvInput:
         >>> grad_input.shape, bool(grad_input.sum() == 8 * 3**{rank} * 2**{rank})
         ((1, 2, {fives}), True)
         """
-        settings = _settings(None, fgrad_input, algorithm, allow_tf32, stream)
+        settings = _settings(None, fgrad_input, algorithm, allow_tf32, stream, accumulate)
         size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
         dtype, (weight, grad_output) = operands(names, (weight, grad_output))
@@ -144,7 +150,8 @@ def _conv_weight(rank: int) -> ConvWeight:
     def conv_weight(
         input: ArrayLike | None, weight_size: Sequence[SupportsIndex], grad_output: ArrayLike, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+        accumulate: bool = False, finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+        stream: Any = None,
     ) -> Array:
         """The gradient of conv{rank}d with respect to its weight, summed over the batch.
 
@@ -165,7 +172,7 @@ def _conv_weight(rank: int) -> ConvWeight:
         ((4, 2, {threes}), True)
         """
         steps = (stride, padding, dilation, groups)
-        settings = _settings(finput, None, algorithm, allow_tf32, stream)
+        settings = _settings(finput, None, algorithm, allow_tf32, stream, accumulate)
         size = exact_shape("weight_size", weight_size)
         if input is None and finput is not None:
             return _weight_of_columns(rank, size, grad_output, steps, out, settings)  # type: ignore[no-any-return]
@@ -196,8 +203,8 @@ def _conv_transpose(rank: int) -> ConvTranspose:
     def conv_transpose(
         input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0,
         output_padding: Sizes = 0, groups: SupportsIndex = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
-        out: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-        stream: Any = None,
+        out: Array | None = None, accumulate: bool = False, fgrad_input: Array | None = None, algorithm: str = "auto",
+        allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
         """Transposed convolution over {rank} spatial axes: the gradient of conv{rank}d to its input, as a layer.
 
@@ -219,7 +226,7 @@ def _conv_transpose(rank: int) -> ConvTranspose:
         """
         return _convolve(  # type: ignore[no-any-return]
             rank, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size, out,
-            _settings(None, fgrad_input, algorithm, allow_tf32, stream),
+            _settings(None, fgrad_input, algorithm, allow_tf32, stream, accumulate),
         )
 
     return _instance(conv_transpose, f"conv_transpose{rank}d", rank)
@@ -235,7 +242,8 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_conv_transpose, (1, 
 
 
 def conv_bias(
-    grad_output: ArrayLike, *, batched: bool = True, out: Array | None = None, stream: Any = None
+    grad_output: ArrayLike, *, batched: bool = True, out: Array | None = None, accumulate: bool = False,
+    stream: Any = None,
 ) -> Array:
     """The gradient of every convolution with respect to its bias: the sum over all axes but the channels'.
 
@@ -247,17 +255,20 @@ def conv_bias(
     """
     dtype, (grad_output,) = operands(("grad_output",), (grad_output,))
     check_stream(stream, dtype)
+    check_flag("accumulate", accumulate)
     axis = geometries.channel_axis(grad_output.shape, batched)
     if out is not None:
         out = check_out("out", out, grad_output.shape[axis:axis + 1], dtype, (("grad_output", grad_output),))
-    return sum_channels(grad_output, axis, dtype, out, stream)  # type: ignore[no-any-return]
+    elif accumulate:
+        raise no_out("out")
+    return sum_channels(grad_output, axis, dtype, out, stream, accumulate)  # type: ignore[no-any-return]
 
 
 def convolution(
     input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None, stride: Sizes, padding: Padding, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: SupportsIndex, *, out: Array | None = None,
-    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-    stream: Any = None,
+    accumulate: bool = False, finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto",
+    allow_tf32: bool = False, stream: Any = None,
 ) -> Array:
     """conv1d, conv2d or conv3d, or where transposed their conv_transpose, after the number of the weight's axes.
 
@@ -268,7 +279,7 @@ def convolution(
     """
     return _convolve(  # type: ignore[no-any-return]
         None, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, None, out,
-        _settings(finput, fgrad_input, algorithm, allow_tf32, stream),
+        _settings(finput, fgrad_input, algorithm, allow_tf32, stream, accumulate),
     )
 
 
@@ -287,8 +298,8 @@ def convolution_backward(
     grad_output: ArrayLike, input: ArrayLike, weight: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
     bias_sizes: Sequence[SupportsIndex] | None = None, out: Sequence[Array | None] | None = None,
-    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-    stream: Any = None,
+    accumulate: bool = False, finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto",
+    allow_tf32: bool = False, stream: Any = None,
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias) of `convolution`; None, and not computed, where output_mask is False.
 
@@ -303,7 +314,7 @@ def convolution_backward(
     >>> grads[0].shape, grads[1], grads[2]
     ((1, 2, 5), None, array([3., 3., 3., 3.]))
     """
-    settings = _settings(finput, fgrad_input, algorithm, allow_tf32, stream)
+    settings = _settings(finput, fgrad_input, algorithm, allow_tf32, stream, accumulate)
     mask = exact_mask(output_mask)
     names = ("grad_output", "input", "weight")
     dtype, (grad_output, input, weight) = operands(names, (grad_output, input, weight))
@@ -322,9 +333,11 @@ def convolution_backward(
     )
     named = tuple(zip(names, (grad_output, input, weight)))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
-    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named)
+    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named, settings)
     grad_input, grad_weight, _ = evaluate(geometry, dtype, (*wanted[:2], None), outs, named, settings)
-    grad_bias = sum_channels(grad_output, channel_axis, dtype, outs[2], settings.stream) if mask[2] else None
+    grad_bias = None
+    if mask[2]:
+        grad_bias = sum_channels(grad_output, channel_axis, dtype, outs[2], settings.stream, settings.accumulate)
     return grad_input, grad_weight, grad_bias
 
 
@@ -332,8 +345,8 @@ def convolution_double_backward(
     grad_grad_input: ArrayLike | None, grad_grad_weight: ArrayLike | None, grad_grad_bias: ArrayLike | None,
     grad_output: ArrayLike, weight: ArrayLike, input: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
-    out: Sequence[Array | None] | None = None, finput: Array | None = None, fgrad_input: Array | None = None,
-    algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+    out: Sequence[Array | None] | None = None, accumulate: bool = False, finput: Array | None = None,
+    fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
 ) -> Gradients:
     """The gradients of `convolution_backward` with respect to (grad_output, input, weight).
 
@@ -355,7 +368,7 @@ def convolution_double_backward(
     >>> grads[0].sum(), grads[1].sum(), grads[2]
     (np.float64(72.0), np.float64(0.0), None)
     """
-    settings = _settings(finput, fgrad_input, algorithm, allow_tf32, stream)
+    settings = _settings(finput, fgrad_input, algorithm, allow_tf32, stream, accumulate)
     mask = exact_mask(output_mask)
     names = ("grad_output", "weight", "input", "grad_grad_input", "grad_grad_weight", "grad_grad_bias")
     dtype, arrays = operands(
@@ -378,15 +391,15 @@ def convolution_double_backward(
     )
     named = tuple(zip(names, arrays))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
-    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named)
+    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named, settings)
     return tuple(evaluate(geometry, dtype, wanted, outs, named, settings))  # type: ignore[return-value]
 
 
 def conv_jvp(
     input: ArrayLike, weight: ArrayLike, input_tangent: ArrayLike | None, weight_tangent: ArrayLike | None,
     bias_tangent: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
-    groups: SupportsIndex = 1, *, out: Array | None = None, finput: Array | None = None, algorithm: str = "auto",
-    allow_tf32: bool = False, stream: Any = None,
+    groups: SupportsIndex = 1, *, out: Array | None = None, accumulate: bool = False, finput: Array | None = None,
+    algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
 ) -> Array:
     """The derivative of a convolution in the direction of the tangents (forward mode).
 
@@ -400,7 +413,7 @@ def conv_jvp(
     >>> float(conv_jvp(input, weight, input, 2 * weight)[0, 0, 0])
     18.0
     """
-    settings = _settings(finput, None, algorithm, allow_tf32, stream)
+    settings = _settings(finput, None, algorithm, allow_tf32, stream, accumulate)
     names = ("input", "weight", "input_tangent", "weight_tangent", "bias_tangent")
     dtype, arrays = operands(names, (input, weight), (input_tangent, weight_tangent, bias_tangent))
     check_settings(settings, dtype)

@@ -19,7 +19,8 @@ class Conv(Protocol):
     def __call__(
         self, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+        accumulate: bool = False, finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+        stream: Any = None,
     ) -> Array: ...
 
 
@@ -31,7 +32,8 @@ class ConvInput(Protocol):
     def __call__(
         self, input_size: Sequence[SupportsIndex], weight: ArrayLike, grad_output: ArrayLike, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+        accumulate: bool = False, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+        stream: Any = None,
     ) -> Array: ...
 
 
@@ -43,8 +45,8 @@ class ConvWeight(Protocol):
     def __call__(
         self, input: ArrayLike | None, weight_size: Sequence[SupportsIndex], grad_output: ArrayLike,
         stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *,
-        out: Array | None = None, finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-        stream: Any = None,
+        out: Array | None = None, accumulate: bool = False, finput: Array | None = None, algorithm: str = "auto",
+        allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...
 
 
@@ -56,6 +58,6 @@ class ConvTranspose(Protocol):
     def __call__(
         self, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1,
         padding: Padding = 0, output_padding: Sizes = 0, groups: SupportsIndex = 1, dilation: Sizes = 1, *,
-        output_size: Sizes | None = None, out: Array | None = None, fgrad_input: Array | None = None,
-        algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+        output_size: Sizes | None = None, out: Array | None = None, accumulate: bool = False,
+        fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...

@@ -53,21 +53,23 @@ class Backend(ModuleType):
     def plan(self, map, geometry, dtype, algorithm, *, allow_tf32, device):
         return Plan(self, map, geometry, dtype, algorithm, allow_tf32, device)
 
-    def unfold(self, geometry, input, columns, fold, *, stream):
+    def unfold(self, geometry, input, columns, fold, accumulate=False, *, stream):
         self.streams.append(stream)
         source, target = (columns, input) if fold else (input, columns)
         pair = [np.ascontiguousarray(view(array), np.float64) for array in (input, columns)]
         cpu.unfold(geometry, *pair, fold, threads=1)
-        view(target)[...] = pair[0 if fold else 1]
+        view(target)[...] = pair[0 if fold else 1] + (view(target) if accumulate else 0)
 
-    def channel_sum(self, array, axis, out, *, stream):
+    def channel_sum(self, array, axis, out, accumulate=False, *, stream):
         self.streams.append(stream)
-        view(out)[...] = view(array).sum(tuple(place for place in range(array.ndim) if place != axis))
+        total = view(array).sum(tuple(place for place in range(array.ndim) if place != axis))
+        view(out)[...] = total + (view(out) if accumulate else 0)
 
-    def fill(self, out, value, *, stream):
+    def fill(self, out, value, accumulate=False, *, stream):
         self.streams.append(stream)
         rest = (1,) * (out.ndim - 2)
-        view(out)[...] = 0 if isinstance(value, int) else view(value).reshape(-1, *rest)
+        value = 0 if isinstance(value, int) else view(value).reshape(-1, *rest)
+        view(out)[...] = value + (view(out) if accumulate else 0)
 
 
 class Interface:

@@ -90,6 +90,33 @@ def wanted_of(problem, data):
     return reference.forward(data.x[:1], data.w, problem.positions, **problem.form)
 
 
+# --- accumulation ---
+
+@few
+@in_tiles
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_accumulate(gpu, problem, dtype, direct_rate, monkeypatch):
+    """Every map adds its result and its bias to what out holds, once."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', direct_rate)
+    data, wanted, rank = problem.integers(), expected(problem.name), problem.rank
+    x, w, y, b, c = upload(gpu, dtype, *data)
+    public = {name: value for name, value in problem.keywords.items() if name != 'groups'}
+    form = {name: value for name, value in problem.form.items() if name != 'groups'}
+    columns = reference.unfold(data.x, problem.kernel, problem.positions, **form)
+    folded = reference.fold(columns, problem.size, problem.kernel, problem.positions, **form)
+    [columns] = upload(gpu, dtype, columns)
+    for call, exact in (
+            (lambda **more: calls.forward(problem, x, w, b, **more), wanted.forward + per_channel(data.b, rank)),
+            (lambda **more: calls.transposed(problem, y, w, c, **more), wanted.grad_input + per_channel(data.c, rank)),
+            (lambda **more: calls.grad_weight(problem, x, y, **more), wanted.grad_weight),
+            (lambda **more: pyconv.conv_bias(y, **more), reference.channel_sum(data.y)),
+            (lambda **more: pyconv.fold(columns, problem.size, problem.kernel, **public, **more), folded)):
+        before = np.random.default_rng(0).integers(-9, 10, exact.shape)
+        [out] = upload(gpu, dtype, before)
+        assert call(out=out, accumulate=True) is out
+        same(gpu, out, before + exact, dtype)
+
+
 # --- the other functions ---
 
 @pytest.mark.parametrize('problem', VARIED[::2], ids=str)

@@ -277,6 +277,18 @@ OUTS = [
      'out[1] must be None where output_mask is False; got an array'),
     (backward(out=(X, None, None)), ValueError,
      'out[0] must not overlap input; got arrays with common bounds of memory'),
+    (conv(accumulate=True), ValueError, 'out must be given where accumulate is True; got None'),
+    (conv_weight(accumulate=True), ValueError, 'out must be given where accumulate is True; got None'),
+    (lambda: pyconv.conv_bias(Y, accumulate=True), ValueError, 'out must be given where accumulate is True; got None'),
+    (lambda: pyconv.fold(np.ones((4, 4)), 3, 2, accumulate=True), ValueError,
+     'out must be given where accumulate is True; got None'),
+    (backward(accumulate=True), ValueError, 'out must be given where accumulate is True; got None'),
+    (backward((True, True, False), out=(np.ones(X.shape), None, None), accumulate=True), ValueError,
+     'out[1] must be given where accumulate is True; got None'),
+    (conv(accumulate=1), TypeError, 'accumulate must be True or False; got 1'),
+    (lambda: pyconv.conv_bias(Y, accumulate=None), TypeError, 'accumulate must be True or False; got None'),
+    (lambda: pyconv.fold(np.ones((4, 4)), 3, 2, accumulate='no'), TypeError,
+     "accumulate must be True or False; got 'no'"),
     (double(out=(None, np.ones(3), None)), ValueError, 'out[1] must have shape (1, 2, 5, 5); got shape (3,)'),
 ]
 

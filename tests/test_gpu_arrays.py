@@ -315,6 +315,34 @@ def test_outs_of_functions_with_many_results(frameworks):
         assert (out.host == wanted).all()
 
 
+def test_accumulate_adds_to_out(frameworks, backend):
+    frameworks.full = True
+    x, w, y, b = map(Interface, (X, W, Y, B))
+    columns = pyconv.unfold(X, (3, 2), 1, 1, (2, 1))
+    steps = (2, 1), 1, 1
+    none, weight = (np.empty(shape, 'f4') for shape in ((2, 0, 6, 5), (6, 0, 3, 2)))
+    bias_alone = np.broadcast_to(B[:, None, None], (2, 6, 4, 4))
+    for call, wanted in (
+            (lambda **more: pyconv.conv2d(x, w, b, **SETTINGS, **more), pyconv.conv2d(X, W, B, **SETTINGS)),
+            (lambda **more: pyconv.conv_bias(y, **more), pyconv.conv_bias(Y)),
+            (lambda **more: pyconv.conv_bias(Interface(Y[:0]), **more), 0 * B),
+            (lambda **more: pyconv.fold(Interface(columns), (6, 5), (3, 2), 1, 1, (2, 1), **more),
+             pyconv.fold(columns, (6, 5), (3, 2), 1, 1, (2, 1))),
+            (lambda **more: pyconv.conv2d(Interface(none), Interface(weight), b, **more), bias_alone),
+            (lambda **more: pyconv.conv2d_weight(Interface(X[:0]), W.shape, Interface(Y[:0]), **SETTINGS, **more),
+             0 * W)):
+        memory = np.ones(wanted.shape, 'f4')
+        out = Interface(memory)
+        for times in (1, 2):
+            assert call(out=out, accumulate=True) is out
+            assert (memory == 1 + times * wanted).all()
+    memories = [np.ones_like(array) for array in (X, W, B)]
+    pyconv.convolution_backward(y, x, w, *steps, False, 0, 2, (True,) * 3, out=tuple(map(Interface, memories)),
+                                accumulate=True)
+    for memory, wanted in zip(memories, pyconv.convolution_backward(Y, X, W, *steps, False, 0, 2, (True,) * 3)):
+        assert (memory == 1 + wanted).all()
+
+
 def test_outs_must_not_overlap_each_other():
     arena = np.empty(X.size + W.size, 'f4')
     outs = Interface(arena[:X.size].reshape(X.shape)), Interface(arena[X.size - 1:-1].reshape(W.shape)), None

@@ -135,24 +135,23 @@ def test_public_function(name):
 
 
 COMMON = 'stride padding dilation groups'
+FORWARD = 'out accumulate finput algorithm allow_tf32 stream'
+BACK = 'out accumulate fgrad_input algorithm allow_tf32 stream'
+BOTH = 'out accumulate finput fgrad_input algorithm allow_tf32 stream'
+GENERIC = 'stride padding dilation transposed output_padding groups'
 ORDERS = {
-    'conv{}d': f'input weight bias {COMMON} | out finput algorithm allow_tf32 stream',
-    'conv{}d_input': f'input_size weight grad_output {COMMON} | out fgrad_input algorithm allow_tf32 stream',
-    'conv{}d_weight': f'input weight_size grad_output {COMMON} | out finput algorithm allow_tf32 stream',
-    'conv_transpose{}d': 'input weight bias stride padding output_padding groups dilation | output_size out '
-                         'fgrad_input algorithm allow_tf32 stream',
-    'convolution': 'input weight bias stride padding dilation transposed output_padding groups | out finput '
-                   'fgrad_input algorithm allow_tf32 stream',
-    'convolution_backward': 'grad_output input weight stride padding dilation transposed output_padding groups '
-                            'output_mask | bias_sizes out finput fgrad_input algorithm allow_tf32 stream',
-    'convolution_double_backward': 'grad_grad_input grad_grad_weight grad_grad_bias grad_output weight input stride '
-                                   'padding dilation transposed output_padding groups output_mask | out finput '
-                                   'fgrad_input algorithm allow_tf32 stream',
-    'conv_jvp': f'input weight input_tangent weight_tangent bias_tangent {COMMON} | out finput algorithm allow_tf32 '
-                'stream',
-    'conv_bias': 'grad_output | batched out stream',
+    'conv{}d': f'input weight bias {COMMON} | {FORWARD}',
+    'conv{}d_input': f'input_size weight grad_output {COMMON} | {BACK}',
+    'conv{}d_weight': f'input weight_size grad_output {COMMON} | {FORWARD}',
+    'conv_transpose{}d': f'input weight bias stride padding output_padding groups dilation | output_size {BACK}',
+    'convolution': f'input weight bias {GENERIC} | {BOTH}',
+    'convolution_backward': f'grad_output input weight {GENERIC} output_mask | bias_sizes {BOTH}',
+    'convolution_double_backward': 'grad_grad_input grad_grad_weight grad_grad_bias grad_output weight input '
+                                   f'{GENERIC} output_mask | {BOTH}',
+    'conv_jvp': f'input weight input_tangent weight_tangent bias_tangent {COMMON} | {FORWARD}',
+    'conv_bias': 'grad_output | batched out accumulate stream',
     'unfold': 'input kernel_size dilation padding stride | out stream',
-    'fold': 'input output_size kernel_size dilation padding stride | out stream',
+    'fold': 'input output_size kernel_size dilation padding stride | out accumulate stream',
     'workspace': f'input_shape weight_shape {COMMON} | transposed output_padding dtype algorithm device allow_tf32',
 }
 

@@ -62,23 +62,26 @@ def _place(out: DeviceArray | None, shape: Shape, leader: DeviceArray) -> Device
 
 def evaluate(
     geometry: Geometry, results: Sequence[Any], work: Sequence[list[Call] | None], outs: Sequence[DeviceArray | None],
-    leader: DeviceArray, stream: Any, from_columns: bool,
+    leader: DeviceArray, stream: Any, from_columns: bool, accumulate: bool,
 ) -> list[Any]:
-    """The arrays of the results, of the leader's kind where no `out` is given; None for None."""
+    """The arrays of the results, of the leader's kind where no `out` is given; None for None.
+
+    Where accumulate, each is added to what its `out` holds.
+    """
     others = list(outs)
     for result, calls in zip(results, work):
         if result is not None:
             others += [result.bias, *(array for _, *operands in calls or () for array in operands)]
     with ordered(stream, leader, others) as handle:
         return [
-            None if result is None else _run(geometry, result, calls, out, leader, handle, from_columns)
+            None if result is None else _run(geometry, result, calls, out, leader, handle, from_columns, accumulate)
             for result, calls, out in zip(results, work, outs)
         ]
 
 
 def _run(
     geometry: Geometry, result: Any, calls: list[Call] | None, out: DeviceArray | None, leader: DeviceArray,
-    stream: int, from_columns: bool,
+    stream: int, from_columns: bool, accumulate: bool,
 ) -> Any:
     rank, bias = geometry.rank, result.bias
     to_weight = bool(result.terms) and result.terms[0][0] == "grad_weight"
@@ -90,32 +93,34 @@ def _run(
                 first, second = _batched(first, 1 if from_columns else rank), _batched(second, rank)
             else:
                 first = _batched(first, rank)
-            plan.run(first, second, written, None if place else bias, scratch, place > 0, stream=stream)
+            plan.run(first, second, written, None if place else bias, scratch, accumulate or place > 0, stream=stream)
     elif target.size:
-        cuda().fill(written, 0 if bias is None else bias, stream=stream)
+        cuda().fill(written, 0 if bias is None else bias, accumulate, stream=stream)
     return target.owner
 
 
-def sum_channels(array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any) -> Any:
-    """The sum over all axes but one."""
+def sum_channels(array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any, accumulate: bool) -> Any:
+    """The sum over all axes but one, added to what `out` holds where accumulate."""
     with ordered(stream, array, (out,)) as handle:
         target = _place(out, (array.shape[axis],), array)
         if array.size:
-            cuda().channel_sum(array, axis, target, stream=handle)
+            cuda().channel_sum(array, axis, target, accumulate, stream=handle)
         elif target.size:
-            cuda().fill(target, 0, stream=handle)
+            cuda().fill(target, 0, accumulate, stream=handle)
         return target.owner
 
 
 def unfold(
-    geometry: Geometry, source: DeviceArray, shape: Shape, out: DeviceArray | None, fold: bool, stream: Any
+    geometry: Geometry, source: DeviceArray, shape: Shape, out: DeviceArray | None, fold: bool, stream: Any,
+    accumulate: bool,
 ) -> Any:
-    """The columns of `source`, or with fold the input whose columns it sums."""
+    """The columns of `source`, or with fold the input whose columns it sums, added to `out` where accumulate."""
     with ordered(stream, source, (out,)) as handle:
         target = _place(out, shape, source)
         if source.size and target.size:
             input, columns = (target, source) if fold else (source, target)
-            cuda().unfold(geometry, _batched(input, geometry.rank), _batched(columns, 1), fold, stream=handle)
+            input, columns = _batched(input, geometry.rank), _batched(columns, 1)
+            cuda().unfold(geometry, input, columns, fold, accumulate, stream=handle)
         elif target.size:
-            cuda().fill(target, 0, stream=handle)
+            cuda().fill(target, 0, accumulate, stream=handle)
         return target.owner

@@ -311,7 +311,7 @@ def fold(
     offset_z, offset_y, offset_x, tap_z, tap_y, tap_x, pz, py, px,
     columns_n, columns_row, columns_position, target_n, target_channel, target_z, target_y, target_x,
 ):
-    """target's cell = the sum, in the order of taps, of the columns that were read from it."""
+    """target's cell = (or +=) the sum, in the order of taps, of the columns that were read from it."""
     i: i32 = block_x() * THREADS + thread()
     inside = i < i32(count)
     n, channel, cz, cy, cx = five(i)
@@ -331,5 +331,5 @@ def fold(
                 row: i64 = ((channel * kz + z) * ky + y) * kx + x
                 total = total + load(i64(columns + n * columns_n + row * columns_row
                                          + ((qz * py + qy) * px + qx) * columns_position), there)
-    store(i64(target + n * target_n + channel * target_channel + cz * target_z + cy * target_y + cx * target_x),
-          inside, total)
+    keep(i64(target + n * target_n + channel * target_channel + cz * target_z + cy * target_y + cx * target_x),
+         inside, total)

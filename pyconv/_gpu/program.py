@@ -446,23 +446,23 @@ def unfold(
 
 def fold(
     program: Program, g: Geometry, axes: Axes, samples: int, x: Ref, cells: Layout, y: Ref, rows: Layout,
-    element: Element,
+    element: Element, accumulate: bool,
 ) -> None:
-    """The sums of the columns of so many samples."""
+    """The sums of the columns of so many samples, added to x where accumulate."""
     sizes = (samples, g.in_channels, *g.input_size)
     settings = {name: value for name, value in axes_arguments(axes).items() if name[:5] not in ("size_", "step_")}
     program.add(
-        tiles.simple("fold", element), blocks_for(prod(sizes)), columns=y, target=x, count=prod(sizes), **five(sizes),
-        **{f"k{name}": axis.taps for name, axis in zip("zyx", axes)}, **settings,
+        tiles.simple("fold", element, accumulate), blocks_for(prod(sizes)), columns=y, target=x, count=prod(sizes),
+        **five(sizes), **{f"k{name}": axis.taps for name, axis in zip("zyx", axes)}, **settings,
         **divided(**{f"step_{name}": axis.step for name, axis in zip("zyx", axes)}), columns_n=rows.outer,
         columns_row=rows.channel, columns_position=rows.x, **strides(target=cells))
 
 
 def channel_sum(
     program: Program, outer: tuple[int, int], size: tuple[int, int, int], layout: Layout, out_stride: int,
-    element: Element,
+    element: Element, accumulate: bool,
 ) -> None:
-    """The sum of each channel of (batch, channels, *size) to "out"."""
+    """The sum of each channel of (batch, channels, *size) to "out", added to it where accumulate."""
     batch, channels = outer
     parts = cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS)
     if prod(size) > MOST:
@@ -479,7 +479,7 @@ def channel_sum(
             **parts.arguments(count, prod(size)), rounds=-(-parts.positions // plain.THREADS),
             **divided(pz=size[0], py=size[1], px=size[2]), **strides(source=layout), target_part=part)
         done += slots
-    target = Target(Ref("out"), Layout(out_stride, 0, 0, 0, 0), 0, 0, False)
+    target = Target(Ref("out"), Layout(out_stride, 0, 0, 0, 0), 0, 0, accumulate)
     finish(program, target, (channels, 1, 1, 1, 1), target.layout[:5], partial, (element.real_size, 0, 0, 0, 0), part,
            total, element)
 

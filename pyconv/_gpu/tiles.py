@@ -269,8 +269,9 @@ def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
 CAPABILITIES = (7, 5), (8, 0), (8, 6), (9, 0)  # one of each kind that `way_of` tells apart
 # The kernels of `plain`, with each set of flags that they are asked for with.
 SIMPLE: dict[str, list[tuple[str, ...]]] = {name: [()] for name in (
-    "pack", "pack_weight", "clear_flag", "direct_weight", "channel_sum", "scan", "unfold", "fold")}
-SIMPLE |= {"fill": [(), ("accumulate",)], "finish": [(), ("accumulate",), ("partial",)], "direct": [
+    "pack", "pack_weight", "clear_flag", "direct_weight", "channel_sum", "scan", "unfold")}
+SIMPLE |= {name: [(), ("accumulate",)] for name in ("fill", "fold")}
+SIMPLE |= {"finish": [(), ("accumulate",), ("partial",)], "direct": [
     tuple(flag for flag, wanted in zip(("accumulate", "last", "divided"), which) if wanted)
     for which in every((False, True), repeat=3)]}
 

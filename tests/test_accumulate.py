@@ -1,0 +1,157 @@
+"""accumulate=True adds every result to what its `out` holds; integers again, so that == says whether it did."""
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import reference
+from calls import assert_equal, per_channel
+from problems import BY_NAME, PROBLEMS, VARIED, expected, some
+from test_identities import backward_of, double_backward, generic, unrolled
+
+every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+LAYOUTS = {
+    'C': lambda a: a,
+    'Fortran': np.asfortranarray,
+    'channels last': lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),
+    'every other': lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    'byte order': lambda a: a.astype(a.dtype.newbyteorder()),
+}
+
+
+def held(shape, dtype, seed=0):
+    """What an `out` holds before a call."""
+    return np.random.default_rng(seed).integers(-9, 10, shape).astype(dtype)
+
+
+def check(call, wanted, dtype, layout=LAYOUTS['C']):
+    """The call adds `wanted` to its out, twice."""
+    before = held(wanted.shape, dtype)
+    out = layout(before.copy())
+    for times in (1, 2):
+        assert call(out=out, accumulate=True) is out
+        assert_equal(np.array(out, dtype), before + times * wanted, dtype)
+
+
+@every_problem
+def test_the_maps_and_the_transposed_convolution(problem, dtype):
+    data, wanted = problem.integers(dtype), expected(problem.name)
+    b, c = (per_channel(bias, problem.rank) for bias in (data.b, data.c))
+    check(lambda **more: calls.forward(problem, data.x, data.w, **more), wanted.forward, dtype)
+    check(lambda **more: calls.forward(problem, data.x, data.w, data.b, **more), wanted.forward + b, dtype)
+    check(lambda **more: calls.grad_input(problem, data.w, data.y, **more), wanted.grad_input, dtype)
+    check(lambda **more: calls.grad_weight(problem, data.x, data.y, **more), wanted.grad_weight, dtype)
+    check(lambda **more: calls.transposed(problem, data.y, data.w, data.c, **more), wanted.grad_input + c, dtype)
+    check(lambda **more: calls.forward(problem, data.x[0], data.w, data.b, **more), (wanted.forward + b)[0], dtype)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_any_layout_of_out(problem, layout, dtype):
+    data, wanted, into = problem.integers(dtype), expected(problem.name), LAYOUTS[layout]
+    biased = wanted.forward + per_channel(data.b, problem.rank)
+    check(lambda **more: calls.forward(problem, data.x, data.w, data.b, **more), biased, dtype, into)
+    check(lambda **more: calls.grad_input(problem, data.w, data.y, **more), wanted.grad_input, dtype, into)
+    check(lambda **more: calls.grad_weight(problem, data.x, data.y, **more), wanted.grad_weight, dtype, into)
+
+
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_bias_columns_and_jvp(problem, dtype):
+    data, wanted = problem.integers(dtype), expected(problem.name)
+    check(lambda **more: pyconv.conv_bias(data.y, **more), reference.channel_sum(data.y), dtype)
+    turned = np.asfortranarray(data.y)
+    check(lambda **more: pyconv.conv_bias(turned, **more), reference.channel_sum(data.y), dtype)
+    tangents = data.x, data.w, data.b, problem.stride, problem.padding, problem.dilation, problem.groups
+    tangent = 2 * wanted.forward + per_channel(data.b, problem.rank)
+    check(lambda **more: pyconv.conv_jvp(data.x, data.w, *tangents, **more), tangent, dtype)
+    public, form = unrolled(problem)
+    columns = reference.unfold(data.x, problem.kernel, problem.positions, **form)
+    folded = reference.fold(columns, problem.size, problem.kernel, problem.positions, **form)
+    check(lambda **more: pyconv.fold(columns, problem.size, *public, **more), folded, dtype)
+    if problem.groups == 1:
+        check(lambda **more: calls.WEIGHT[problem.rank](
+            None, problem.weight_shape, data.y, **problem.keywords, finput=columns, **more), wanted.grad_weight, dtype)
+
+
+MASKS = [(True, True, True), (True, False, True), (False, True, False)]
+
+
+def check_tuple(call, wanted, mask, dtype):
+    """The call adds each of `wanted` to its out, where there is one."""
+    before = [held(exact.shape, dtype, place) for place, exact in enumerate(wanted)]
+    out = tuple(array.copy() if asked else None for array, asked in zip(before, mask))
+    for times in (1, 2):
+        for answer, place, start, exact in zip(call(out=out, accumulate=True), out, before, wanted):
+            assert answer is place
+            if place is not None:
+                assert_equal(answer, start + times * exact, dtype)
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', VARIED, ids=str)
+def test_backward(problem, transposed, dtype):
+    data = problem.integers(dtype)
+    grad_output, input_, wanted = backward_of(problem, transposed, data)
+    for mask in MASKS:
+        check_tuple(lambda **more: pyconv.convolution_backward(
+            grad_output, input_, data.w, *generic(problem, transposed), mask, **more), wanted, mask, dtype)
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', some('1d stride 2', '2d groups everything', '2d channels 33 33'), ids=str)
+def test_double_backward(problem, transposed, dtype):
+    """Where nothing comes in, nothing is added."""
+    data, other = problem.integers(dtype), problem._replace(name='again').integers(dtype)
+    second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    for given in [(False, False, False), *MASKS]:
+        arguments, wanted = double_backward(problem, transposed, data, second, given)
+        for mask in MASKS:
+            check_tuple(lambda **more: pyconv.convolution_double_backward(*arguments, mask, **more), wanted, mask,
+                        dtype)
+
+
+def test_nothing_adds_nothing_but_the_bias(dtype):
+    problem = BY_NAME['2d groups everything']
+    data = problem.integers(dtype)
+    x, y = data.x[:0], data.y[:0]
+    zeros = np.zeros(problem.weight_shape)
+    check(lambda **more: calls.grad_weight(problem, x, y, **more), zeros, dtype)
+    check(lambda **more: pyconv.conv_bias(y, **more), zeros[:, 0, 0, 0], dtype)
+    check(lambda **more: calls.forward(problem, x, data.w, data.b, **more), y, dtype)
+    no_x, no_w, bias = np.ones((2, 0, 5, 6), dtype), np.ones((3, 0, 3, 3), dtype), np.arange(3, dtype=dtype)
+    wanted = np.broadcast_to(per_channel(bias, 2), (2, 3, 3, 4))
+    check(lambda **more: pyconv.conv2d(no_x, no_w, bias, **more), wanted, dtype)
+    check(lambda **more: pyconv.conv2d(no_x, no_w, **more), 0 * wanted, dtype)
+
+
+@pytest.mark.parametrize('name', ['2d channels 33 33', '2d depthwise', '2d stride 2', '2d many channels kernel 1'])
+def test_a_nan_that_out_holds_stays_where_it_is(name, dtype):
+    problem = BY_NAME[name]
+    data, wanted = problem.integers(dtype), expected(name)
+    for call, exact in ((lambda **more: calls.forward(problem, data.x, data.w, **more), wanted.forward),
+                        (lambda **more: calls.grad_weight(problem, data.x, data.y, **more), wanted.grad_weight)):
+        before = held(exact.shape, dtype)
+        before.flat[::7] = np.nan
+        before.flat[3] = np.inf
+        assert_equal(call(out=before.copy(), accumulate=True), before + exact, dtype)
+
+
+def test_no_hidden_array():
+    """With scratch and a C-contiguous out, nothing of array size is allocated."""
+    import tracemalloc
+
+    x, w = np.ones((4, 16, 64, 64), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    sizes = pyconv.workspace(x.shape, w.shape, padding=1)
+    finput, fgrad_input = np.empty(sizes.finput, np.float32), np.empty(sizes.fgrad_input, np.float32)
+    out, weight = np.zeros_like(x), np.zeros_like(w)
+    calls_ = [lambda: pyconv.conv2d(x, w, padding=1, out=out, accumulate=True, finput=finput),
+              lambda: pyconv.conv2d_input(x.shape, w, x, padding=1, out=out, accumulate=True, fgrad_input=fgrad_input),
+              lambda: pyconv.conv2d_weight(x, w.shape, x, padding=1, out=weight, accumulate=True, finput=finput)]
+    for call in calls_:
+        call()
+        tracemalloc.start()
+        try:
+            call()
+            assert tracemalloc.get_traced_memory()[1] < 50_000
+        finally:
+            tracemalloc.stop()
