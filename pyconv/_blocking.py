@@ -128,7 +128,7 @@ def _splits(blocks: int, units: int, wanted: int = UNITS) -> int:
 def _is_flat(piece: Piece, block: Block) -> bool:
     """Whether the positions of a block are one row of source, without padding, under one tap: it needs no unrolling."""
     *others, x = piece.axes
-    return block[0] == 1 and piece.source.axes[2] == 1 and not piece.turned and all(
+    return block[0] == 1 and piece.source.axes[2] == 1 and not piece.turned and not piece.patched[0] and all(
         (axis.positions, axis.size, axis.offset, axis.taps) == (1, 1, 0, 1) for axis in others) and (
         (x.positions, x.step, x.offset, x.taps) == (x.size, 1, 0, 1))
 
@@ -404,14 +404,27 @@ def choose(
         tiled = winograd(piece, outputs)
         if tiled and _tiling_pays(map, tiled):
             if map == "grad_weight":
-                return tiled, correlate_winograd(tiled, groups, tile)
-            return tiled, gather_winograd(tiled, tile)
+                return tiled, _of_whole_elements(tiled, correlate_winograd(tiled, groups, tile))
+            return tiled, _of_whole_elements(tiled, gather_winograd(tiled, tile))
     if map == "grad_weight":
-        return piece, correlate_blocking(piece, groups, tile)
+        return piece, _of_whole_elements(piece, correlate_blocking(piece, groups, tile))
     anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
-        axes=tuple(axis._replace(start=0, first=0) for axis in piece.axes), source=piece.source._replace(base=0),
-        target=piece.target._replace(base=0), weight=piece.weight._replace(base=0))
-    return piece, gather_blocking(anywhere, groups, tile, most_taps)
+        axes=tuple(axis._replace(start=0, lattice=1, first=0) for axis in piece.axes),
+        source=piece.source._replace(base=0), target=piece.target._replace(base=0),
+        weight=piece.weight._replace(base=0))
+    if all(axis.lattice for axis in piece.axes):
+        return piece, _of_whole_elements(piece, gather_blocking(anywhere, groups, tile, most_taps))
+    # positions that are summed in one cell must be in one block
+    channels = _even(piece.channels, min(128, DEPTH // max(1, prod(axis.taps for axis in piece.axes))))
+    blocking = _unrolled(anywhere, groups, channels, tile)[1]
+    extent = tuple(n if axis.lattice else axis.positions for axis, n in zip(piece.axes, blocking.extent))
+    return piece, _of_whole_elements(piece, blocking._replace(way=GATHER, extent=extent))
+
+
+def _of_whole_elements(piece: Piece, blocking: Blocking) -> Blocking:
+    """The same with no element's parts in two blocks."""
+    parts = piece.parts
+    return blocking._replace(channels=_up(blocking.channels, parts), rows=_up(blocking.rows, parts))
 
 
 def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[tuple[Piece, Blocking]]:

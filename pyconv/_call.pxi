@@ -18,7 +18,8 @@ cdef class Call:
     cdef char *shared
     cdef char *doubtful  # of each sample, whether its result is not to be trusted
     cdef char *checked  # what is looked through for NaN and infinities
-    cdef index_t checked_size
+    cdef index_t checked_size, checked_item
+    cdef int checked_type
     cdef int accumulate, threads, has_shared, wave, odd
 
     cdef int place(self, char *scratch, index_t size) except -1:
@@ -52,7 +53,7 @@ cdef class Call:
         if job == CHECK_CELLS:
             self.check_cells(task)
         elif job == PACK_PART:
-            self.pack_any(task)
+            self.pack_any(task, thread)
         elif job == GATHER_BLOCKS:
             self.gather_any(task, thread)
         elif job == CORRELATE_SPLIT:
@@ -60,16 +61,19 @@ cdef class Call:
         else:
             self.correlate_task(step, task, thread)
 
-    cdef int is_finite(self, char *data, index_t size) except -1:
-        cdef index_t parts = _parts(size, CHECKED)
-        self.checked, self.checked_size, self.odd = data, size, False
+    cdef int is_finite(self, array, int stored) except -1:
+        """Whether an operand or a result is, whose elements are of that type."""
+        cdef index_t parts
+        self.checked, self.checked_type, self.odd = _data(array), stored, False
+        self.checked_item = array.itemsize if stored else self.plan.kernels.itemsize
+        self.checked_size = array.nbytes // self.checked_item
+        parts = _parts(self.checked_size, CHECKED)
         self.each(CHECK_CELLS, NULL, parts, <int>min(self.threads, parts))
         return not self.odd
 
     cdef void check_cells(self, index_t part) noexcept nogil:
-        cdef const kernels_t *kernels = self.plan.kernels
-        if not kernels.finite(min(CHECKED, self.checked_size - part * CHECKED),
-                              self.checked + part * CHECKED * kernels.itemsize):
+        if not self.plan.kernels.finite(self.checked_type, min(CHECKED, self.checked_size - part * CHECKED),
+                                        self.checked + part * CHECKED * self.checked_item):
             self.odd = True
 
     cdef int gather(self) except -1:
@@ -90,37 +94,46 @@ cdef class Call:
             self.each(GATHER_BLOCKS, NULL, tasks, _worth(self.threads, tasks, products))
         return 0
 
-    cdef void pack_any(self, index_t task) noexcept nogil:
+    cdef void pack_any(self, index_t task, int thread) noexcept nogil:
         """One part of the weights of all steps: of which?"""
         cdef step_t *step = self.plan.steps
-        cdef work_t work
+        cdef desk_t desk
         while task >= step.packs:
             task = task - step.packs
             step += 1
-        work.piece = &step.piece
-        _part(step, task, &work.part)
-        step.way.pack(&work, self.weight_at(&work), self.panel_at(step, task))
+        self.sit(step, thread, &desk)
+        _part(step, task, &desk.work.part)
+        self.pack(step, &desk, self.panel_at(step, task))
+
+    cdef void pack(self, const step_t *step, desk_t *desk, char *panel) noexcept nogil:
+        """panel <- the part's weights."""
+        cdef char *weight = self.weight_at(step, &desk.work.part)
+        if step.turns[2]:
+            weight = self.turn_in(step, desk, WEIGHT, weight)
+        step.way.pack(&desk.work, weight, panel)
 
     cdef char *panel_at(self, const step_t *step, index_t task) noexcept nogil:
         return self.shared + self.plan.kernels.itemsize * (step.packed + task * step.panel)
 
-    cdef char *weight_at(self, const work_t *work) noexcept nogil:
+    cdef char *weight_at(self, const step_t *step, const part_t *part) noexcept nogil:
         """Row 0 of the part's first group and channel."""
-        return self.weight + self.plan.kernels.itemsize * (
-            work.piece.weight_base + work.part.group * work.piece.weight_group
-            + work.part.channel * work.piece.weight_channel)
+        cdef const piece_t *piece = &step.piece
+        return self.weight + self.plan.size[WEIGHT] * (
+            piece.weight_base + part.group * piece.weight_group
+            + part.channel // piece.parts * piece.weight_channel)
 
     cdef char *source_at(self, const piece_t *piece, const part_t *part) noexcept nogil:
-        """The part's first channel."""
-        return self.source + self.plan.kernels.itemsize * (
-            piece.source_base + part.group * piece.source_group + part.channel * piece.source_channel)
+        """Cell 0 of the part's first channel."""
+        return self.source + self.plan.size[SOURCE] * (
+            piece.source_base + part.group * piece.source_group
+            + part.channel // piece.parts * piece.source_channel)
 
     cdef char *target_at(self, const piece_t *piece, const part_t *part) noexcept nogil:
         """Row 0 of the part's first group."""
-        return self.target + self.plan.kernels.itemsize * (piece.target_base + part.group * piece.target_group)
+        return self.target + self.plan.size[TARGET] * (piece.target_base + part.group * piece.target_group)
 
     cdef char *turn_in(self, const step_t *step, desk_t *desk, int operand, char *data) noexcept nogil:
-        """The block's box of source (0) or target (1), whose channels lie last, as a patch that stands for it."""
+        """The block's box of an operand, or its part of the weight, as a patch that stands for it, if it needs one."""
         cdef work_t whole = desk.work
         whole.piece = &step.piece
         return <char *>self.plan.kernels.turn_in(&whole, operand, data, desk.patch[operand], &desk.seen)
@@ -128,14 +141,18 @@ cdef class Call:
     cdef void store(self, const step_t *step, desk_t *desk, char *bias, int accumulate) noexcept nogil:
         """target (+)= the result of a gathering map."""
         cdef char *target = self.target_at(&step.piece, &desk.work.part)
-        cdef work_t whole
         if not step.turns[1]:
             step.way.store(&desk.work, desk.result, bias, target, accumulate, self.doubtful)
             return
-        step.way.store(&desk.work, desk.result, bias, self.turn_in(step, desk, 1, NULL), False, self.doubtful)
-        whole = desk.work
+        step.way.store(&desk.work, desk.result, bias, self.turn_in(step, desk, TARGET, NULL), False, self.doubtful)
+        self.turn_out(step, desk, TARGET, target, accumulate)
+
+    cdef void turn_out(self, const step_t *step, desk_t *desk, int operand, char *data,
+                       int accumulate) noexcept nogil:
+        """operand (+)= its patch."""
+        cdef work_t whole = desk.work
         whole.piece = &step.piece
-        self.plan.kernels.turn_out(&whole, desk.patch[1], target, accumulate)
+        self.plan.kernels.turn_out(&whole, operand, desk.patch[operand], data, accumulate)
 
     cdef void gather_any(self, index_t task, int thread) noexcept nogil:
         """Task number `task` of the wave: of which step?"""
@@ -215,7 +232,7 @@ cdef class Call:
                 if self.has_shared and step[i].packs > 0:
                     panel = self.panel_at(&step[i], depth * parts + share)
                 else:
-                    step.way.pack(&desk.work, self.weight_at(&desk.work), panel)
+                    self.pack(&step[i], desk, panel)
                 step.way.multiply(&desk.work, panel, picked, desk.scratch, desk.result, depth > 0)
             desk.work.layout = cells
 
@@ -270,7 +287,7 @@ cdef class Call:
             if self.has_shared and step.packs > 0:
                 panel = self.panel_at(step, depth * parts + share)
             else:
-                way.pack(work, self.weight_at(work), panel)
+                self.pack(step, desk, panel)
             way.multiply(work, panel, desk.offset, desk.scratch, desk.result, depth > 0)
         return in_place
 
@@ -297,8 +314,9 @@ cdef class Call:
         if not self.plan.gathers and step.splits > 1:
             desk.patch[0] = desk.part + step.result * item
         desk.patch[1] = desk.patch[0] + step.patch[0] * item
+        desk.patch[2] = desk.patch[1] + step.patch[1] * item
         desk.work.piece = &step.piece
-        if step.turns[0] or step.turns[1]:
+        if step.turns[0] or step.turns[1] or step.turns[2]:
             desk.seen = step.piece
             desk.work.piece = &desk.seen
         desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
@@ -307,21 +325,29 @@ cdef class Call:
         """The block's source into scratch; the offsets are made anew only when it has another size."""
         cdef work_t *work = &desk.work
         cdef bint same = desk.channels >= work.part.channels and work.block.samples == block.samples
+        cdef char *source = self.source_at(&step.piece, &work.part)
+        cdef char *patch
         cdef int a
         for a in range(3):
             same = same and work.block.extent[a] == block.extent[a]
         work.block = block[0]
         step.way.layout(work)
-        if not same:
-            step.way.offsets(work, desk.offset)
-            desk.channels = work.part.channels
-        cdef char *source = self.source_at(&step.piece, &work.part)
-        cdef index_t item = self.plan.kernels.itemsize
-        if step.turns[0]:
-            source = self.turn_in(step, desk, 0, source)
-            step.way.unroll(work, source, desk.patch[0], desk.patch[0] + step.patch[0] * item, desk.scratch)
-        else:
+        if not step.turns[0]:
+            if not same:
+                self.find_offsets(step, desk)
             step.way.unroll(work, source, self.source, self.source_end, desk.scratch)
+            return
+        patch = self.turn_in(step, desk, SOURCE, source)
+        self.find_offsets(step, desk)  # patches differ in their strides
+        if patch == source:
+            step.way.unroll(work, source, self.source, self.source_end, desk.scratch)
+        else:
+            step.way.unroll(work, patch, desk.patch[0], desk.patch[0] + step.patch[0] * self.plan.kernels.itemsize,
+                            desk.scratch)
+
+    cdef void find_offsets(self, const step_t *step, desk_t *desk) noexcept nogil:
+        step.way.offsets(&desk.work, desk.offset)
+        desk.channels = desk.work.part.channels
 
     cdef int correlate(self) except -1:
         cdef step_t *step
@@ -329,10 +355,14 @@ cdef class Call:
         for i in range(self.plan.count):
             step = &self.plan.steps[i]
             threads = _worth(self.threads, step.tasks * step.splits, step.products)
-            if step.splits > 1 and self.has_shared:
+            if self.keeps(step):
                 self.each(CORRELATE_SPLIT, step, step.tasks * step.splits, threads)
             self.each(CORRELATE_PART, step, step.tasks, threads)
         return 0
+
+    cdef bint keeps(self, const step_t *step) noexcept nogil:
+        """Whether partial sums are made by tasks of their own: else by the one that adds them up."""
+        return step.splits > 1 and step.apart == 1 and self.has_shared
 
     cdef char *partial_at(self, const step_t *step, index_t task, index_t split) noexcept nogil:
         return self.shared + self.plan.kernels.itemsize * (task * step.splits + split) * step.result
@@ -342,34 +372,40 @@ cdef class Call:
         cdef desk_t desk
         self.sit(step, thread, &desk)
         _part(step, task // step.splits, &desk.work.part)
-        self.correlate_blocks(step, task % step.splits, &desk,
+        self.correlate_blocks(step, 0, task % step.splits, &desk,
                               self.partial_at(step, task // step.splits, task % step.splits))
 
     cdef void correlate_task(self, step_t *step, index_t task, int thread) noexcept nogil:
         """One part of the weight: its partial sums in ascending order, then the store."""
         cdef const kernels_t *kernels = self.plan.kernels
-        cdef bint kept = step.splits > 1 and self.has_shared
+        cdef bint kept = self.keeps(step)
         cdef desk_t desk
-        cdef index_t split
+        cdef index_t split, parts = step.tasks // step.apart, sample = task // parts
+        cdef char *weight
         self.sit(step, thread, &desk)
-        _part(step, task, &desk.work.part)
+        _part(step, task % parts, &desk.work.part)
+        weight = self.weight_at(step, &desk.work.part) + sample * self.plan.weights * self.plan.size[WEIGHT]
         if kept:
             desk.result = self.partial_at(step, task, 0)
             desk.work.block = step.block
             step.way.layout(&desk.work)
         else:
-            self.correlate_blocks(step, 0, &desk, desk.result)
+            self.correlate_blocks(step, sample, 0, &desk, desk.result)
         for split in range(1, step.splits):
             if kept:
                 desk.part = self.partial_at(step, task, split)
             else:
-                self.correlate_blocks(step, split, &desk, desk.part)
+                self.correlate_blocks(step, sample, split, &desk, desk.part)
             kernels.add(desk.work.layout.sums, desk.part, desk.result)
-        step.way.store(&desk.work, desk.result, NULL, self.weight_at(&desk.work), self.accumulate,
-                       self.doubtful)
+        if not step.turns[2]:
+            step.way.store(&desk.work, desk.result, NULL, weight, self.accumulate, self.doubtful)
+            return
+        step.way.store(&desk.work, desk.result, NULL, self.turn_in(step, &desk, WEIGHT, NULL), False, self.doubtful)
+        self.turn_out(step, &desk, WEIGHT, weight, self.accumulate)
 
-    cdef void correlate_blocks(self, step_t *step, index_t split, desk_t *desk, char *result) noexcept nogil:
-        """result <- the sum over one split of the blocks of positions."""
+    cdef void correlate_blocks(self, step_t *step, index_t sample, index_t split, desk_t *desk,
+                               char *result) noexcept nogil:
+        """result <- the sum over one split of the blocks of positions, of the batch or from one sample on."""
         cdef work_t *work = &desk.work
         cdef block_t block
         cdef char *target
@@ -383,9 +419,10 @@ cdef class Call:
             if self.watch.look():
                 return
             _decode(step, which, &block)
+            block.sample += sample
             self.unroll(step, &block, desk)
             target = self.target_at(&step.piece, &work.part)
             if step.turns[1]:
-                target = self.turn_in(step, desk, 1, target)
+                target = self.turn_in(step, desk, TARGET, target)
             step.way.pack(work, target, desk.panel)
             step.way.multiply(work, desk.panel, desk.offset, desk.scratch, result, which > first)

@@ -18,12 +18,13 @@ from cpython.exc cimport PyErr_CheckSignals
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 cimport numpy as cnp
-from pyconv import _blocking, _pieces
+from pyconv import _blocking, _edges, _pieces
 from pyconv._kernels cimport (
-    axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels, pyconv_openmp, pyconv_seconds,
-    way_t, work_t)
+    SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
+    pyconv_openmp, pyconv_seconds, way_t, work_t)
 from pyconv._memory import empty
 
 cnp.import_array()
@@ -46,8 +47,8 @@ cdef int _level = 0  # row of the kernels' table in use
 def levels():
     """The instruction sets that this processor can run, best first."""
     names, which = [], 0
-    while pyconv_kernels(4, which) != NULL:
-        names.append(pyconv_kernels(4, which).level.decode())
+    while pyconv_kernels(False, 4, which) != NULL:
+        names.append(pyconv_kernels(False, 4, which).level.decode())
         which += 1
     return names
 
@@ -70,7 +71,7 @@ def config():
 
 
 cdef const kernels_t *_kernels(dtype):
-    return pyconv_kernels(dtype.itemsize, _level)
+    return pyconv_kernels(False, dtype.itemsize, _level)
 
 
 cdef inline char *_data(array) noexcept:
@@ -126,9 +127,9 @@ def set_threads(int n):
 
 
 @lru_cache(maxsize=512)
-def plan(map, geometry, dtype, algorithm="auto"):
+def plan(map, geometry, dtype, algorithm="auto", result=None):
     """The plan of a map ("forward", "grad_input", "grad_weight"); "columns": grad_weight from unfolded input."""
-    return Plan(map, geometry, dtype, algorithm)
+    return Plan(map, geometry, dtype, algorithm, dtype if result is None else result)
 
 
 def is_ready(cnp.ndarray array not None, dtype):

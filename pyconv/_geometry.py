@@ -52,8 +52,12 @@ class Geometry(NamedTuple):
     dilation: Triple
     padding: Triple
     padding_mode: str = "zeros"
+    padding_value: int | float | complex = 0
+    per_sample: bool = False  # grad_weight keeps the batch axis
     x_last: bool = False  # whether the channels of x lie last in memory
     y_last: bool = False
+    parts: int = 1  # real numbers of an element
+    converts: tuple[bool, bool] = (False, False)  # whether operands, results are of a type that is not computed in
 
 
 class _Settings(NamedTuple):

@@ -2,6 +2,8 @@
 """The kernels' table and the machine, as C declares them (see _tiles/kernels.h and _tiles/host.h)."""
 
 cdef extern from "_tiles/kernels.h" nogil:
+    cdef enum:
+        SOURCE, TARGET, WEIGHT
     ctypedef ptrdiff_t index_t
     ctypedef struct axis_t:
         index_t size, step, offset, tap_step, taps, streams, unit
@@ -18,6 +20,9 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t row_stride[3]
         int turned
         index_t tile[3]
+        int parts, edge, only_edges
+        int stored[3]
+        long long edge_value[2]
     ctypedef struct block_t:
         index_t sample, samples
         index_t start[3]
@@ -47,16 +52,16 @@ cdef extern from "_tiles/kernels.h" nogil:
         way_t ways[1]
         index_t (*patch)(const work_t *, int) noexcept nogil
         void *(*turn_in)(const work_t *, int, const void *, void *, piece_t *) noexcept nogil
-        void (*turn_out)(const work_t *, void *, void *, int) noexcept nogil
+        void (*turn_out)(const work_t *, int, void *, void *, int) noexcept nogil
         void (*interleave)(const work_t *, const void *, const work_t *, const void *, const work_t *, void *,
                            int) noexcept nogil
         void (*clear)(index_t, void *) noexcept nogil
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil
-        int (*finite)(index_t, const void *) noexcept nogil
+        int (*finite)(int, index_t, const void *) noexcept nogil
         void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
         void (*fold_row)(const piece_t *, index_t, index_t, const void *, void *) noexcept nogil
-    const kernels_t *pyconv_kernels(int, int)
+    const kernels_t *pyconv_kernels(int, int, int)
 
 cdef extern from "_tiles/host.h" nogil:
     int pyconv_openmp()

@@ -9,8 +9,9 @@ scattered. grad_weight reads as forward does. Standard library only.
 from collections.abc import Iterator
 from itertools import product
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pyconv._edges import Stretch, stretches
 from pyconv._geometry import Geometry
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
@@ -92,16 +93,18 @@ class Piece(NamedTuple):
     turned: bool = False  # the channels of a cell lie side by side, in source and target
     tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis
     swapped: bool = False  # rows are samples: how many there are must not decide the order of a sum
-
+    patched: tuple[bool, bool, bool] = (False, False, False)  # source, target, weight: see `copied`
+    parts: int = 1  # real numbers of an element: rows and channels count them
+    edge: str = "zeros"  # what source has beyond its edge
 
     @property
     def source_last(self) -> bool:
         """Whether the channels of source lie last in memory: rows of its cells do not."""
-        return self.source.axes[2] > 1 and not self.turned
+        return self.source.axes[2] > 1 and not self.turned and not self.patched[0]
 
     @property
     def target_last(self) -> bool:
-        return self.target.channel == 1 and self.target.axes[2] > 1 and not self.turned
+        return self.target.channel == 1 and self.target.axes[2] > 1 and not self.turned and not self.patched[1]
 
 
 class Operands(NamedTuple):
@@ -115,12 +118,28 @@ class Operands(NamedTuple):
     weight: Strides
 
 
+def copied(map: str, g: Geometry) -> tuple[bool, bool, bool]:
+    """Whether source, target and weight do not hold the real numbers that kernels want: blocks of them are copied."""
+    reads, writes = (g.parts > 1 or converts for converts in g.converts)
+    return (reads, reads, writes) if map == "grad_weight" else (reads, writes, reads)
+
+
 def _dense(groups: int, channels: int, size: Triple, last: bool) -> Strides:
     plane, all_channels = prod(size), groups * channels
     if last:
         inner = (size[1] * size[2] * all_channels, size[2] * all_channels, all_channels)
         return Strides(0, all_channels * plane, 1, inner, channels)
     return Strides(0, all_channels * plane, plane, (size[1] * size[2], size[2], 1), channels * plane)
+
+
+def _of_parts(whole: Operands, parts: int) -> Operands:
+    """Operands whose elements have so many parts: all of them count."""
+    def scaled(x: Strides) -> Strides:
+        base, batch, channel, axes, group = x
+        return Strides(base * parts, batch * parts, channel * parts, tuple(s * parts for s in axes), group * parts)
+
+    batch, rows, channels, *strides = whole
+    return Operands(batch, rows * parts, channels * parts, *map(scaled, strides))
 
 
 def _operands(map: str, g: Geometry) -> Operands:
@@ -131,24 +150,27 @@ def _operands(map: str, g: Geometry) -> Operands:
         w = Strides(0, kernel, ins * kernel, inner, outs * ins * kernel)
         return Operands(ins, g.batch, outs, w, x._replace(batch=x.channel, channel=x.batch), y)
     if map == "grad_input":
-        return Operands(g.batch, ins, outs, y, x, Strides(0, kernel, ins * kernel, inner, outs * ins * kernel))
-    return Operands(g.batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
+        whole = Operands(g.batch, ins, outs, y, x, Strides(0, kernel, ins * kernel, inner, outs * ins * kernel))
+    else:
+        batch = 1 if map == "grad_weight" and g.per_sample else g.batch
+        whole = Operands(batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
+    return _of_parts(whole, g.parts)
 
 
 def _forward_axes(g: Geometry, a: int) -> list[Axis]:
     return [Axis(g.output_size[a], g.input_size[a], g.stride[a], -g.padding[a], g.dilation[a], g.kernel_size[a])]
 
 
-def _phase(g: Geometry, a: int, phase: int) -> Axis:
-    """Cells stride * q + phase of the input: which taps reach them, and from where in grad_output."""
-    stride, dilation, reach = g.stride[a], g.dilation[a], phase + g.padding[a]
+def _phase(g: Geometry, a: int, phase: int, cells: Stretch) -> Axis:
+    """Every stride-th cell of a stretch from `phase` on: which taps reach them, and from where in grad_output."""
+    stride, dilation, reach = g.stride[a], g.dilation[a], cells.first + phase + g.padding[a]
     every = stride // gcd(stride, dilation)
     first = next((k for k in range(min(every, g.kernel_size[a])) if (reach - dilation * k) % stride == 0), None)
     taps = 0 if first is None else -(-(g.kernel_size[a] - first) // every)
     return Axis(
-        -(-(g.input_size[a] - phase) // stride), g.output_size[a], 1,
+        -(-(cells.count - phase) // stride), g.output_size[a], 1,
         0 if first is None else (reach - dilation * first) // stride, -dilation * every // stride, taps,
-        start=phase, lattice=stride, first=first or 0, every=every)
+        start=cells.start + cells.slope * phase, lattice=cells.slope * stride, first=first or 0, every=every)
 
 
 def is_swapped(map: str, g: Geometry) -> bool:
@@ -159,26 +181,37 @@ def is_swapped(map: str, g: Geometry) -> bool:
     """
     return map == "grad_input" and all(d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and (
         prod(-(-k // s) for k, s in zip(g.kernel_size, g.stride)) >= 8 * prod(g.output_size)) and (
-        not _is_dense_layer(g) and not is_disjoint(g))
+        not _is_dense_layer(g) and not is_disjoint(g) and g.padding_mode == "zeros" and not _is_copied(g))
 
 
 def _swapped_axes(g: Geometry, a: int) -> list[Axis]:
     return [Axis(g.input_size[a], g.kernel_size[a], 1, g.padding[a], -g.stride[a], g.output_size[a])]
 
 
-def _grad_input_axes(g: Geometry, a: int) -> list[Axis]:
-    return [_phase(g, a, phase) for phase in range(min(g.stride[a], g.input_size[a]))]
+def _grad_input_axes(g: Geometry, a: int) -> list[list[Axis]]:
+    """The phases of the stride; then those of cells beyond the edges, list after list to be added to the input's."""
+    found = []
+    for cells in stretches(g, a):
+        phases = [_phase(g, a, phase, cells) for phase in range(min(g.stride[a], cells.count))]
+        found += [phases] if cells.slope else [[phase] for phase in phases]  # those of one cell one after the other
+    return found
 
 
-def _place(axes: Axes, operands: Operands, wave: int, accumulate: bool) -> Piece:
-    batch, rows, channels, source, target, weight = operands
+def _is_copied(g: Geometry) -> bool:
+    return any(copied("forward", g))
+
+
+def _place(axes: Axes, map: str, g: Geometry, wave: int, accumulate: bool, **changes: Any) -> Piece:
+    """The piece of a map that has these axes, but for what changes in the map's operands."""
+    batch, rows, channels, source, target, weight = _operands(map, g)._replace(**changes)
     return Piece(
         axes, batch, rows, channels, source,
         target._replace(base=sum(x.start * s for x, s in zip(axes, target.axes)),
                         axes=tuple(x.lattice * s for x, s in zip(axes, target.axes))),
         weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
-        wave, accumulate)
+        wave, accumulate, patched=copied(map, g), parts=g.parts,
+        edge="zeros" if map == "grad_input" else g.padding_mode)
 
 
 def _flat(piece: Piece) -> Piece:
@@ -214,27 +247,31 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
         return [_dense_layer(map, g)]
     if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)
-    found, fill, swapped = [], False, is_swapped(map, g)
-    for axes in product(*(_options(map, g, a) for a in range(3))):
-        if not all(axis.taps for axis in axes):
-            fill = True
-            continue
-        for wave, box in enumerate(_boxes(axes)):
-            piece = _flat(_place(box, _operands(map, g), wave + 1, wave > 0 and map != "grad_weight"))
-            found.append(piece._replace(swapped=swapped))
+    found, waves, swapped = [], 0, is_swapped(map, g)
+    fill = any(not axis.taps for a in range(3) for axis in _options(map, g, a)[0])
+    for number, stretch in enumerate(product(*(_options(map, g, a) for a in range(3)))):
+        before = waves
+        for axes in product(*stretch):
+            if not all(axis.taps for axis in axes):
+                continue
+            for wave, box in enumerate(_boxes(axes), start=before + 1):
+                adds = (number > 0 or wave > before + 1) and map != "grad_weight"
+                found.append(_flat(_place(box, map, g, wave, adds))._replace(swapped=swapped))
+                waves = max(waves, wave)
     return ([_fill(map, g)] if fill else []) + found
 
 
-def _options(map: str, g: Geometry, a: int) -> list[Axis]:
-    if is_swapped(map, g):
-        return _swapped_axes(g, a)
-    return (_grad_input_axes if map == "grad_input" else _forward_axes)(g, a)
+def _options(map: str, g: Geometry, a: int) -> list[list[Axis]]:
+    """The pieces of an axis, in lists whose members write different cells; the first writes all that there are."""
+    if map == "grad_input" and not is_swapped(map, g):
+        return _grad_input_axes(g, a)
+    return [_swapped_axes(g, a) if map == "grad_input" else _forward_axes(g, a)]
 
 
 def phases(map: str, g: Geometry) -> list[Axes]:
     """The axes of forward, or of each phase of grad_input, with all their taps in one box."""
-    of_axis = _grad_input_axes if map == "grad_input" else _forward_axes
-    return list(product(*(of_axis(g, a) for a in range(3))))
+    return list(product(*(_grad_input_axes(g, a)[0] if map == "grad_input" else _forward_axes(g, a)
+                          for a in range(3))))
 
 
 def undivided(g: Geometry) -> Axes:
@@ -251,13 +288,14 @@ def has_padding(axes: Axes) -> bool:
 
 def _fill(map: str, g: Geometry) -> Piece:
     size = g.input_size if map == "grad_input" else g.output_size
-    return _place(tuple(Axis(n, 0, 1, 0, 0, 0) for n in size), _operands(map, g)._replace(channels=0), 0, False)
+    return _place(tuple(Axis(n, 0, 1, 0, 0, 0) for n in size), map, g, 0, False, channels=0)
 
 
 def _is_dense_layer(g: Geometry) -> bool:
     """Whether the kernel covers the input: one position, each cell under its own tap, as in a fully connected layer."""
-    return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and not g.x_last and all(
-        d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size))
+    return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and all(
+        d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and not (
+        g.x_last or g.per_sample or _is_copied(g))
 
 
 def _dense_layer(map: str, g: Geometry) -> Piece:
@@ -277,15 +315,16 @@ def _dense_layer(map: str, g: Geometry) -> Piece:
 
 def is_disjoint(g: Geometry) -> bool:
     """Whether no two taps of any positions meet in a cell, and none falls outside the input."""
-    return g.kernel_size != (1, 1, 1) and not touches_padding("forward", g) and all(
-        y == 1 or s > d * (k - 1) for y, s, d, k in zip(g.output_size, g.stride, g.dilation, g.kernel_size))
+    return g.kernel_size != (1, 1, 1) and not has_padding(tuple(_forward_axes(g, a)[0] for a in range(3))) and all(
+        y == 1 or s > d * (k - 1) for y, s, d, k in zip(g.output_size, g.stride, g.dilation, g.kernel_size)) and (
+        not _is_copied(g))
 
 
 def _disjoint(g: Geometry) -> list[Piece]:
     """grad_input as one matrix product whose rows are the taps of a channel, stored cell by cell."""
     whole = _operands("grad_input", g)
     kernel = prod(g.kernel_size)
-    piece = _place(disjoint_axes(g), whole, 1, False)
+    piece = _place(disjoint_axes(g), "grad_input", g, 1, False)
     piece = piece._replace(
         rows=whole.rows * kernel,
         weight=Strides(0, 1, whole.rows * kernel, (0, 0, 0), whole.weight.group),
@@ -305,8 +344,9 @@ def is_covered(g: Geometry) -> bool:
 
 
 def _taps(map: str, g: Geometry) -> Iterator[Axes]:
-    return product(*([axis.clipped(tap) for axis in _options(map, g, a) for tap in range(axis.taps)]
-                     for a in range(3)))
+    """The axes, with one tap each, of everything that a map sums."""
+    for stretch in product(*(_options(map, g, a) for a in range(3))):
+        yield from product(*([axis.clipped(tap) for axis in axes for tap in range(axis.taps)] for axes in stretch))
 
 
 def exact_pieces(map: str, g: Geometry) -> list[Piece]:
@@ -316,7 +356,7 @@ def exact_pieces(map: str, g: Geometry) -> list[Piece]:
     """
     summed = map != "grad_weight"
     return ([_fill(map, g)] if summed else []) + [
-        _place(axes, _operands(map, g), wave + 1, summed) for wave, axes in enumerate(_taps(map, g))
+        _place(axes, map, g, wave + 1, summed) for wave, axes in enumerate(_taps(map, g))
         if not summed or all(axis.positions for axis in axes)]
 
 
@@ -324,7 +364,9 @@ def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
     if map == "grad_input" and (_is_dense_layer(g) or is_disjoint(g)):
         return False
-    return any(has_padding((axis,)) for a in range(3) for axis in _options(map, g, a))
+    if map != "grad_input" and g.padding_mode != "zeros":
+        return False
+    return any(has_padding((axis,)) for a in range(3) for axes in _options(map, g, a) for axis in axes)
 
 
 def in_between(first: Piece, second: Piece) -> bool:
@@ -335,14 +377,15 @@ def in_between(first: Piece, second: Piece) -> bool:
         and (first.rows, first.channels, first.tile) == (second.rows, second.channels, second.tile)
         and all((a.start, a.lattice, a.positions) == (b.start, b.lattice, b.positions)
                 for a, b in zip(first.axes[:2], second.axes[:2]))
-        and not (first.turned or first.source_last or first.target_last or any(n > 1 for n, _ in first.row_taps)))
+        and not (first.turned or first.source_last or first.target_last or any(first.patched)
+                 or any(n > 1 for n, _ in first.row_taps)))
 
 
 def read_alike(pieces: list[Piece]) -> bool:
     """Whether the pieces are phases of a stride that differ in their positions and taps alone."""
     same = {(x.wave, x.rows, x.channels, x.source, x.target.axes, tuple(axis.size for axis in x.axes)) for x in pieces}
     return len(same) == 1 and not any(
-        x.accumulate or x.turned or x.source_last or x.target_last or x.row_taps != ((1, 0),) * 3
+        x.accumulate or x.turned or x.source_last or x.target_last or any(x.patched) or x.row_taps != ((1, 0),) * 3
         or any(axis.step != 1 for axis in x.axes) for x in pieces)
 
 
@@ -359,7 +402,7 @@ def together(pieces: list[Piece]) -> Piece:
 
 def whole_piece(g: Geometry) -> Piece:
     """forward with all taps in one piece: what unfold and fold read."""
-    return _place(tuple(_forward_axes(g, a)[0] for a in range(3)), _operands("forward", g), 0, False)
+    return _place(tuple(_forward_axes(g, a)[0] for a in range(3)), "forward", g, 0, False)
 
 
 def _ascending(piece: Piece) -> Piece:
@@ -388,7 +431,9 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
         return None
     others = [axis if axis.taps == 3 else axis._replace(tap_step=1) for axis in others]
     if others[1].tap_step > LARGEST_TAP_STEP[outputs] or (
-            any(axis.tap_step > 1 for axis in others) and (piece.source_last or piece.target_last)):
+            any(axis.tap_step > 1 for axis in others) and (
+                piece.source_last or piece.target_last or any(piece.patched) or piece.edge != "zeros")) or (
+            any(axis.lattice < 1 for axis in piece.axes)):
         return None
     # a tile must not see what no position reads
     others = [axis._replace(size=min(axis.size, axis.positions + axis.offset + axis.tap_step * (axis.taps - 1)))
@@ -407,21 +452,22 @@ def of_frequency(piece: Piece) -> Piece:
 def column_pieces(g: Geometry) -> list[Piece]:
     """grad_weight from columns (batch, in_channels * taps, positions): a 1 x 1 convolution of them."""
     whole = _operands("grad_weight", g)
-    rows, positions = whole.channels * prod(g.kernel_size), prod(g.output_size)
-    source = Strides(0, g.groups * rows * positions, positions, whole.target.axes, rows * positions)
+    rows, positions = whole.channels * prod(g.kernel_size), prod(g.output_size) * g.parts
+    source = Strides(0, g.groups * rows // g.parts * positions, positions, whole.target.axes,
+                     rows // g.parts * positions)
     axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in g.output_size)
-    return [_flat(_place(axes, whole._replace(
-        channels=rows, source=source, weight=Strides(0, rows, 1, (0, 0, 0), whole.rows * rows)), 1, False))]
+    return [_flat(_place(axes, "grad_weight", g, 1, False, channels=rows, source=source, weight=Strides(
+        0, rows, g.parts, (0, 0, 0), whole.rows // g.parts * rows)))._replace(edge="zeros")]
 
 
 def exact_column_pieces(g: Geometry) -> list[Piece]:
     """As `exact_pieces`, from columns: a tap's padded positions are left out."""
     whole = _operands("grad_weight", g)
-    taps, positions = prod(g.kernel_size), prod(g.output_size)
+    taps, positions = prod(g.kernel_size), prod(g.output_size) * g.parts
     columns = Strides(0, g.in_channels * taps * positions, taps * positions, whole.target.axes,
-                      whole.channels * taps * positions)
+                      whole.channels // g.parts * taps * positions)
     found = []
     for tap, axes in enumerate(_taps("grad_weight", g)):
         read = tuple(a._replace(size=n, step=1, offset=a.start, tap_step=0) for a, n in zip(axes, g.output_size))
-        found.append(_place(read, whole._replace(source=columns._replace(base=tap * positions)), tap + 1, False))
+        found.append(_place(read, "grad_weight", g, tap + 1, False, source=columns._replace(base=tap * positions)))
     return found

@@ -21,8 +21,9 @@ cdef struct step_t:
     index_t packs  # tasks of packing its weights, none where that would not save work
     int wave, accumulate
     int in_place  # rows of positions lie in target as they do in a result
-    int turns[2]  # source's channels, target's, lie last in memory where the way wants rows of cells
-    index_t patch[2]  # elements of the patches that stand for them
+    int turns[3]  # source, target, weight do not lie in memory as the way wants them
+    index_t patch[3]  # elements of the patches that stand for them
+    index_t apart  # samples whose results are kept apart, in grad_weight
     int members  # steps from this one on that its tasks do, 0 where those of an earlier one do
     int shares  # they have the same cells unrolled, as of the piece `whole`
     index_t first[3]  # and a step's taps along an axis are, from this one on,
@@ -42,10 +43,29 @@ cdef struct desk_t:
     char *results  # of the first of several steps
     char *part
     char *interleaved  # two of the results of several steps
-    char *patch[2]  # of source, of target
+    char *patch[3]  # of source, of target, of the weight
     piece_t seen  # with patches for operands
     work_t work
     index_t channels
+
+
+_STORED = {name: place for place, name in enumerate((
+    "", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))}
+
+
+def real_of(dtype, result):
+    """The dtype of the real numbers that operands of a dtype and a result are computed in."""
+    if result.kind in "iu":
+        return result
+    wide = result.name in ("float64", "complex128")
+    return np.dtype(np.float64 if wide else np.float32)
+
+
+def _stored(dtype, real):
+    """How kernels call a type that they do not compute in; 0 for one whose bits are those of the real type."""
+    if dtype.kind == "c" or dtype == real or (dtype.kind in "iu" and dtype.itemsize == real.itemsize):
+        return 0
+    return _STORED[dtype.name]
 
 
 cdef void _fill_piece(piece_t *piece, found) except *:
@@ -64,7 +84,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
     piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
     piece.source_group, piece.target_group, piece.weight_group = (
         found.source.group, found.target.group, found.weight.group)
-    piece.turned = found.turned
+    piece.turned, piece.parts, piece.edge = found.turned, found.parts, _edges.MODES.index(found.edge)
 
 
 cdef inline index_t _parts(index_t n, index_t size) noexcept nogil:
@@ -132,19 +152,35 @@ cdef class Plan:
     cdef step_t *steps
     cdef int count, waves
     cdef int gathers, swapped, gapped, tiled
+    cdef int adds  # a step adds to what others stored
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
-    cdef object map, geometry, dtype, algorithm, exact, chosen
+    cdef object map, geometry, dtype, result, real, algorithm, exact, chosen
     cdef index_t least_scratch
+    cdef int stored[3]  # the types of source, target and weight
+    cdef index_t size[3]  # bytes that a stride counts in them
+    cdef index_t weights  # elements of a weight, as strides count them
 
-    def __cinit__(self, map, geometry, dtype, algorithm, exact=False):
-        self.kernels = _kernels(dtype)
-        self.map, self.geometry, self.dtype, self.algorithm = map, geometry, dtype, algorithm
+    def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False):
+        self.real = real_of(dtype, result)
+        reads, writes = _stored(dtype, self.real), _stored(result, self.real)
+        geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
+        whole = self.real.kind != "f"
+        if whole and algorithm != "columns":
+            algorithm = "gemm"
+        self.kernels = pyconv_kernels(whole, self.real.itemsize, _level)
+        self.map, self.geometry, self.dtype, self.result, self.algorithm = map, geometry, dtype, result, algorithm
         self.chosen = set()
         self.gathers = map != "grad_weight"
+        types = (reads, writes, reads) if self.gathers else (reads, reads, writes)
+        for i in range(3):
+            self.stored[i] = types[i]
+            self.size[i] = (result if types[i] == writes else dtype).itemsize if types[i] else self.kernels.itemsize
+        self.weights = geometry.out_channels * geometry.in_channels // geometry.groups
+        self.weights *= prod(geometry.kernel_size) * geometry.parts
         self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
-        self.exact = () if _pieces.touches_padding(map, geometry) and not exact else None
+        self.exact = () if _pieces.touches_padding(map, geometry) and not exact and not whole else None
         if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
@@ -163,7 +199,7 @@ cdef class Plan:
             if self.steps[i].members > 1:
                 self._lead(&self.steps[i], found[i:i + self.steps[i].members])
         _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
-        if self.gapped or (self.tiled and not self.gathers):
+        if (self.gapped or (self.tiled and not self.gathers)) and not whole:
             self.exact = ()
         self._measure()
 
@@ -217,6 +253,7 @@ cdef class Plan:
         _fill_piece(&step.piece, piece)
         step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate
+        self.adds = self.adds or piece.accumulate
         step.rows, step.row_block, step.row_blocks = piece.rows, blocking.rows, _parts(piece.rows, blocking.rows)
         step.groups, step.group_block = self.groups, blocking.groups
         step.group_blocks = _parts(step.groups, step.group_block)
@@ -224,19 +261,36 @@ cdef class Plan:
         step.depth_channels, step.depth_blocks = blocking.channels, max(1, _parts(piece.channels, blocking.channels))
         step.batch = piece.batch
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
+        step.biases *= geometry.parts
+        step.apart = geometry.batch if geometry.per_sample and not self.gathers else 1
         step.paired, step.direct = blocking.paired, blocking.way == _blocking.GATHER_DIRECT
         step.members, step.shares = blocking.members, blocking.shares
-        step.in_place = step.group_block == 1 and not piece.turned and all(n == 1 for n, _ in piece.row_taps) and (
+        step.in_place = step.group_block == 1 and not piece.turned and not piece.patched[1] and (
+            all(n == 1 for n, _ in piece.row_taps)) and (
             blocking.way == _blocking.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
             or blocking.way in (_blocking.GATHER, _blocking.GATHER_FLAT) and piece.target.axes[2] == 1)
-        step.turns[0] = piece.source_last and not _blocking.reads_last(blocking.way, piece.source)
-        step.turns[1] = piece.target_last and not _blocking.reads_last(blocking.way, piece.target)
+        self._turn(step, piece, blocking.way)
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
         step.products *= <double>step.batch * step.rows * self.groups * max(1, step.taps * step.channels)
         self.products += step.products
         self.most_tasks += step.tasks * step.splits
+
+    cdef void _turn(self, step_t *step, piece, way) except *:
+        """Which operands are read and written through patches."""
+        cdef int i
+        edged = piece.edge != "zeros" and step.taps > 0
+        source = step.taps > 0 and (
+            piece.patched[0] or piece.source_last and not _blocking.reads_last(way, piece.source))
+        step.turns[0], step.piece.only_edges = source or edged, edged and not source
+        step.turns[1] = piece.patched[1] or piece.target_last and not _blocking.reads_last(way, piece.target)
+        step.turns[2] = piece.patched[2] and step.taps > 0
+        for i in range(3):
+            step.piece.stored[i] = self.stored[i]
+        if piece.edge == "constant":
+            value = np.array(self.geometry.padding_value).astype(self.dtype, casting="unsafe").tobytes()
+            memcpy(step.piece.edge_value, <const char *>value, len(value))
 
     cdef void _divide(self, step_t *step, blocking) except *:
         """Its blocks, and its tasks: parts of the result."""
@@ -252,6 +306,7 @@ cdef class Plan:
             step.blocks[a + 1] = _parts(step.count[a], blocking.extent[a])
             step.block_count *= step.blocks[a + 1]
         step.tasks = step.row_blocks * step.group_blocks * (step.block_count if self.gathers else step.depth_blocks)
+        step.tasks *= step.apart
         step.splits = max(1, min(blocking.splits, step.block_count))
         step.packs = 0
         if self.gathers and step.taps > 0 and step.block_count > 1 and not self.swapped:
@@ -267,7 +322,7 @@ cdef class Plan:
         step.scratch, step.result = _up(work.layout.scratch, line), _up(work.layout.result, line)
         step.panel = _up(work.layout.panel, line)
         step.offsets = _up(step.depth_channels * step.taps * integers, line)
-        for operand in range(2):
+        for operand in range(3):
             step.patch[operand] = _up(self.kernels.patch(&work, operand), line) if step.turns[operand] else 0
         # grad_weight multiplies the cells that lie between two rows of positions by zeros
         if not self.gathers and work.layout.positions != positions:
@@ -280,14 +335,15 @@ cdef class Plan:
         for i in range(self.count):
             step = &self.steps[i]
             own = step.scratch + step.panel + max(1, step.members) * step.result + step.offsets + step.picked
-            own += step.interleaved + step.patch[0] + step.patch[1]
+            own += step.interleaved + step.patch[0] + step.patch[1] + step.patch[2]
             self.waves = max(self.waves, step.wave + 1)
             if self.gathers:
                 step.packed = self.shared_scratch
                 self.shared_scratch += step.packs * step.panel
             elif step.splits > 1:  # one step after the other, in the same memory
                 own += step.result
-                self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
+                if step.apart == 1:  # else they would grow with the batch, whose samples are enough to share
+                    self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
             self.thread_scratch = max(self.thread_scratch, own)
         self.least_scratch = self.thread_scratch + LINE // self.kernels.itemsize
 
@@ -296,7 +352,7 @@ cdef class Plan:
         """Elements that one thread needs, for what is added to out as well."""
         if not self.tiled:
             return self.least_scratch
-        return max(self.least_scratch, plan(self.map, self.geometry, self.dtype, "gemm").scratch_minimum)
+        return max(self.least_scratch, plan(self.map, self.geometry, self.dtype, "gemm", self.result).scratch_minimum)
 
     def scratch_size(self, threads):
         """Elements that full speed wants on so many threads."""
@@ -310,12 +366,14 @@ cdef class Plan:
         """The scratch, or where that was given but is too small for this plan, the least that is not."""
         if scratch is None or scratch.size >= self.scratch_minimum:
             return scratch
-        return empty(self.scratch_minimum, self.dtype)
+        return empty(self.scratch_minimum, self.real)
 
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
         if self.tiled and accumulate:  # a result that is not finite could not be taken back
             return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
+        if self.adds and self.geometry.converts[1]:
+            return self._rounded_once(first, second, out, bias, scratch, accumulate, threads)
         if self.swapped:
             first, second = second, first
         cdef Call call = Call.__new__(Call)
@@ -325,19 +383,20 @@ cdef class Plan:
         call.source_end = call.source + <index_t>first.nbytes
         call.weight = _data(second if self.gathers else out)
         call.target = _data(out if self.gathers else second)
+        if bias is not None and self.geometry.converts[1]:
+            bias = bias.astype(self.real)
         call.bias = NULL if bias is None else _data(bias)
         call.accumulate = accumulate
         call.threads = _worth(_process_threads if threads is None else threads, self.most_tasks,
                               self.products)
         if scratch is None:
-            scratch = empty(self.own_scratch(call.threads), self.dtype)
+            scratch = empty(self.own_scratch(call.threads), self.real)
         call.place(_data(scratch), scratch.size)
         # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
         # shows in the (smaller) result unless that is added to
         cdef bint early = self.gathers or accumulate
         if early and self.exact is not None and not (
-                call.is_finite(_data(second), second.size)
-                and (not self.gapped or call.is_finite(_data(first), first.size))):
+                call.is_finite(second, self.stored[0]) and (not self.gapped or call.is_finite(first, self.stored[0]))):
             if self.swapped and self.geometry.batch > 1:
                 return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
@@ -358,8 +417,24 @@ cdef class Plan:
             for sample in np.flatnonzero(doubtful):
                 self._otherwise(single, first.reshape(self.geometry.batch, -1)[sample], second,
                                 out.reshape(self.geometry.batch, -1)[sample], bias, scratch, False, call.threads)
-        if not early and self.exact is not None and not call.is_finite(_data(out), out.size):
+        if early or self.exact is None or call.is_finite(out, self.stored[2]):
+            return
+        if not self.geometry.per_sample or self.geometry.batch == 1:
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
+        for sample in range(self.geometry.batch):
+            if not call.is_finite(out[sample], self.stored[2]):
+                single = plan(self.map, self.geometry._replace(batch=1), self.dtype, self.algorithm, self.result)
+                single.run(first[sample:sample + 1], second[sample:sample + 1], out[sample:sample + 1], None,
+                           single.enough(scratch), False, call.threads)
+
+    def _rounded_once(self, first, second, out, bias, scratch, accumulate, threads):
+        """Sample by sample in the type of sums, where what is stored would be rounded and then added to."""
+        single = plan(self.map, self.geometry._replace(batch=1), self.dtype, self.algorithm, self.real)
+        bias = None if bias is None else bias.astype(self.real)
+        for sample, result in zip(first, out):
+            total = empty(result.shape, self.real)
+            single.run(sample, second, total, bias, single.enough(scratch), False, threads)
+            result[...] = total + result if accumulate else total
 
     def _one_by_one(self, first, second, out, bias, scratch, accumulate, threads):
         """Sample by sample, where one that is not finite must not change the bits of the others."""
@@ -369,13 +444,13 @@ cdef class Plan:
 
     def _otherwise(self, geometry, first, second, out, bias, scratch, accumulate, threads):
         """The map without Winograd's algorithm, of this geometry or of one sample."""
-        other = plan(self.map, geometry, self.dtype, "gemm")
+        other = plan(self.map, geometry, self.dtype, "gemm", self.result)
         other.run(first, second, out, bias, other.enough(scratch), accumulate, threads)
 
     def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
         """Again without a padded product, for operands that are not all finite."""
         if not self.exact:
-            self.exact = (Plan(self.map, self.geometry, self.dtype, self.algorithm, True),)
+            self.exact = (Plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, True),)
         exact = self.exact[0]
         if self.swapped:
             first, second = second, first

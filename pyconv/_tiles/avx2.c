@@ -21,3 +21,20 @@
 #define MASK long long
 #define NAME(x) x##_double_avx2
 #include "body.h"
+#undef NAME
+#undef MASK
+#undef REAL
+
+#define WHOLE
+#define REAL uint32_t
+#define MASK int
+#define NAME(x) x##_uint32_avx2
+#include "body.h"
+#undef NAME
+#undef MASK
+#undef REAL
+
+#define REAL uint64_t
+#define MASK long long
+#define NAME(x) x##_uint64_avx2
+#include "body.h"

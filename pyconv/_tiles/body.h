@@ -1,5 +1,6 @@
 /* Every kernel, once. Included by an instruction set's file once per real type, with these defined:
      REAL, MASK      the element, and the integer of the same size (for shuffles)
+     WHOLE           if the element is a whole number, modulo a power of two: then there is no algorithm with fractions
      NAME(x)         x made unique to (real type, instruction set)
      BYTES           of a vector
      ROWS            rows of the largest tile; V8 V4 V2 V1: vectors that a tile of 8, 4, 2, 1 rows holds at most */
@@ -15,8 +16,11 @@
 #include "broadcast.h"
 #include "correlate.h"
 #include "direct.h"
+#ifndef WHOLE
 #include "winograd.h"
-#include "last.h"
+#endif
+#include "stored.h"
+#include "patch.h"
 #include "pairs.h"
 
 const kernels_t NAME(kernels) = {
@@ -35,11 +39,13 @@ const kernels_t NAME(kernels) = {
                            NAME(multiply_direct), NAME(store_direct)},
         [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),
                               NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
+#ifndef WHOLE
         [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),
                              NAME(pack_winograd), NAME(multiply_winograd), NAME(store_winograd)},
         [CORRELATE_WINOGRAD] = {NAME(layout_winograd_turned), NAME(offsets_winograd), NAME(unroll_winograd),
                                 NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
+#endif
     },
-    NAME(patch), NAME(turn_in), NAME(turn_out), NAME(interleave), NAME(zero), NAME(add), NAME(sum), NAME(finite),
-    NAME(unfold_tap), NAME(fold_row),
+    NAME(patch), NAME(turn_in), NAME(turn_out), NAME(interleave), NAME(zero), NAME(add), NAME(sum),
+    NAME(finite_stored), NAME(unfold_tap), NAME(fold_row),
 };

@@ -4,6 +4,7 @@
 #define PYCONV_KERNELS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 typedef ptrdiff_t index_t;
 
@@ -15,6 +16,14 @@ typedef struct {
     index_t streams, unit;
 } axis_t;
 
+/* The type of an operand's elements in memory; the operands; what the cells of a source beyond its edge are. */
+enum {
+    STORED_REAL, STORED_HALF, STORED_BRAIN, STORED_INT8, STORED_UINT8, STORED_INT16, STORED_UINT16, STORED_INT32,
+    STORED_UINT32, STORED_INT64, STORED_UINT64, STORED_TYPES
+};
+enum { SOURCE, TARGET, WEIGHT };
+enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
+
 /* A piece: a box of positions times a box of taps. All strides count elements.
    source  is read through the axes: forward's input, grad_input's grad_output, grad_weight's input;
    target  has one cell a position: forward's output, grad_input's grad_input (a lattice when strided) and, being read,
@@ -25,7 +34,12 @@ typedef struct {
    tile: with Winograd's algorithm, outputs of a tile along each axis, 1 where that is not transformed; blocks then
    count tiles. Such an axis has 3 taps, step 1 and a tap_step of d >= 1: d lattices of positions that each read a
    lattice of their own. Tiles lie in one lattice; along y they are counted lattice after lattice, along x first the d
-   tiles, one of each lattice, that lie side by side, which no block separates. */
+   tiles, one of each lattice, that lie side by side, which no block separates.
+   parts: real numbers of an element, 2 of a complex one. Rows and channels count them; strides lead from element to
+   element, and from one channel's real part to the next one's.
+   stored: the types of source, target and weight, where they are not computed in; strides then count such elements.
+   edge: what source has beyond its edge, and the constant; only_edges: nothing but this keeps it from being read as it
+   lies. */
 typedef struct {
     axis_t axis[3];
     index_t count[3];
@@ -35,6 +49,8 @@ typedef struct {
     index_t row_taps[3], row_stride[3];
     int turned;
     index_t tile[3];
+    int parts, stored[3], edge, only_edges;
+    long long edge_value[2]; /* its bytes, as stored */
 } piece_t;
 
 /* A block: the positions of one piece that one thread works on at a time, x fastest.
@@ -96,24 +112,25 @@ typedef struct {
     const char *level;
     int itemsize, lanes, rows, vectors;
     way_t ways[WAYS];
-    /* For operands whose channels lie last in memory (see last.h): elements of the patch of the largest block; patch <-
-       the block's box of source or target, seen as the whole operand; target (+)= patch. */
-    index_t (*patch)(const work_t *, int of_target);
-    void *(*turn_in)(const work_t *, int of_target, const void *operand, void *patch, piece_t *seen);
-    void (*turn_out)(const work_t *, void *patch, void *target, int accumulate);
+    /* For operands (SOURCE, TARGET, WEIGHT) that do not lie as a way wants them (see patch.h): elements of the patch of
+       the largest block; patch <- the block's box or part of it, seen as the whole operand; operand (+)= patch. */
+    index_t (*patch)(const work_t *, int which);
+    void *(*turn_in)(const work_t *, int which, const void *operand, void *patch, piece_t *seen);
+    void (*turn_out)(const work_t *, int which, void *patch, void *operand, int accumulate);
     /* to <- the results of the two phases of a stride of 2 along x, of register tiles or direct, as those of one */
     void (*interleave)(const work_t *even, const void *even_result, const work_t *odd, const void *odd_result,
                        const work_t *whole, void *to, int direct);
     void (*clear)(index_t n, void *to);
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);
-    int (*finite)(index_t n, const void *from);
+    int (*finite)(int stored, index_t n, const void *from);
     /* columns <- one plane (channel of a sample) under one tap; one row of a plane <- the sum of its columns */
     void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);
     void (*fold_row)(const piece_t *, index_t z, index_t y, const void *columns, void *row);
 } kernels_t;
 
-/* The which-th best kernels for this itemsize that the processor can run, or NULL. */
-const kernels_t *pyconv_kernels(int itemsize, int which);
+/* The which-th best kernels that the processor can run, of whole numbers modulo 2**(8 * itemsize) or of floats, or
+   NULL. */
+const kernels_t *pyconv_kernels(int whole, int itemsize, int which);
 
 #endif

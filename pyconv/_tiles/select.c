@@ -1,7 +1,11 @@
 /* The table of kernels, best first, and which rows of it this processor can run. */
 #include "kernels.h"
 
-#define DECLARE(level) extern const kernels_t kernels_float_##level, kernels_double_##level;
+#define DECLARE(level)                                                                                                \
+    extern const kernels_t kernels_float_##level, kernels_double_##level, kernels_uint32_##level,                     \
+        kernels_uint64_##level;
+#define ROW(level)                                                                                                    \
+    {&kernels_float_##level, &kernels_double_##level, &kernels_uint32_##level, &kernels_uint64_##level}
 DECLARE(portable)
 #if defined(PYCONV_X86_LEVELS)
 DECLARE(avx2)
@@ -21,18 +25,17 @@ static int runs(int row)
     return 1;
 }
 
-const kernels_t *pyconv_kernels(int itemsize, int which)
+const kernels_t *pyconv_kernels(int whole, int itemsize, int which)
 {
-    static const kernels_t *const table[][2] = {
+    static const kernels_t *const table[][4] = {
 #if defined(PYCONV_X86_LEVELS)
-        {&kernels_float_avx512, &kernels_double_avx512},
-        {&kernels_float_avx2, &kernels_double_avx2},
+        ROW(avx512), ROW(avx2),
 #endif
-        {&kernels_float_portable, &kernels_double_portable},
+        ROW(portable),
     };
     const int rows = sizeof table / sizeof *table;
     for (int row = 0; row < rows; row++)
         if (runs(row) && which-- == 0)
-            return table[row][itemsize == 8];
+            return table[row][2 * !!whole + (itemsize == 8)];
     return NULL;
 }

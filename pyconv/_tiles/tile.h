@@ -172,22 +172,6 @@ static inline index_t NAME(panel)(index_t columns)
     return NAME(wide)(ROWS == 8 ? 3 : 2, (columns + LANES - 1) / LANES);
 }
 
-static void NAME(correlate_one)(index_t rows, index_t columns, index_t positions, const REAL *panel,
-                                const index_t *offset, const REAL *scratch, REAL *result, index_t pitch,
-                                int accumulate)
-{
-    for (index_t column = 0, wide; column < columns; column += wide * LANES) {
-        wide = NAME(panel)(columns - column);
-        for (index_t row = 0; row < rows;) {
-            const int tall = NAME(tall)(rows - row);
-            NAME(tiles)[tall][wide - 1][1](positions, scratch, offset + row, panel, wide * LANES,
-                                           result + row * pitch + column, pitch, accumulate);
-            row += (index_t)1 << tall;
-        }
-        panel += wide * LANES * positions;
-    }
-}
-
 /* R rows by C columns of inner products along the positions: vectors of partial sums, added up at the end in a fixed
    order. U positions at a time keep enough independent chains where R * C is small. */
 static inline __attribute__((always_inline)) void NAME(inner)(

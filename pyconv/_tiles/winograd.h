@@ -102,6 +102,22 @@ static void NAME(turn_winograd)(const work_t *work, const void *target, void *tu
                            part->rows, turned, work->layout.positions * work->layout.pitch + APART);
 }
 
+static void NAME(correlate_one)(index_t rows, index_t columns, index_t positions, const REAL *panel,
+                                const index_t *offset, const REAL *scratch, REAL *result, index_t pitch,
+                                int accumulate)
+{
+    for (index_t column = 0, wide; column < columns; column += wide * LANES) {
+        wide = NAME(panel)(columns - column);
+        for (index_t row = 0; row < rows;) {
+            const int tall = NAME(tall)(rows - row);
+            NAME(tiles)[tall][wide - 1][1](positions, scratch, offset + row, panel, wide * LANES,
+                                           result + row * pitch + column, pitch, accumulate);
+            row += (index_t)1 << tall;
+        }
+        panel += wide * LANES * positions;
+    }
+}
+
 static void NAME(correlate_winograd)(const work_t *work, const void *turned, const index_t *offset,
                                      void *scratch, void *result, int accumulate)
 {

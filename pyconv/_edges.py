@@ -1,0 +1,47 @@
+"""What lies beyond the edge of an input: which cells stand for padded ones, and stretches of them that run alike."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pyconv._geometry import Geometry
+
+MODES = ("zeros", "constant", "circular", "replicate", "reflect")
+HELD = ("circular", "replicate", "reflect")  # padded cells are cells of the input
+ON_ONE_CELL = 8  # most padded cells of a stretch that all stand for one: a block has to hold them
+
+
+class Stretch(NamedTuple):
+    """Neighbouring cells from `first` on; the i-th is cell `start + slope * i` of the input."""
+
+    first: int
+    count: int
+    start: int
+    slope: int
+
+
+def stretches(g: Geometry, a: int) -> list[Stretch]:
+    """The cells of the input, and behind them those beyond the edges of axis a whose gradient is the input's."""
+    size, low = g.input_size[a], -g.padding[a]
+    high = g.stride[a] * (g.output_size[a] - 1) + g.dilation[a] * (g.kernel_size[a] - 1) + low + 1
+    found = [Stretch(0, size, 0, 1)]
+    if g.padding_mode in HELD:
+        for first, end in ((low, min(0, high)), (max(size, low), high)):
+            found += _beyond(g.padding_mode, first, end, size)
+    return found
+
+
+def _beyond(mode: str, first: int, end: int, size: int) -> Iterator[Stretch]:
+    """Padded cells [first, end): circular repeats the input, reflect turns round at its ends without repeating them."""
+    if mode == "replicate" or (mode == "reflect" and size == 1):
+        edge = 0 if first < 0 else size - 1
+        for at in range(first, end, ON_ONE_CELL):
+            yield Stretch(at, min(ON_ONE_CELL, end - at), edge, 0)
+        return
+    length = size if mode == "circular" else size - 1
+    while first < end:
+        turn = first // length
+        stop = min(end, (turn + 1) * length)
+        slope = -1 if mode == "reflect" and turn % 2 else 1
+        start = first - turn * length if slope == 1 else (turn + 1) * length - first
+        yield Stretch(first, stop - first, start, slope)
+        first = stop

@@ -1,0 +1,353 @@
+/* Operands that do not lie in memory as a way reads and writes them: the box of a block, or the part of the weight, is
+   copied to a patch of its own, or from one. So are
+
+     channels that lie last, for the ways that want rows of cells;
+     elements of another type than is computed in;
+     complex numbers, which are two real channels: (a + bi)(c + di) is the product of [[a, -b], [b, a]] and (c, d);
+     cells beyond the edge of a source that has some there.
+
+   See body.h for the macros. */
+
+/* Cells of source, or positions in target, along each axis: the first and how many. */
+typedef struct {
+    index_t first[3], count[3];
+} NAME(region);
+
+/* How far an axis is read at all: its cells, or those and the ones beyond the edge that some position reaches. */
+static inline void NAME(window)(const piece_t *piece, int a, index_t *low, index_t *high)
+{
+    const axis_t *axis = &piece->axis[a];
+    const index_t span = axis->tap_step * (axis->taps - 1);
+    *low = 0;
+    *high = axis->size;
+    if (piece->edge != EDGE_NONE) {
+        *low = axis->offset + (span < 0 ? span : 0);
+        *high = axis->step * (piece->count[a] - 1) + axis->offset + (span < 0 ? 0 : span) + 1;
+    }
+}
+
+static NAME(region) NAME(source_region)(const piece_t *piece, const block_t *block)
+{
+    NAME(region) r;
+    for (int a = 0; a < 3; a++) {
+        const axis_t *axis = &piece->axis[a];
+        const index_t span = axis->tap_step * (axis->taps - 1), back = span < 0 ? span : 0;
+        const index_t low = axis->step * block->start[a] * piece->tile[a] + axis->offset + back;
+        const index_t high = low + axis->step * (block->extent[a] * piece->tile[a] - 1) + (span < 0 ? -span : span) + 1;
+        index_t least, most;
+        NAME(window)(piece, a, &least, &most);
+        r.first[a] = low < least ? least : low < most ? low : most;
+        r.count[a] = (high < most ? high : most) - r.first[a];
+        if (r.count[a] < 0)
+            r.count[a] = 0;
+    }
+    return r;
+}
+
+static NAME(region) NAME(target_region)(const piece_t *piece, const block_t *block)
+{
+    NAME(region) r;
+    for (int a = 0; a < 3; a++) {
+        const index_t most = block->extent[a] * piece->tile[a];
+        r.first[a] = block->start[a] * piece->tile[a];
+        r.count[a] = piece->count[a] - r.first[a] < most ? piece->count[a] - r.first[a] : most;
+    }
+    return r;
+}
+
+static inline index_t NAME(all_taps)(const piece_t *piece)
+{
+    return piece->axis[0].taps * piece->axis[1].taps * piece->axis[2].taps;
+}
+
+/* Elements of the patch of the largest block, and some more: vectors are read beyond the end of rows. */
+static index_t NAME(patch)(const work_t *work, int which)
+{
+    const piece_t *piece = work->piece;
+    index_t n = work->part.groups * (which == SOURCE ? work->part.channels : work->part.rows);
+    if (which == WEIGHT)
+        return n * work->part.channels * NAME(all_taps)(piece) + 8 * LANES;
+    n *= work->block.samples;
+    for (int a = 0; a < 3; a++) {
+        const axis_t *axis = &piece->axis[a];
+        const index_t positions = work->block.extent[a] * piece->tile[a], span = axis->tap_step * (axis->taps - 1);
+        const index_t cells = axis->step * (positions - 1) + (span < 0 ? -span : span) + 1;
+        index_t low, high;
+        NAME(window)(piece, a, &low, &high);
+        n *= which == TARGET ? positions : cells < high - low ? cells : high - low;
+    }
+    return n + 8 * LANES;
+}
+
+/* How the patch is seen: where its row 0 of group 0 would begin if it were the whole operand. */
+static REAL *NAME(see_patch)(const work_t *work, int which, const NAME(region) *r, REAL *patch, piece_t *seen)
+{
+    const part_t *part = &work->part;
+    if (which == WEIGHT) {
+        const axis_t *axis = work->piece->axis;
+        seen->weight_stride[2] = 1;
+        seen->weight_stride[1] = axis[2].taps;
+        seen->weight_stride[0] = axis[1].taps * axis[2].taps;
+        seen->weight_channel = axis[0].taps * seen->weight_stride[0];
+        seen->weight_row = part->channels * seen->weight_channel;
+        seen->weight_group = part->rows * seen->weight_row;
+        return patch - part->row * seen->weight_row;
+    }
+    const index_t plane = r->count[1] * r->count[2], channel = r->count[0] * plane;
+    const index_t stride[3] = {plane, r->count[2], 1};
+    if (which == TARGET) {
+        seen->target_channel = channel;
+        seen->target_group = part->rows * channel;
+        seen->target_batch = part->groups * seen->target_group;
+        patch -= work->block.sample * seen->target_batch + part->row * channel;
+        for (int a = 0; a < 3; a++) {
+            seen->target_stride[a] = stride[a];
+            patch -= r->first[a] * stride[a];
+        }
+        return patch;
+    }
+    seen->source_channel = channel;
+    seen->source_group = part->channels * channel;
+    seen->source_batch = part->groups * seen->source_group;
+    for (int a = 0; a < 3; a++) {
+        seen->source_stride[a] = stride[a];
+        seen->axis[a].offset = work->piece->axis[a].offset - r->first[a];
+        seen->axis[a].size = r->count[a];
+    }
+    return patch - work->block.sample * seen->source_batch;
+}
+
+/* The operand itself, of a source all of whose cells that the block reads are there. */
+static void NAME(see_source)(const piece_t *piece, piece_t *seen)
+{
+    seen->source_channel = piece->source_channel;
+    seen->source_group = piece->source_group;
+    seen->source_batch = piece->source_batch;
+    for (int a = 0; a < 3; a++) {
+        seen->source_stride[a] = piece->source_stride[a];
+        seen->axis[a] = piece->axis[a];
+    }
+}
+
+/* The cell that stands for one beyond the edge of an axis; -1 where a constant does. */
+static inline index_t NAME(fold)(int edge, index_t cell, index_t size)
+{
+    if (cell >= 0 && cell < size)
+        return cell;
+    if (edge == EDGE_CONSTANT)
+        return -1;
+    if (edge == EDGE_REPLICATE || size == 1)
+        return cell < 0 ? 0 : size - 1;
+    const index_t period = edge == EDGE_CIRCULAR ? size : 2 * (size - 1), rest = cell % period;
+    const index_t place = rest < 0 ? rest + period : rest;
+    return place < size ? place : period - place;
+}
+
+/* An operand as it lies: bundles of `width` real channels side by side, from one to the next `apart`. */
+typedef struct {
+    char *at; /* the first cell of the first sample's first channel */
+    const index_t *stride;
+    index_t batch, bundles, width, apart;
+    int stored;
+} NAME(operand);
+
+static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
+{
+    const piece_t *piece = work->piece;
+    const part_t *part = &work->part;
+    const int source = which == SOURCE;
+    const index_t channels = part->groups * (source ? part->channels : part->rows);
+    const index_t row = source ? 0 : part->row;
+    NAME(operand) o = {at, source ? piece->source_stride : piece->target_stride,
+                       source ? piece->source_batch : piece->target_batch, 0, piece->parts,
+                       source ? piece->source_channel : piece->target_channel, piece->stored[which]};
+    if (o.apart == piece->parts && o.stored == STORED_REAL) {
+        o.width = channels;
+        o.at += row * (index_t)sizeof(REAL);
+    } else
+        o.at += row / piece->parts * o.apart * NAME(size_of)(o.stored);
+    o.bundles = channels / o.width;
+    o.at += work->block.sample * o.batch * NAME(size_of)(o.stored);
+    return o;
+}
+
+/* n cells of the first bundle -> rows of the patch, `pitch` apart. */
+static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, index_t n, REAL *to, index_t pitch)
+{
+    if (o->width == 1)
+        NAME(read_row)(o->stored, from, o->stride[2], n, to);
+    else
+        NAME(transpose)(to, pitch, (const REAL *)from, o->stride[2], n, o->width, 0);
+}
+
+/* A row of a source that may go on beyond the edges: `cells` is the row's cell 0, NULL where all of it is constant. */
+static void NAME(read_edged)(const piece_t *piece, const NAME(operand) *o, const char *cells, index_t first, index_t n,
+                             REAL *to, index_t pitch)
+{
+    const index_t step = o->stride[2] * NAME(size_of)(o->stored), size = cells ? piece->axis[2].size : 0;
+    const index_t low = first >= 0 ? 0 : -first < n ? -first : n;
+    const index_t high = size - first < low ? low : size - first < n ? size - first : n;
+    REAL constant[2];
+    NAME(read_row)(o->stored, (const char *)piece->edge_value, 1, piece->parts, constant);
+    if (high > low)
+        NAME(read_cells)(o, cells + (first + low) * step, high - low, to + low, pitch);
+    for (index_t i = low > 0 ? 0 : high; i < n; i = i + 1 == low ? high : i + 1) {
+        const index_t cell = cells ? NAME(fold)(piece->edge, first + i, size) : -1;
+        if (cell >= 0)
+            NAME(read_cells)(o, cells + cell * step, 1, to + i, pitch);
+        else
+            for (index_t c = 0; c < o->width; c++)
+                to[c * pitch + i] = constant[c % piece->parts];
+    }
+}
+
+/* Every row of a region -> patch. */
+static void NAME(read_region)(const work_t *work, const NAME(operand) *o, const NAME(region) *r, int edged, REAL *patch)
+{
+    const piece_t *piece = work->piece;
+    const index_t all = r->count[0] * r->count[1] * r->count[2], size = NAME(size_of)(o->stored), *stride = o->stride;
+    index_t rows = r->count[1], n = r->count[2];
+    if (!edged && stride[1] == n * stride[2]) { /* those that follow each other in memory together */
+        n *= rows;
+        rows = 1;
+    }
+    for (index_t s = 0; s < work->block.samples; s++)
+        for (index_t b = 0; b < o->bundles; b++, patch += o->width * all)
+            for (index_t z = 0; z < r->count[0]; z++)
+                for (index_t y = 0; y < rows; y++) {
+                    const char *from = o->at + (s * o->batch + b * o->apart) * size;
+                    REAL *to = patch + (z * rows + y) * n;
+                    if (!edged) {
+                        from += ((r->first[0] + z) * stride[0] + (r->first[1] + y) * stride[1]
+                                 + r->first[2] * stride[2]) * size;
+                        NAME(read_cells)(o, from, n, to, all);
+                        continue;
+                    }
+                    const index_t cz = NAME(fold)(piece->edge, r->first[0] + z, piece->axis[0].size);
+                    const index_t cy = NAME(fold)(piece->edge, r->first[1] + y, piece->axis[1].size);
+                    from += (cz * stride[0] + cy * stride[1]) * size;
+                    NAME(read_edged)(piece, o, cz < 0 || cy < 0 ? NULL : from, r->first[2], n, to, all);
+                }
+}
+
+static int NAME(is_edged)(const piece_t *piece, const NAME(region) *r)
+{
+    int edged = 0;
+    for (int a = 0; a < 3; a++)
+        edged |= r->first[a] < 0 || r->first[a] + r->count[a] > piece->axis[a].size;
+    return edged && r->count[0] && r->count[1] && r->count[2];
+}
+
+/* Where element (row, channel) of a part of the weight lies; of complex numbers, the one that both belong to. */
+static inline index_t NAME(weight_place)(const piece_t *piece, index_t group, index_t row, index_t channel, index_t z,
+                                         index_t y)
+{
+    return group * piece->weight_group + row / piece->parts * piece->weight_row
+        + channel / piece->parts * piece->weight_channel + z * piece->weight_stride[0] + y * piece->weight_stride[1];
+}
+
+/* A walk over the rows of taps of a part of the weight: `to` is the patch's row, `at` the operand's. */
+#define EACH_ROW_OF_TAPS(step)                                                                                        \
+    const piece_t *piece = work->piece;                                                                               \
+    const part_t *part = &work->part;                                                                                 \
+    const axis_t *axis = piece->axis;                                                                                 \
+    const int stored = piece->stored[WEIGHT];                                                                         \
+    const index_t n = axis[2].taps, taps = NAME(all_taps)(piece), along = piece->weight_stride[2];                    \
+    for (index_t g = 0; g < part->groups; g++)                                                                        \
+        for (index_t o = 0; o < part->rows; o += step)                                                                \
+            for (index_t c = 0; c < part->channels; c += step)                                                        \
+                for (index_t z = 0; z < axis[0].taps; z++)                                                            \
+                    for (index_t y = 0; y < axis[1].taps; y++)
+
+static void NAME(read_weight)(const work_t *work, const char *weight, REAL *patch)
+{
+    EACH_ROW_OF_TAPS(1) {
+        REAL *to = patch + (((g * part->rows + o) * part->channels + c) * taps) + (z * axis[1].taps + y) * n;
+        const index_t place = NAME(weight_place)(piece, g, part->row + o, c, z, y), imaginary = (o ^ c) & 1;
+        if (piece->parts == 1) {
+            NAME(read_row)(stored, weight + place * NAME(size_of)(stored), along, n, to);
+            continue;
+        }
+        for (index_t x = 0; x < n; x++) {
+            const REAL number = ((const REAL *)weight)[place + x * along + imaginary];
+            to[x] = imaginary && c & 1 ? -number : number;
+        }
+    }
+}
+
+static void NAME(write_weight)(const work_t *work, const REAL *patch, char *weight, int accumulate)
+{
+    EACH_ROW_OF_TAPS(piece->parts) {
+        const REAL *from = patch + (((g * part->rows + o) * part->channels + c) * taps) + (z * axis[1].taps + y) * n;
+        const index_t place = NAME(weight_place)(piece, g, part->row + o, c, z, y), row = part->channels * taps;
+        if (piece->parts == 1) {
+            NAME(write_row)(stored, from, n, weight + place * NAME(size_of)(stored), along, accumulate);
+            continue;
+        }
+        for (index_t x = 0; x < n; x++) {
+            REAL *to = (REAL *)weight + place + x * along;
+            const REAL real = from[x] - from[row + taps + x], imaginary = from[taps + x] + from[row + x];
+            to[0] = accumulate ? to[0] + real : real;
+            to[1] = accumulate ? to[1] + imaginary : imaginary;
+        }
+    }
+}
+#undef EACH_ROW_OF_TAPS
+
+/* The block's box of an operand, or the part of the weight -> patch, where `operand` is not NULL; gives back where to
+   read or write it from, which with `seen` stands for the operand. That is the operand itself where only cells beyond
+   the edge would need a patch, and the block reads none. */
+static void *NAME(turn_in)(const work_t *work, int which, const void *operand, void *patch, piece_t *seen)
+{
+    const piece_t *piece = work->piece;
+    NAME(region) r = {{0}, {0}};
+    if (which == WEIGHT) {
+        if (operand)
+            NAME(read_weight)(work, operand, patch);
+        return NAME(see_patch)(work, which, &r, patch, seen);
+    }
+    r = which == TARGET ? NAME(target_region)(piece, &work->block) : NAME(source_region)(piece, &work->block);
+    const int edged = which == SOURCE && NAME(is_edged)(piece, &r);
+    if (which == SOURCE && piece->only_edges && !edged) {
+        NAME(see_source)(piece, seen);
+        return (void *)operand;
+    }
+    if (operand) {
+        const NAME(operand) o = NAME(operand_of)(work, which, (char *)operand);
+        NAME(read_region)(work, &o, &r, edged, patch);
+    }
+    return NAME(see_patch)(work, which, &r, patch, seen);
+}
+
+/* target, or the weight (+)= patch */
+static void NAME(turn_out)(const work_t *work, int which, void *patch, void *operand, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    if (which == WEIGHT) {
+        NAME(write_weight)(work, patch, operand, accumulate);
+        return;
+    }
+    const NAME(region) r = NAME(target_region)(piece, &work->block);
+    const NAME(operand) o = NAME(operand_of)(work, which, operand);
+    const index_t all = r.count[0] * r.count[1] * r.count[2], size = NAME(size_of)(o.stored), *stride = o.stride;
+    index_t rows = r.count[1], n = r.count[2];
+    if (stride[1] == n * stride[2]) {
+        n *= rows;
+        rows = 1;
+    }
+    REAL *from = patch;
+    for (index_t s = 0; s < work->block.samples; s++)
+        for (index_t b = 0; b < o.bundles; b++, from += o.width * all)
+            for (index_t z = 0; z < r.count[0]; z++)
+                for (index_t y = 0; y < rows; y++) {
+                    char *to = o.at + (s * o.batch + b * o.apart + (r.first[0] + z) * stride[0]
+                                       + (r.first[1] + y) * stride[1] + r.first[2] * stride[2]) * size;
+                    REAL *row = from + (z * rows + y) * n;
+                    if (o.width == 1)
+                        NAME(write_row)(o.stored, row, n, to, stride[2], accumulate);
+                    else if (accumulate)
+                        NAME(transpose)((REAL *)to, stride[2], row, all, o.width, n, 1);
+                    else
+                        NAME(transpose)((REAL *)to, stride[2], row, all, o.width, n, 0);
+                }
+}

@@ -1,0 +1,138 @@
+/* Elements of other types than are computed in, read and written a row at a time. See body.h for the macros.
+   A half is read by shifting its exponent and fraction into a float's place, where the float is 2**112 times too small;
+   a brain float is the upper half of a float. Both are rounded to even when written. */
+
+#ifdef WHOLE
+
+#define READ(stored)                                                                                                  \
+    static void NAME(read_##stored)(const void *from, index_t step, index_t n, REAL *to)                              \
+    {                                                                                                                 \
+        const stored *cells = from;                                                                                   \
+        if (step == 1)                                                                                                \
+            for (index_t i = 0; i < n; i++)                                                                           \
+                to[i] = (REAL)cells[i];                                                                               \
+        else                                                                                                          \
+            for (index_t i = 0; i < n; i++)                                                                           \
+                to[i] = (REAL)cells[i * step];                                                                        \
+    }
+READ(int8_t) READ(uint8_t) READ(int16_t) READ(uint16_t) READ(int32_t) READ(uint32_t) READ(int64_t) READ(uint64_t)
+#undef READ
+
+#else
+
+static inline float NAME(of_half)(uint16_t half)
+{
+    union { uint32_t bits; float number; } it = {(uint32_t)(half & 0x7fff) << 13};
+    it.number *= 0x1p112f;
+    it.bits |= (half & 0x7c00) == 0x7c00 ? 0xffu << 23 : 0; /* an infinity, or a NaN, whose fraction is there */
+    it.bits |= (uint32_t)(half & 0x8000) << 16;
+    return it.number;
+}
+
+static inline float NAME(of_brain)(uint16_t brain)
+{
+    const union { uint32_t bits; float number; } it = {(uint32_t)brain << 16};
+    return it.number;
+}
+
+/* Below 2**-14 a half has a fixed last place, 2**-24, which adding 2**-1 rounds to; above, 13 of 23 bits drop. */
+static inline uint16_t NAME(to_half)(float number)
+{
+    union { float number; uint32_t bits; } it = {number}, small;
+    const uint32_t sign = it.bits >> 16 & 0x8000;
+    it.bits &= 0x7fffffff;
+    small.number = it.number + 0.5f;
+    const uint32_t rounded = (it.bits + 0xfff + (it.bits >> 13 & 1) - (112u << 23)) >> 13;
+    const uint32_t large = rounded < 0x7c00 ? rounded : 0x7c00;
+    const uint32_t odd = it.bits > 0x7f800000 ? 0x7e00 : 0x7c00; /* a NaN, or an infinity */
+    return sign | (it.bits < 0x38800000 ? small.bits - 0x3f000000 : it.bits < 0x7f800000 ? large : odd);
+}
+
+static inline uint16_t NAME(to_brain)(float number)
+{
+    const union { float number; uint32_t bits; } it = {number};
+    const uint32_t rounded = (it.bits + 0x7fff + (it.bits >> 16 & 1)) >> 16;
+    return (it.bits & 0x7fffffff) > 0x7f800000 ? (it.bits >> 16 | 0x40) : rounded;
+}
+
+#define READ_AND_WRITE(stored)                                                                                        \
+    static void NAME(read_##stored)(const void *from, index_t step, index_t n, REAL *to)                              \
+    {                                                                                                                 \
+        const uint16_t *cells = from;                                                                                 \
+        if (step == 1)                                                                                                \
+            for (index_t i = 0; i < n; i++)                                                                           \
+                to[i] = NAME(of_##stored)(cells[i]);                                                                  \
+        else                                                                                                          \
+            for (index_t i = 0; i < n; i++)                                                                           \
+                to[i] = NAME(of_##stored)(cells[i * step]);                                                           \
+    }                                                                                                                 \
+    static void NAME(write_##stored)(const REAL *from, index_t n, void *to, index_t step, int accumulate)             \
+    {                                                                                                                 \
+        uint16_t *cells = to;                                                                                         \
+        if (accumulate)                                                                                               \
+            for (index_t i = 0; i < n; i++, cells += step)                                                            \
+                *cells = NAME(to_##stored)(from[i] + NAME(of_##stored)(*cells));                                      \
+        else if (step == 1)                                                                                           \
+            for (index_t i = 0; i < n; i++)                                                                           \
+                cells[i] = NAME(to_##stored)(from[i]);                                                                \
+        else                                                                                                          \
+            for (index_t i = 0; i < n; i++)                                                                           \
+                cells[i * step] = NAME(to_##stored)(from[i]);                                                         \
+    }
+READ_AND_WRITE(half) READ_AND_WRITE(brain)
+#undef READ_AND_WRITE
+
+#endif
+
+static const struct {
+    index_t size;
+    void (*read)(const void *from, index_t step, index_t n, REAL *to);
+    void (*write)(const REAL *from, index_t n, void *to, index_t step, int accumulate);
+} NAME(stored)[STORED_TYPES] = {
+#ifdef WHOLE
+    [STORED_INT8] = {1, NAME(read_int8_t), NULL}, [STORED_UINT8] = {1, NAME(read_uint8_t), NULL},
+    [STORED_INT16] = {2, NAME(read_int16_t), NULL}, [STORED_UINT16] = {2, NAME(read_uint16_t), NULL},
+    [STORED_INT32] = {4, NAME(read_int32_t), NULL}, [STORED_UINT32] = {4, NAME(read_uint32_t), NULL},
+    [STORED_INT64] = {8, NAME(read_int64_t), NULL}, [STORED_UINT64] = {8, NAME(read_uint64_t), NULL},
+#else
+    [STORED_HALF] = {2, NAME(read_half), NAME(write_half)}, [STORED_BRAIN] = {2, NAME(read_brain), NAME(write_brain)},
+#endif
+};
+
+static inline index_t NAME(size_of)(int stored)
+{
+    return stored == STORED_REAL ? (index_t)sizeof(REAL) : NAME(stored)[stored].size;
+}
+
+/* to[0, n) <- cells that lie `step` apart. */
+static inline void NAME(read_row)(int stored, const char *from, index_t step, index_t n, REAL *to)
+{
+    if (stored != STORED_REAL)
+        NAME(stored)[stored].read(from, step, n, to);
+    else if (step == 1)
+        __builtin_memcpy(to, from, n * sizeof(REAL));
+    else
+        for (index_t i = 0; i < n; i++)
+            to[i] = ((const REAL *)from)[i * step];
+}
+
+/* Cells `step` apart (+)= from[0, n). */
+static inline void NAME(write_row)(int stored, const REAL *from, index_t n, char *to, index_t step, int accumulate)
+{
+    if (stored != STORED_REAL)
+        NAME(stored)[stored].write(from, n, to, step, accumulate);
+    else
+        NAME(store_run)((REAL *)to, step, from, n, 0, accumulate);
+}
+
+/* A product with zero is zero unless the factor is NaN or infinite: then all bits of its exponent are set. */
+static int NAME(finite_stored)(int stored, index_t n, const void *from)
+{
+    const uint16_t *cells = from, exponent = stored == STORED_HALF ? 0x7c00 : 0x7f80;
+    int odd = 0;
+    if (stored == STORED_REAL)
+        return NAME(finite)(n, from);
+    for (index_t i = 0; i < n; i++)
+        odd |= (cells[i] & exponent) == exponent;
+    return !odd;
+}
