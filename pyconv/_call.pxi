@@ -61,12 +61,12 @@ cdef class Call:
         else:
             self.correlate_task(step, task, thread)
 
-    cdef int is_finite(self, array, int stored) except -1:
+    cdef int is_finite(self, cnp.ndarray array, int stored) except -1:
         """Whether an operand or a result is, whose elements are of that type."""
         cdef index_t parts
         self.checked, self.checked_type, self.odd = _data(array), stored, False
-        self.checked_item = array.itemsize if stored else self.plan.kernels.itemsize
-        self.checked_size = array.nbytes // self.checked_item
+        self.checked_item = cnp.PyArray_ITEMSIZE(array) if stored else self.plan.kernels.itemsize
+        self.checked_size = cnp.PyArray_NBYTES(array) // self.checked_item
         parts = _parts(self.checked_size, CHECKED)
         self.each(CHECK_CELLS, NULL, parts, <int>min(self.threads, parts))
         return not self.odd

@@ -35,7 +35,8 @@ def _beyond(mode: str, first: int, end: int, size: int) -> Iterator[Stretch]:
     if mode == "replicate" or (mode == "reflect" and size == 1):
         edge = 0 if first < 0 else size - 1
         for at in range(first, end, ON_ONE_CELL):
-            yield Stretch(at, min(ON_ONE_CELL, end - at), edge, 0)
+            count = min(ON_ONE_CELL, end - at)
+            yield Stretch(at, count, edge, int(count == 1))
         return
     length = size if mode == "circular" else size - 1
     while first < end:

@@ -55,6 +55,14 @@ class Axis(NamedTuple):
             positions=high - low, offset=offset + self.step * low, taps=1, start=self.start + self.lattice * low,
             first=self.first + self.every * tap)
 
+    def met(self) -> "Axis":
+        """This axis with none but the taps that have a cell at some position."""
+        taps = [tap for tap in range(self.taps) if self.clipped(tap).positions]
+        if not taps:
+            return self._replace(taps=0)
+        return self._replace(offset=self.offset + self.tap_step * taps[0], taps=taps[-1] - taps[0] + 1,
+                             first=self.first + self.every * taps[0])
+
     def within(self, most: int) -> "list[Axis]":
         """This axis with its taps cut into boxes of at most `most`."""
         return [
@@ -167,10 +175,11 @@ def _phase(g: Geometry, a: int, phase: int, cells: Stretch) -> Axis:
     every = stride // gcd(stride, dilation)
     first = next((k for k in range(min(every, g.kernel_size[a])) if (reach - dilation * k) % stride == 0), None)
     taps = 0 if first is None else -(-(g.kernel_size[a] - first) // every)
-    return Axis(
+    axis = Axis(
         -(-(cells.count - phase) // stride), g.output_size[a], 1,
         0 if first is None else (reach - dilation * first) // stride, -dilation * every // stride, taps,
         start=cells.start + cells.slope * phase, lattice=cells.slope * stride, first=first or 0, every=every)
+    return axis if cells.first == 0 else axis.met()
 
 
 def is_swapped(map: str, g: Geometry) -> bool:

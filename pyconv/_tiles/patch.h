@@ -129,7 +129,7 @@ static void NAME(see_source)(const piece_t *piece, piece_t *seen)
     }
 }
 
-/* The cell that stands for one beyond the edge of an axis; -1 where a constant does. */
+/* The cell that stands for one beyond the edge of an axis; -1 where a constant does. Most need no division. */
 static inline index_t NAME(fold)(int edge, index_t cell, index_t size)
 {
     if (cell >= 0 && cell < size)
@@ -138,9 +138,11 @@ static inline index_t NAME(fold)(int edge, index_t cell, index_t size)
         return -1;
     if (edge == EDGE_REPLICATE || size == 1)
         return cell < 0 ? 0 : size - 1;
-    const index_t period = edge == EDGE_CIRCULAR ? size : 2 * (size - 1), rest = cell % period;
-    const index_t place = rest < 0 ? rest + period : rest;
-    return place < size ? place : period - place;
+    const index_t period = edge == EDGE_CIRCULAR ? size : 2 * (size - 1);
+    if (cell < -period || cell >= 2 * period)
+        cell %= period;
+    cell += cell < 0 ? period : cell >= period ? -period : 0;
+    return cell < size ? cell : period - cell;
 }
 
 /* An operand as it lies: bundles of `width` real channels side by side, from one to the next `apart`. */
@@ -185,15 +187,19 @@ static void NAME(read_edged)(const piece_t *piece, const NAME(operand) *o, const
                              REAL *to, index_t pitch)
 {
     const index_t step = o->stride[2] * NAME(size_of)(o->stored), size = cells ? piece->axis[2].size : 0;
+    const int plain = o->width == 1 && o->stored == STORED_REAL;
     const index_t low = first >= 0 ? 0 : -first < n ? -first : n;
     const index_t high = size - first < low ? low : size - first < n ? size - first : n;
-    REAL constant[2];
-    NAME(read_row)(o->stored, (const char *)piece->edge_value, 1, piece->parts, constant);
+    REAL constant[2] = {0};
+    if (piece->edge == EDGE_CONSTANT)
+        NAME(read_row)(o->stored, (const char *)piece->edge_value, 1, piece->parts, constant);
     if (high > low)
         NAME(read_cells)(o, cells + (first + low) * step, high - low, to + low, pitch);
     for (index_t i = low > 0 ? 0 : high; i < n; i = i + 1 == low ? high : i + 1) {
         const index_t cell = cells ? NAME(fold)(piece->edge, first + i, size) : -1;
-        if (cell >= 0)
+        if (cell >= 0 && plain)
+            to[i] = ((const REAL *)cells)[cell * o->stride[2]];
+        else if (cell >= 0)
             NAME(read_cells)(o, cells + cell * step, 1, to + i, pitch);
         else
             for (index_t c = 0; c < o->width; c++)
