@@ -91,6 +91,7 @@ how many bytes were wanted.
 
 from pyconv._columns import Workspace, fold, unfold, workspace
 from pyconv._config import __version__, show_config
+from pyconv._any_rank import conv_jvp, convolution, convolution_backward, convolution_double_backward
 from pyconv._ops import (
     conv1d,
     conv1d_input,
@@ -102,13 +103,9 @@ from pyconv._ops import (
     conv3d_input,
     conv3d_weight,
     conv_bias,
-    conv_jvp,
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
-    convolution,
-    convolution_backward,
-    convolution_double_backward,
 )
 from pyconv._threads import get_num_threads, num_threads, set_num_threads
 

@@ -1,6 +1,8 @@
 """Array arguments: what is accepted, and its one form behind the door. Nothing here copies before all is checked."""
 
 from collections.abc import Iterable, Sequence
+from math import nan
+from numbers import Complex, Integral, Real
 from re import fullmatch
 from reprlib import repr as shown
 from typing import Any
@@ -9,39 +11,23 @@ import numpy as np
 from numpy import ndarray
 
 from pyconv._backend import Array, cpu, gpu_room
+from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, native_dtype, result_dtype
 from pyconv._integers import Shape
 from pyconv._memory import empty
+from pyconv._padding import MODES, ZEROS, Mode
 
 ALGORITHMS = ("auto", "gemm", "winograd")
-DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-DType = np.dtype[Any]
-
-
-def native_dtype(name: str, dtype: DType) -> DType:
-    """`dtype` in native byte order, if it is one that is computed in."""
-    native = dtype.newbyteorder("=")
-    if native not in DTYPES:
-        raise TypeError(f"{name} must have dtype float32 or float64; got {dtype}")
-    return DTYPES[DTYPES.index(native)]
-
-
-def dtype_argument(dtype: Any) -> DType:
-    """The dtype that the argument `dtype` names."""
-    try:
-        native = np.dtype("O" if dtype is None else dtype).newbyteorder("=")  # None is float64 to NumPy
-    except TypeError:
-        native = np.dtype("O")
-    if native not in DTYPES:
-        raise TypeError(f"dtype must be float32 or float64; got {shown(dtype)}")
-    return DTYPES[DTYPES.index(native)]
 
 
 def check_algorithm(algorithm: object, dtype: DType) -> None:
     """ValueError unless it is a name that arrays of that dtype have."""
     if not isinstance(dtype, np.dtype):
         gpu_room("arguments").check_algorithm(algorithm, dtype)
-    elif not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm must be one of {', '.join(map(repr, ALGORITHMS))}; got {shown(algorithm)}")
+        return
+    able = ALGORITHMS[:2] if is_integer(dtype) else ALGORITHMS
+    if not isinstance(algorithm, str) or algorithm not in able:
+        whose = f" for {dtype} arrays" if able is not ALGORITHMS else ""
+        raise ValueError(f"algorithm must be one of {', '.join(map(repr, able))}{whose}; got {shown(algorithm)}")
 
 
 def device_argument(device: Any) -> int | None:
@@ -67,6 +53,43 @@ def check_stream(stream: Any, dtype: DType) -> None:
         raise ValueError(f"stream must be None for arrays in main memory; got {shown(stream)}")
 
 
+def exact_mode(mode: Mode, dtype: DType) -> Mode:
+    """What padded cells hold, from what the user says that they do."""
+    name, value = mode
+    if not isinstance(name, str) or name not in MODES:
+        raise ValueError(f"padding_mode must be one of {', '.join(map(repr, MODES))}; got {shown(name)}")
+    if not isinstance(dtype, np.dtype):
+        gpu_room("arguments").check_mode(name)
+    exact = _number("padding_value", value, dtype)
+    if name != "constant" and exact != 0:
+        raise ValueError(f"padding_value must be 0 where padding_mode is not 'constant'; got {shown(value)}")
+    return ZEROS if name == "zeros" else Mode(str(name), exact)
+
+
+def _number(name: str, value: Any, dtype: DType) -> complex:
+    """A number that arrays of that dtype can hold, as Python's."""
+    kind, rule, least, most = Real, "a real number", 0, 0
+    if is_integer(dtype):
+        info = np.iinfo(dtype)
+        kind, least, most = Integral, int(info.min), int(info.max)
+        rule = f"an int from {least} to {most}"
+    elif str(dtype).startswith("complex"):
+        kind, rule = Complex, "a number"
+    error = f"{name} must be {rule} for {dtype} arrays; got {shown(value)}"
+    plain = value.item() if isinstance(value, np.generic | ndarray) and value.size == 1 else value
+    if not isinstance(plain, kind) or isinstance(plain, bool):
+        raise TypeError(error)
+    if kind is Integral:
+        if not least <= plain <= most:
+            raise ValueError(error)
+        return int(plain)
+    try:
+        exact = float(plain) if kind is Real else complex(plain)
+    except OverflowError:
+        raise ValueError(error) from None
+    return nan if exact != exact and kind is Real else exact + 0  # one NaN and one zero, as keys of caches
+
+
 def exact_mask(output_mask: Any) -> tuple[bool, ...]:
     """Which of the three results are wanted."""
     rule = "be a sequence of 3 bools"
@@ -80,47 +103,62 @@ def exact_mask(output_mask: Any) -> tuple[bool, ...]:
 
 
 def operands(
-    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = ()
+    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = (), biases: tuple[Any, ...] = (),
+    wanted: Any = None,
 ) -> tuple[DType, tuple[Any, ...]]:
-    """(dtype, the arrays): base-class ndarrays of one dtype, as they lie in memory; None only among the optional.
+    """(dtype, the arrays): base-class ndarrays of one dtype, as they lie in memory; None only among what is optional.
 
+    Biases, the last of them, have the result's dtype, which is `wanted` or what result_dtype makes of None.
     Where one of them is a GPU array, all must be: then they are DeviceArrays, and dtype a DeviceType.
     """
     dtype = getattr(required[0], "dtype", None)
-    if dtype is DTYPES[0] or dtype is DTYPES[1]:
+    if dtype is FLOAT32 or dtype is FLOAT64:
         for value in required:
             if type(value) is not ndarray or value.dtype is not dtype:
-                return _operands(names, required, optional)
-        for value in optional:
+                return _operands(names, required, optional, biases, wanted)
+        for value in optional + biases:
             if value is not None and (type(value) is not ndarray or value.dtype is not dtype):
-                return _operands(names, required, optional)
-        return dtype, required + optional
-    return _operands(names, required, optional)
+                return _operands(names, required, optional, biases, wanted)
+        return dtype, required + optional + biases
+    return _operands(names, required, optional, biases, wanted)
 
 
-def _operands(names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...]) -> tuple[DType, Any]:
-    given = required + optional
+def _operands(
+    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...], biases: tuple[Any, ...], wanted: Any
+) -> tuple[DType, Any]:
+    given = required + optional + biases
     if any(map(_on_gpu, given)):
-        return gpu_room("arguments").operands(names, required, optional)  # type: ignore[no-any-return]
+        return gpu_room("arguments").operands(names, required, optional + biases)  # type: ignore[no-any-return]
     arrays = [
         None if value is None and place >= len(required) else _array(name, value)
         for place, (name, value) in enumerate(zip(names, given))
     ]
     present = [place for place, array in enumerate(arrays) if array is not None]
     leader = next((place for place in present if not isinstance(given[place], list | tuple)), present[0])
+    first_bias = len(given) - len(biases)
+    if leader >= first_bias and is_integer(arrays[leader].dtype):  # which does not say what the others are
+        leader = present[0]
     dtype = native_dtype(names[leader], arrays[leader].dtype)  # type: ignore[union-attr]
+    result = result_dtype(dtype, wanted)
     for place in present:
-        name, array = names[place], arrays[place]
-        if array.dtype.newbyteorder("=") == dtype:  # type: ignore[union-attr]
-            continue
-        if isinstance(given[place], list | tuple) and array.dtype.kind in "iuf":  # type: ignore[union-attr]
-            arrays[place] = array.astype(dtype)  # type: ignore[union-attr]
-            continue
-        native_dtype(name, array.dtype)  # type: ignore[union-attr]
-        raise TypeError(
-            f"{name} must have the dtype of {names[leader]}, {dtype}; got {array.dtype}"  # type: ignore[union-attr]
-        )
+        own = result if place >= first_bias else dtype
+        whose = "the result" if own is not dtype else names[leader]
+        arrays[place] = _of_dtype(names[place], given[place], arrays[place], own, whose)
     return dtype, tuple(arrays)
+
+
+def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Array:
+    """The array, if it has that dtype in any byte order, or is a nested list whose numbers it can hold."""
+    if array.dtype.newbyteorder("=") == dtype:
+        return array  # type: ignore[no-any-return]
+    kinds = "iu" if is_integer(dtype) else "iufc" if dtype.kind == "c" else "iuf"
+    if isinstance(given, list | tuple) and array.dtype.kind in kinds:
+        made = array.astype(dtype)
+        if is_integer(dtype) and (made != array).any():
+            raise ValueError(f"{name} must hold integers that {dtype} can hold; got {shown(given)}")
+        return made  # type: ignore[no-any-return]
+    native_dtype(name, array.dtype)
+    raise TypeError(f"{name} must have the dtype of {whose}, {dtype}; got {array.dtype}")
 
 
 def _on_gpu(value: Any) -> bool:

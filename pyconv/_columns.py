@@ -6,23 +6,23 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from pyconv import _dtypes, _threads
 from pyconv import _geometry as geometries
-from pyconv import _threads
-from pyconv._arguments import (
-    DType,
-    check_algorithm,
-    check_flag,
-    check_out,
-    check_stream,
-    device_argument,
-    dtype_argument,
-    operands,
-    ready,
-    writing_place,
-)
+from pyconv._arguments import check_flag, check_out, device_argument, operands, ready, writing_place
 from pyconv._backend import Array, cpu, gpu_room
-from pyconv._evaluate import MAPS_OF_BUFFER, Settings, delivered, no_out, plan_of, scratch_minimum
-from pyconv._geometry import Geometry, rank_of
+from pyconv._dtypes import DType, dtype_argument, scratch_dtype
+from pyconv._evaluate import (
+    MAPS_OF_BUFFER,
+    Settings,
+    checked,
+    delivered,
+    no_out,
+    plan_of,
+    scratch_minimum,
+    settings_of,
+    written,
+)
+from pyconv._geometry import Geometry, box, rank_of
 from pyconv._integers import Shape, exact_shape
 from pyconv._memory import empty
 from pyconv._signatures import Padding, Sizes
@@ -30,7 +30,7 @@ from pyconv._signatures import Padding, Sizes
 
 def unfold(
     input: ArrayLike, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0, stride: Sizes = 1, *,
-    out: Array | None = None, stream: Any = None,
+    out: Array | None = None, padding_mode: str = "zeros", padding_value: complex = 0, stream: Any = None,
 ) -> Array:
     """The columns of an input: for each output position what the kernel's taps see there, zeros in the padding.
 
@@ -45,15 +45,17 @@ def unfold(
     array([[0., 1., 2.],
            [1., 2., 3.]])
     """
+    settings = settings_of(stream=stream, padding_mode=padding_mode, padding_value=padding_value)
     dtype, (input,) = operands(("input",), (input,))
-    check_stream(stream, dtype)
-    geometry, shape = geometries.unfolded(input.shape, kernel_size, dilation, padding, stride)
-    return _moved(geometry, input, shape, dtype, out, False, stream, fold=False)
+    settings = checked(settings, dtype)
+    geometry, shape = geometries.unfolded(input.shape, kernel_size, dilation, padding, stride, settings.mode)
+    return _moved(geometry, input, shape, dtype, out, settings, fold=False)
 
 
 def fold(
     input: ArrayLike, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0,
-    stride: Sizes = 1, *, out: Array | None = None, accumulate: bool = False, stream: Any = None,
+    stride: Sizes = 1, *, out: Array | None = None, accumulate: bool = False, padding_mode: str = "zeros",
+    padding_value: complex = 0, dtype: DTypeLike | None = None, stream: Any = None,
 ) -> Array:
     """The sum of columns: each value back to the cell that `unfold` reads it from, those in the padding dropped.
 
@@ -67,31 +69,39 @@ def fold(
     >>> fold(np.ones((2, 3)), (4,), (2,))
     array([[1., 2., 2., 1.]])
     """
+    settings = settings_of(
+        stream=stream, accumulate=accumulate, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
     dtype, (input,) = operands(("input",), (input,))
-    check_stream(stream, dtype)
-    check_flag("accumulate", accumulate)
-    geometry, shape = geometries.folded(input.shape, output_size, kernel_size, dilation, padding, stride)
-    return _moved(geometry, input, shape, dtype, out, bool(accumulate), stream, fold=True)
+    settings = checked(settings, dtype)
+    geometry, shape = geometries.folded(input.shape, output_size, kernel_size, dilation, padding, stride, settings.mode)
+    return _moved(geometry, input, shape, dtype, out, settings, fold=True)
 
 
 def _moved(
-    geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: Any, accumulate: bool, stream: Any, fold: bool
+    geometry: Geometry, source: Array, shape: Shape, dtype: DType, out: Any, settings: Settings, fold: bool
 ) -> Any:
+    own, accumulate = written(dtype, settings) if fold else dtype, settings.accumulate
     if out is not None:
-        out = check_out("out", out, shape, dtype, (("input", source),))
+        out = check_out("out", out, shape, own, (("input", source),))
     elif accumulate:
         raise no_out("out")
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").unfold(geometry, source, shape, out, fold, stream, accumulate)
-    target = writing_place(out, shape, dtype, accumulate)
-    sums = empty(shape, dtype) if accumulate else target
-    if source.size and target.size:
-        first, second = (sums, ready(source, dtype)) if fold else (ready(source, dtype), sums)
-        cpu.unfold(geometry, first, second, fold, threads=_threads.get_num_threads())
+        return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate)
+    target = writing_place(out, shape, own, accumulate)
+    part = box(geometry, (shape if fold else source.shape)[-geometry.rank:])
+    if not (source.size and target.size):
+        target[...] = target if accumulate else 0
+    elif not fold:
+        whole = source if part is None else source[(..., *part)]
+        cpu.unfold(geometry, ready(whole, dtype), target, False, threads=_threads.get_num_threads())
+    elif part is None and not accumulate:
+        cpu.unfold(geometry, target, ready(source, own), True, threads=_threads.get_num_threads())
     else:
-        sums[...] = 0
-    if accumulate:
-        target += sums
+        sums = empty(shape if part is None else (*shape[:-len(part)], *geometry.input_size[-len(part):]), own)
+        cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.get_num_threads())
+        if not accumulate:
+            target[...] = 0
+        target[... if part is None else (..., *part)] += sums
     return delivered(target, out)
 
 
@@ -111,8 +121,9 @@ class Workspace(NamedTuple):
 def workspace(
     input_shape: Sequence[SupportsIndex], weight_shape: Sequence[SupportsIndex], stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, transposed: bool = False,
-    output_padding: Sizes = 0, dtype: DTypeLike = np.float32, algorithm: str = "auto", device: Any = "cpu",
-    allow_tf32: bool = False,
+    output_padding: Sizes = 0, dtype: DTypeLike = np.float32, result_dtype: DTypeLike | None = None,
+    algorithm: str = "auto", padding_mode: str = "zeros", padding_value: complex = 0, per_sample: bool = False,
+    device: Any = "cpu", allow_tf32: bool = False,
 ) -> Workspace:
     """How large finput and fgrad_input should be for a convolution and all of its gradients.
 
@@ -127,15 +138,22 @@ def workspace(
     place = device_argument(device)
     shape, weight = exact_shape("input_shape", input_shape), exact_shape("weight_shape", weight_shape)
     native = dtype_argument(dtype) if place is None else gpu_room("arguments").dtype_argument(dtype)
-    check_algorithm(algorithm, native)
-    check_flag("allow_tf32", allow_tf32)
+    settings = checked(settings_of(
+        algorithm=algorithm, allow_tf32=allow_tf32, padding_mode=padding_mode, padding_value=padding_value), native)
+    own = _dtypes.result_dtype(native, result_dtype, "result_dtype")
+    settings = settings if own is native else settings._replace(result=own)
+    real = scratch_dtype(native, own)
+    check_flag("per_sample", per_sample)
     geometry, output_shape = geometries.problem(
         transposed, rank_of("weight_shape", weight), shape, weight, None, None, stride, padding, dilation, groups,
-        output_padding, None, ("input_shape", "weight_shape", "bias"),
+        output_padding, None, ("input_shape", "weight_shape", "bias"), settings.mode,
     )
     if 0 in (*shape, *weight, *output_shape):
-        return Workspace(0, 0, 0, 0, native)
-    settings = Settings(algorithm=algorithm, allow_tf32=allow_tf32)
+        return Workspace(0, 0, 0, 0, real)
+    if per_sample:
+        if place is not None:
+            gpu_room("arguments").check_per_sample(True)
+        geometry = geometry._replace(per_sample=True)
     plans = [[plan_of(map, geometry, native, settings, place) for map in maps] for maps in MAPS_OF_BUFFER.values()]
     if place is None:
         threads = _threads.get_num_threads()
@@ -143,4 +161,4 @@ def workspace(
     else:
         full = [max(plan.scratch_size for plan in some) for some in plans]
     least = [scratch_minimum(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
-    return Workspace(*full, *least, native)
+    return Workspace(*full, *least, real)

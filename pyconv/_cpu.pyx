@@ -21,11 +21,12 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 cimport numpy as cnp
-from pyconv import _blocking, _edges, _pieces
+from pyconv import _blocking, _pieces
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
     pyconv_openmp, pyconv_seconds, way_t, work_t)
 from pyconv._memory import empty
+from pyconv._padding import MODES
 
 cnp.import_array()
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyconv._geometry import Geometry
+from pyconv._padding import REPEATING
 
-MODES = ("zeros", "constant", "circular", "replicate", "reflect")
-HELD = ("circular", "replicate", "reflect")  # padded cells are cells of the input
 ON_ONE_CELL = 8  # most padded cells of a stretch that all stand for one: a block has to hold them
 
 
@@ -24,7 +23,7 @@ def stretches(g: Geometry, a: int) -> list[Stretch]:
     size, low = g.input_size[a], -g.padding[a]
     high = g.stride[a] * (g.output_size[a] - 1) + g.dilation[a] * (g.kernel_size[a] - 1) + low + 1
     found = [Stretch(0, size, 0, 1)]
-    if g.padding_mode in HELD:
+    if g.padding_mode in REPEATING:
         for first, end in ((low, min(0, high)), (max(size, low), high)):
             found += _beyond(g.padding_mode, first, end, size)
     return found

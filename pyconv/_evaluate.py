@@ -7,19 +7,21 @@ import numpy as np
 
 from pyconv import _threads
 from pyconv._arguments import (
-    DType,
     channels_last,
     check_algorithm,
     check_flag,
     check_out,
     check_stream,
+    exact_mode,
     flat_buffer,
     ready,
     writing_place,
 )
 from pyconv._backend import Array, cpu, cuda, gpu_room
-from pyconv._geometry import Geometry
+from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
+from pyconv._geometry import Geometry, box
 from pyconv._integers import Shape
+from pyconv._padding import ZEROS, Mode
 
 Named = tuple[tuple[str, Array | None], ...]
 
@@ -33,7 +35,7 @@ class Result(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How a call goes about its geometry: the scratch that the caller lends, and how products are made."""
+    """How a call goes about its problem: the scratch that the caller lends, how products are made and summed."""
 
     finput: Any = None
     fgrad_input: Any = None
@@ -41,25 +43,59 @@ class Settings(NamedTuple):
     allow_tf32: bool = False
     stream: Any = None
     accumulate: bool = False  # add the results to what their `out` holds
+    mode: Mode = ZEROS
+    result: Any = None  # what products of integers are summed in; None of other types, or where nobody says
 
 
+AUTO = "auto"
 DEFAULTS = Settings()
 MAPS_OF_BUFFER = {"finput": ("forward", "grad_weight"), "fgrad_input": ("grad_input",)}
 
 
-def check_settings(settings: Settings, dtype: DType) -> None:
-    """TypeError or ValueError unless arrays of that dtype can be treated so; the buffers are checked in their turn."""
-    if settings is not DEFAULTS:
-        check_algorithm(settings.algorithm, dtype)
-        check_flag("allow_tf32", settings.allow_tf32)
-        check_flag("accumulate", settings.accumulate)
-        check_stream(settings.stream, dtype)
+def settings_of(
+    finput: Any = None, fgrad_input: Any = None, algorithm: Any = AUTO, allow_tf32: Any = False, stream: Any = None,
+    accumulate: Any = False, padding_mode: Any = ZEROS.name, padding_value: Any = ZEROS.value, dtype: Any = None,
+) -> Settings:
+    """The settings of a call, not yet checked; DEFAULTS itself where they are that."""
+    if (
+        finput is fgrad_input is stream is dtype is None and allow_tf32 is accumulate is False and algorithm is AUTO
+        and padding_mode is ZEROS.name and padding_value is ZEROS.value
+    ):
+        return DEFAULTS
+    return Settings(
+        finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, Mode(padding_mode, padding_value), dtype
+    )
+
+
+def checked(settings: Settings, dtype: DType) -> Settings:
+    """The settings that arrays of that dtype are treated with; the buffers are checked in their turn.
+
+    TypeError or ValueError where they cannot be treated so.
+    """
+    if settings is DEFAULTS and (dtype is FLOAT32 or dtype is FLOAT64):
+        return settings
+    result = result_dtype(dtype, settings.result) if is_integer(dtype) or settings.result is not None else None
+    if settings is DEFAULTS:
+        return settings if result is None else settings._replace(result=result)
+    check_algorithm(settings.algorithm, dtype)
+    check_flag("allow_tf32", settings.allow_tf32)
+    check_stream(settings.stream, dtype)
+    check_flag("accumulate", settings.accumulate)
+    return settings._replace(
+        accumulate=bool(settings.accumulate), mode=exact_mode(settings.mode, dtype), result=result)
+
+
+def written(dtype: DType, settings: Settings) -> DType:
+    """The dtype of the results of operands of that dtype."""
+    return dtype if settings.result is None else settings.result
 
 
 def plan_of(map: str, geometry: Geometry, dtype: DType, settings: Settings, device: int | None) -> Any:
     """The plan of the backend that the dtype belongs to; device is None in main memory."""
     if device is None:
-        return cpu.plan(map, geometry, dtype, settings.algorithm)
+        if settings.result is None:
+            return cpu.plan(map, geometry, dtype, settings.algorithm)
+        return cpu.plan(map, geometry, dtype, settings.algorithm, settings.result)
     return cuda().plan(
         map, geometry, dtype, settings.algorithm, allow_tf32=bool(settings.allow_tf32), device=device
     )
@@ -98,9 +134,20 @@ def check_outs(
             continue
         if shape is None:
             raise ValueError(f"{name} must be None where output_mask is False; got an array")
-        outs[place] = check_out(name, given, shape, dtype, named)
+        outs[place] = check_out(name, given, shape, written(dtype, settings), named)
         named += ((name, outs[place]),)
     return outs
+
+
+def evaluate_one(
+    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings
+) -> Any:
+    """The one result of a call, to `out` where it is not None."""
+    if out is not None:
+        out = check_out("out", out, result.shape, written(dtype, settings), named)
+    elif settings.accumulate:
+        raise no_out("out")
+    return evaluate(geometry, dtype, (result,), (out,), named, settings)[0]
 
 
 def evaluate(
@@ -116,25 +163,27 @@ def evaluate(
     if device is not None:
         from_columns = settings.algorithm == "columns"
         return gpu_room("calls").evaluate(
-            geometry, results, work, outs, named[0][1], settings.stream, from_columns, bool(settings.accumulate)
+            geometry, results, work, outs, named[0][1], settings.stream, from_columns, settings.accumulate
         )
     return [
-        None if result is None else _run(geometry, dtype, result, calls, out, bool(settings.accumulate))
+        None if result is None else _run(geometry, dtype, result, calls, out, settings)
         for result, calls, out in zip(results, work, outs)
     ]
 
 
 def _laid(
-    geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any
+    geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any, settings: Settings
 ) -> tuple[Geometry, Array, Array]:
     """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
     rank = geometry.rank
     read = channels_last(first, rank, dtype)
     also = channels_last(second, rank, dtype) if map == "grad_weight" else None
-    written = None if out is None or map == "grad_weight" else channels_last(np.asarray(out), rank, dtype)
-    if read is None and also is None and written is None:
+    target = None
+    if out is not None and map != "grad_weight":
+        target = channels_last(np.asarray(out), rank, written(dtype, settings))
+    if read is None and also is None and target is None:
         return geometry, first, second
-    x, y = {"forward": (read, written), "grad_input": (written, read), "grad_weight": (read, also)}[map]
+    x, y = {"forward": (read, target), "grad_input": (target, read), "grad_weight": (read, also)}[map]
     geometry = geometry._replace(x_last=x is not None, y_last=y is not None)
     return geometry, first if read is None else read, second if also is None else also
 
@@ -147,42 +196,73 @@ def _calls(
     for map, first, second in result.terms:
         if first.size and second.size and 0 not in result.shape:
             laid = geometry
+            if geometry.padding_mode != "zeros":
+                if map != "grad_input":
+                    first = part_of_x(geometry, first)
+                elif box(geometry, result.shape[-geometry.rank:]) is not None:
+                    out = None  # not written by the plan
             if device is None and settings.algorithm != "columns":
-                laid, first, second = _laid(geometry, dtype, map, first, second, out)
-            if device is None:
+                laid, first, second = _laid(geometry, dtype, map, first, second, out, settings)
+            if device is None and settings.result is None:
                 plan = cpu.plan(map, laid, dtype, settings.algorithm)
             else:
-                plan = plan_of(map, geometry, dtype, settings, device)
+                plan = plan_of(map, laid, dtype, settings, device)
             scratch = None
             if settings is not DEFAULTS:
                 name = "fgrad_input" if map == "grad_input" else "finput"
                 buffer = getattr(settings, name)
                 if buffer is not None:
                     least = scratch_minimum(name, geometry, dtype, settings, device)
-                    scratch = flat_buffer(name, buffer, dtype, least, named)
+                    real = scratch_dtype(dtype, written(dtype, settings))
+                    scratch = flat_buffer(name, buffer, real, least, named)
                     if device is None:
                         scratch = plan.enough(scratch)
             calls.append((plan, first, second, scratch))
     return calls
 
 
+def part_of_x(geometry: Geometry, array: Any) -> Any:
+    """The part of an array that the geometry's x is."""
+    part = box(geometry, array.shape[-geometry.rank:])
+    return array if part is None else array[(..., *part)]
+
+
 def _run(
-    geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, accumulate: bool
+    geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings
 ) -> Any:
-    bias = None if result.bias is None else ready(result.bias, dtype)
+    rank, own, accumulate = geometry.rank, written(dtype, settings), settings.accumulate
+    map = result.terms[0][0] if calls else ""
+    if map == "grad_input" and geometry.padding_mode != "zeros":
+        part = box(geometry, result.shape[-rank:])
+        if part is not None:
+            return _run_part(geometry, dtype, result, calls, out, settings, part)
     target = None
-    if calls and out is not None and result.terms[0][0] != "grad_weight":
-        target = channels_last(np.asarray(out), geometry.rank, dtype)
+    if map in ("forward", "grad_input") and out is not None:
+        target = channels_last(np.asarray(out), rank, own)
     if target is None:
-        target = writing_place(out, result.shape, dtype, accumulate)
+        target = writing_place(out, result.shape, own, accumulate)
+    bias = None if result.bias is None else ready(result.bias, own)
     if calls:
         threads = _threads.get_num_threads()
         for plan, first, second, scratch in calls:
             plan.run(ready(first, dtype), ready(second, dtype), target, bias, scratch, accumulate, threads=threads)
             bias, accumulate = None, True
     else:
-        _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank), accumulate)
+        _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * rank), accumulate)
     return delivered(target, out)
+
+
+def _run_part(
+    geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings,
+    part: tuple[slice, ...],
+) -> Any:
+    """As _run, where the plans write that part of a grad_input alone: cropped cells get the bias."""
+    own = written(dtype, settings)
+    shape = (*result.shape[:-len(part)], *geometry.input_size[-len(part):])
+    inner = _run(geometry, dtype, Result(shape, result.terms), calls, None, settings._replace(accumulate=False))
+    target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
+    np.asarray(target)[(..., *part)] += inner.astype(own, copy=False)
+    return target
 
 
 def _put(target: Array, value: Any, accumulate: bool) -> None:
@@ -201,17 +281,20 @@ def delivered(target: Array, out: Any) -> Any:
     return out
 
 
-def sum_channels(array: Array, axis: int, dtype: DType, out: Any, stream: Any, accumulate: bool) -> Any:
-    """The sum over all axes but one, into `out` where it is not None; added to it where accumulate."""
+def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Settings) -> Any:
+    """The sum over all axes but one, into `out` where it is not None."""
+    own, accumulate = written(dtype, settings), settings.accumulate
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").sum_channels(array, axis, out, stream, bool(accumulate))
+        return gpu_room("calls").sum_channels(array, axis, out, settings.stream, accumulate)
     channels = array.shape[axis]
-    target = writing_place(out, (channels,), dtype, accumulate)
+    target = writing_place(out, (channels,), own, accumulate)
     if not array.size:
         _put(target, 0, accumulate)
-    elif not cpu.is_ready(array, dtype):  # NumPy sums any layout without a copy, if more slowly
+    elif dtype not in (FLOAT32, FLOAT64) or not cpu.is_ready(array, dtype):
+        # NumPy sums any layout and type without a copy, if more slowly
         others = tuple(place for place in range(array.ndim) if place != axis)
-        _put(target, np.asarray(array).sum(others, dtype=np.float64), accumulate)
+        wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+        _put(target, np.asarray(array).sum(others, dtype=wide).astype(own), accumulate)
     else:
         batch = array.shape[0] if axis else 1
         columns = array.reshape(batch, channels, array.size // (batch * channels))

@@ -19,25 +19,38 @@ from reprlib import repr as shown
 from typing import Any, NamedTuple, TypeVar
 
 from pyconv._integers import Ints, Shape, exact, exact_count, exact_ints, ints_rule, length_of
+from pyconv._padding import (
+    REPEATING,
+    SAME,
+    ZEROS,
+    Mode,
+    Padding,
+    Pads,
+    all_pads,
+    numeric_pads,
+    padding_rule,
+    repeated_part,
+    split,
+)
 
 Triple = tuple[int, int, int]
-Padding = int | str | Shape | tuple[tuple[int, int], ...]
-_Exact = tuple[Ints, Padding, Ints, int]
+_Exact = tuple[Ints, Padding, Ints, int] | tuple[Ints, Padding, Ints, int, Mode]
 Cached = TypeVar("Cached", bound=Callable[..., object])
 
-PADDINGS = ("valid", "same", "same_lower", "causal", "full")
-_PADDINGS = ", ".join(map(repr, PADDINGS))
-SAME = ("same", "same_lower")
 LARGEST = 2**63 - 1
 NAMES = ("input", "weight", "bias")
 
 
 class Geometry(NamedTuple):
-    """The trilinear form T(x, w, y): cell (a, k) reads x at stride * a + dilation * k - padding, outside x zero.
+    """The trilinear form T(x, w, y): cell (a, k) reads x at stride * a + dilation * k - padding.
 
     x: (batch, in_channels, *input_size); y: (batch, out_channels, *output_size);
     w: (out_channels, in_channels // groups, *kernel_size). `padding` is the leading pad alone and may be negative.
     A stride over a single output position and the dilation of a single tap never act, and are 1 here.
+    Outside x, `padding_mode` says what is read: nothing ('zeros'), padding_value ('constant'), or the cell at
+    c mod n ('circular'), the nearest ('replicate'), or mirrored at the outermost cells ('reflect'). It is 'zeros'
+    where nothing outside is read. Where one side of an axis is cropped and the other filled from what is left, x is
+    `box` of the array that the user knows.
     """
 
     rank: int
@@ -52,8 +65,8 @@ class Geometry(NamedTuple):
     dilation: Triple
     padding: Triple
     padding_mode: str = "zeros"
-    padding_value: int | float | complex = 0
-    per_sample: bool = False  # grad_weight keeps the batch axis
+    padding_value: complex = 0
+    per_sample: bool = False  # grad_weight has a batch axis
     x_last: bool = False  # whether the channels of x lie last in memory
     y_last: bool = False
     parts: int = 1  # real numbers of an element
@@ -61,31 +74,28 @@ class Geometry(NamedTuple):
 
 
 class _Settings(NamedTuple):
-    """stride, dilation and groups spread over the axes of the problem; padding as the user gave it."""
+    """stride, dilation and groups spread over the axes of the problem; padding and its mode as the user gave them."""
 
     stride: Shape
     padding: Padding
     dilation: Shape
     groups: int
+    mode: Mode = ZEROS
 
 
 # --- arguments, spread over the axes ---
 
 
-def _padding_rule(rank: int) -> str:
-    return f"be an int >= 0, a sequence of {rank} such or of {rank} pairs (lo, hi) of ints, or one of {_PADDINGS}"
-
-
-def _exact_settings(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any) -> _Exact:
-    if type(stride) is type(padding) is type(dilation) is type(groups) is int:
+def _exact_settings(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any, mode: Mode = ZEROS) -> _Exact:
+    if type(stride) is type(padding) is type(dilation) is type(groups) is int and mode is ZEROS:
         return stride, padding, dilation, groups
     if isinstance(padding, str):
         padding = str(padding)
     elif type(padding) is not int:
-        padding = exact("padding", _padding_rule(rank), padding, rank, 2)
+        padding = exact("padding", padding_rule(rank), padding, rank, 2)
     return (
         exact_ints("stride", stride, rank, 1), padding, exact_ints("dilation", dilation, rank, 1),
-        groups if type(groups) is int else exact_count("groups", groups),
+        groups if type(groups) is int else exact_count("groups", groups), *(() if mode is ZEROS else (mode,)),
     )
 
 
@@ -96,9 +106,13 @@ def _spread(name: str, value: Ints, rank: int, least: int) -> Shape:
     return values
 
 
-def _settings(rank: int, stride: Ints, padding: Padding, dilation: Ints, groups: int) -> _Settings:
+def _settings(
+    rank: int, stride: Ints, padding: Padding, dilation: Ints, groups: int, mode: Mode = ZEROS
+) -> _Settings:
     exact_count("groups", groups)
-    return _Settings(_spread("stride", stride, rank, 1), padding, _spread("dilation", dilation, rank, 1), groups)
+    return _Settings(
+        _spread("stride", stride, rank, 1), padding, _spread("dilation", dilation, rank, 1), groups, mode
+    )
 
 
 # --- one axis after the other ---
@@ -108,43 +122,12 @@ def _spans(kernel: Shape, dilation: Shape) -> Shape:
     return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
 
 
-def _split(total: int, name: str) -> tuple[int, int]:
-    """`total` cells of padding, the odd one behind for 'same' and in front for 'same_lower'."""
-    small, large = total // 2, total - total // 2
-    return (small, large) if name == "same" else (large, small)
-
-
-def _numeric_pads(padding: Padding, spans: Shape) -> tuple[tuple[int, int], ...]:
-    """(lo, hi) on each axis, for every padding that does not depend on the input's size."""
-    rank = len(spans)
-    if padding == "valid":
-        return ((0, 0),) * rank
-    if padding == "causal":
-        return tuple((span - 1, 0) for span in spans)
-    if padding == "full":
-        return tuple((span - 1, span - 1) for span in spans)
-    if not isinstance(padding, str):
-        pads = (padding,) * rank if isinstance(padding, int) else padding
-        if all(isinstance(pad, tuple) for pad in pads):
-            return pads  # type: ignore[return-value]
-        if all(isinstance(pad, int) and pad >= 0 for pad in pads):
-            return tuple((pad, pad) for pad in pads)  # type: ignore[misc]
-    raise ValueError(f"padding must {_padding_rule(rank)}; got {shown(padding)}")
-
-
-def _pads(padding: Padding, size: Shape, spans: Shape, stride: Shape) -> tuple[tuple[int, int], ...]:
-    if padding in SAME:
-        totals = ((-(-n // s) - 1) * s + span - n for n, span, s in zip(size, spans, stride))
-        return tuple(_split(max(total, 0), str(padding)) for total in totals)
-    return _numeric_pads(padding, spans)
-
-
 def _output_size(
     input_name: str, size: Shape, kernel_name: str, kernel: Shape, settings: _Settings
-) -> tuple[Shape, Shape]:
-    """(output size, leading pads) of a convolution."""
+) -> tuple[Shape, Pads]:
+    """(output size, pads) of a convolution."""
     spans = _spans(kernel, settings.dilation)
-    pads = _pads(settings.padding, size, spans, settings.stride)
+    pads = all_pads(settings.padding, size, spans, settings.stride)
     padded = tuple(n + lo + hi for n, (lo, hi) in zip(size, pads))
     if any(n < span for n, span in zip(padded, spans)):
         raise ValueError(
@@ -152,7 +135,7 @@ def _output_size(
             f"got a span of {spans}, kernel {kernel} with dilation {settings.dilation}"
         )
     output = tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, settings.stride))
-    return output, tuple(lo for lo, _ in pads)
+    return output, pads
 
 
 def _lifted(values: Shape, lead: int) -> Triple:
@@ -160,10 +143,10 @@ def _lifted(values: Shape, lead: int) -> Triple:
 
 
 def _geometry(
-    batch: int, channels: tuple[int, int], input_size: Shape, kernel: Shape, output_size: Shape, settings: _Settings,
-    low: Shape,
+    name: str, batch: int, channels: tuple[int, int], input_size: Shape, kernel: Shape, output_size: Shape,
+    settings: _Settings, pads: Pads,
 ) -> Geometry:
-    """The geometry, once every array is countable and every cell has a 64-bit address."""
+    """The geometry, once every array is countable and every cell has a 64-bit address. `name` is that of x."""
     in_channels, out_channels = channels
     shapes = {
         "input": (batch, in_channels, *input_size),
@@ -175,13 +158,38 @@ def _geometry(
             raise ValueError(f"{name} must have at most 2**63 - 1 elements; got shape {shape}")
     stride = tuple(s if y > 1 else 1 for s, y in zip(settings.stride, output_size))
     dilation = tuple(d if k > 1 else 1 for d, k in zip(settings.dilation, kernel))
+    low = tuple(lo for lo, _ in pads)
     for n, k, y, s, d, lo in zip(input_size, kernel, output_size, stride, dilation, low):
         if max(n + abs(lo), max(y - 1, 0) * s + (k - 1) * d) > LARGEST:
             raise ValueError(f"padding must keep every axis within 2**63 - 1 cells; got {settings.padding!r}")
+    mode = settings.mode
+    if mode is not ZEROS:
+        reach = zip(output_size, stride, kernel, dilation, low)
+        last = tuple((y - 1) * s + (k - 1) * d - lo for y, s, k, d, lo in reach)
+        if all(lo <= 0 and end < n for lo, end, n in zip(low, last, input_size)):
+            mode = ZEROS
+    if mode.name in REPEATING:
+        parts = tuple(repeated_part(mode, *axis) for axis in zip(input_size, pads, last))
+        if min(length for _, length in parts) < 1:
+            raise ValueError(
+                f"{name} must keep a cell on every axis whose padding {mode.name!r} fills; got size {input_size}"
+            )
+        low = tuple(lo + start for lo, (start, _) in zip(low, parts))
+        input_size = tuple(length for _, length in parts)
     return Geometry(
         len(kernel), batch, settings.groups, in_channels, out_channels, _lifted(input_size, 1), _lifted(kernel, 1),
-        _lifted(output_size, 1), _lifted(stride, 1), _lifted(dilation, 1), _lifted(low, 0),
+        _lifted(output_size, 1), _lifted(stride, 1), _lifted(dilation, 1), _lifted(low, 0), *mode,
     )
+
+
+def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
+    """The part of an array of this spatial size that the geometry's x is; None where it is all of it."""
+    lengths = geometry.input_size[3 - len(size):]
+    if lengths == size:
+        return None
+    low = geometry.padding[3 - len(size):]
+    # an axis is cropped on one side and padded on the other: in front where that leaves no leading pad
+    return tuple(slice(length) if lo > 0 else slice(n - length, n) for lo, length, n in zip(low, lengths, size))
 
 
 # --- axes and channels ---
@@ -244,10 +252,10 @@ _cached: Callable[[Cached], Cached] = lru_cache(maxsize=1024)  # type: ignore[as
 def convolved(
     rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
     stride: Any, padding: Any, dilation: Any, groups: Any,
-    names: tuple[str, str, str] = NAMES,
+    names: tuple[str, str, str] = NAMES, mode: Mode = ZEROS,
 ) -> tuple[Geometry, Shape]:
     """A convolution, and the shape of its output; the shapes of bias and grad_output are checked where not None."""
-    settings = _exact_settings(rank, stride, padding, dilation, groups)
+    settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
     return _convolved(rank, input_shape, weight_shape, bias_shape, grad_output_shape, settings, names)
 
 
@@ -264,23 +272,23 @@ def _convolved(
     _check_channels(input_name, input_shape, rank, in_channels, f"axis 1 of {weight_name} times groups")
     check_shape(bias_name, bias_shape, (out_channels,))
     size, kernel = input_shape[-rank:], weight_shape[2:]
-    output, low = _output_size(input_name, size, weight_name, kernel, settings)
+    output, pads = _output_size(input_name, size, weight_name, kernel, settings)
     output_shape = (*batch, out_channels, *output)
     check_shape("grad_output", grad_output_shape, output_shape)
-    geometry = _geometry(prod(batch), (in_channels, out_channels), size, kernel, output, settings, low)
-    return geometry, output_shape
+    channels = in_channels, out_channels
+    return _geometry(input_name, prod(batch), channels, size, kernel, output, settings, pads), output_shape
 
 
 def transposed(
     rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
     stride: Any, padding: Any, dilation: Any, groups: Any, output_padding: Any = 0,
-    output_size: Any = None, names: tuple[str, str, str] = NAMES,
+    output_size: Any = None, names: tuple[str, str, str] = NAMES, mode: Mode = ZEROS,
 ) -> tuple[Geometry, Shape]:
     """The geometry that a transposed convolution undoes, and the shape of its output.
 
     With 'same' the size of grad_output, where given, stands for output_size: the call that made it chose it freely.
     """
-    settings = _exact_settings(rank, stride, padding, dilation, groups)
+    settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
     output_padding = exact_ints("output_padding", output_padding, rank, 0)
     if output_size is not None:
         output_size = exact_ints("output_size", output_size, rank, 1)
@@ -310,17 +318,17 @@ def _transposed(
         _batch_of("grad_output", grad_output_shape, rank)
         wanted = grad_output_shape[-rank:]
     added = _spread("output_padding", output_padding, rank, 0)
-    output, low = _transposed_size(size, kernel, settings, added, wanted)
+    output, pads = _transposed_size(size, kernel, settings, added, wanted)
     output_shape = (*batch, in_channels, *output)
     check_shape("grad_output", grad_output_shape, output_shape)
-    geometry = _geometry(prod(batch), (in_channels, out_channels), output, kernel, size, settings, low)
-    return geometry, output_shape
+    channels = in_channels, out_channels
+    return _geometry("output", prod(batch), channels, output, kernel, size, settings, pads), output_shape
 
 
 def _transposed_size(
     size: Shape, kernel: Shape, settings: _Settings, added: Shape, wanted: Shape | None
-) -> tuple[Shape, Shape]:
-    """(output size, leading pads) of a transposed convolution; `added` is output_padding, `wanted` output_size."""
+) -> tuple[Shape, Pads]:
+    """(output size, pads) of a transposed convolution; `added` is output_padding, `wanted` output_size."""
     steps = tuple(map(max, settings.stride, settings.dilation))
     if any(extra >= step for extra, step in zip(added, steps)):
         raise ValueError(f"output_padding must be smaller than stride or dilation on every axis; got {added}")
@@ -329,12 +337,11 @@ def _transposed_size(
     if settings.padding in SAME:
         output = wanted or tuple(n * s for n, s in zip(size, settings.stride))
         totals = (n + extra - m for n, extra, m in zip(full, added, output))
-        low = tuple(_split(max(total, 0), str(settings.padding))[0] for total in totals)
+        pads = tuple(split(max(total, 0), str(settings.padding)) for total in totals)
         least = (1,) * len(size)
     else:
-        pads = _numeric_pads(settings.padding, spans)
+        pads = numeric_pads(settings.padding, spans)
         least = full = tuple(n - lo - hi for n, (lo, hi) in zip(full, pads))
-        low = tuple(lo for lo, _ in pads)
         output = wanted or tuple(map(sum, zip(least, added)))
         if wanted and any(added):
             raise ValueError(f"output_padding must be 0 where output_size is given; got {added}")
@@ -343,36 +350,37 @@ def _transposed_size(
         raise ValueError(f"output_size must be from {least} to {most}, axis by axis; got {wanted}")
     if min(output) < 1:
         raise ValueError(f"padding must leave at least one output cell on every axis; got an output size of {output}")
-    return output, low
+    return output, pads
 
 
 def problem(
     is_transposed: Any, rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None,
     grad_output_shape: Shape | None, stride: Any, padding: Any, dilation: Any, groups: Any, output_padding: Any,
-    output_size: Any = None, names: tuple[str, str, str] = NAMES,
+    output_size: Any = None, names: tuple[str, str, str] = NAMES, mode: Mode = ZEROS,
 ) -> tuple[Geometry, Shape]:
     """`transposed` where is_transposed, else `convolved`."""
     shapes = (rank, input_shape, weight_shape, bias_shape, grad_output_shape)
     if is_transposed is True:
-        return transposed(*shapes, stride, padding, dilation, groups, output_padding, output_size, names)
+        return transposed(*shapes, stride, padding, dilation, groups, output_padding, output_size, names, mode)
     if is_transposed is not False:
         raise TypeError(f"transposed must be True or False; got {shown(is_transposed)}")
     added = exact_ints("output_padding", output_padding, rank, 0)
     if added != 0 and any(_spread("output_padding", added, rank, 0)):
         raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
-    return convolved(*shapes, stride, padding, dilation, groups, names)
+    return convolved(*shapes, stride, padding, dilation, groups, names, mode)
 
 
 def columns_of(
     rank: int, columns_shape: Shape, weight_size: Shape, grad_output_shape: Shape, stride: Any, padding: Any,
-    dilation: Any, groups: Any,
+    dilation: Any, groups: Any, mode: Mode = ZEROS,
 ) -> Geometry:
     """The geometry of grad_weight when the columns stand for an input whose size is not known.
 
     A stride forgets up to stride - 1 trailing cells of the input. The largest size that agrees with grad_output is
     taken, as far as a tap reaches: then a column cell counts as padding only if it is padding for every such input.
+    In any mode but 'zeros' no cell does: there the geometry is that of an input that has the padding in it.
     """
-    settings = _exact_settings(rank, stride, padding, dilation, groups)
+    settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
     return _columns_of(rank, columns_shape, weight_size, grad_output_shape, settings)
 
 
@@ -396,15 +404,16 @@ def _columns_of(
     ends = tuple((y - 1) * s + span for y, s, span in zip(output, settings.stride, spans))
     if settings.padding in SAME:
         size = tuple(y * s for y, s in zip(output, settings.stride))
-        pads = _pads(settings.padding, size, spans, settings.stride)
+        pads = all_pads(settings.padding, size, spans, settings.stride)
     else:
-        pads = _numeric_pads(settings.padding, spans)
+        pads = numeric_pads(settings.padding, spans)
         size = tuple(end - lo - hi + s - 1 for end, (lo, hi), s in zip(ends, pads, settings.stride))
     if min(output) < 1 or min(size) < 0:
         raise ValueError(f"grad_output must have a size that some input gives; got shape {grad_output_shape}")
     reached = tuple(max(min(n, end - lo), 0) for n, end, (lo, _) in zip(size, ends, pads))
-    low = tuple(lo for lo, _ in pads)
-    return _geometry(prod(batch), (in_channels, out_channels), reached, kernel, output, settings, low)
+    if settings.mode is not ZEROS:
+        reached, pads = ends, ((0, 0),) * rank
+    return _geometry("input", prod(batch), (in_channels, out_channels), reached, kernel, output, settings, pads)
 
 
 def _exact_kernel(kernel_size: Any) -> Shape:
@@ -419,11 +428,12 @@ def _exact_kernel(kernel_size: Any) -> Shape:
 
 
 def unfolded(
-    input_shape: Shape, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+    input_shape: Shape, kernel_size: Any, dilation: Any, padding: Any, stride: Any, mode: Mode = ZEROS
 ) -> tuple[Geometry, Shape]:
     """The geometry whose columns unfold writes, and their shape."""
     kernel = _exact_kernel(kernel_size)
-    return _unfolded(input_shape, kernel, _exact_settings(len(kernel), stride, padding, dilation, 1), "input")
+    given = _exact_settings(len(kernel), stride, padding, dilation, 1, mode)
+    return _unfolded(input_shape, kernel, given, "input")
 
 
 @_cached
@@ -434,9 +444,9 @@ def _unfolded(
     settings = _settings(rank, *given)
     batch = _batch_of(input_name, input_shape, rank)
     channels, size = input_shape[-rank - 1], input_shape[-rank:]
-    output, low = _output_size(input_name, size, "kernel_size", kernel, settings)
+    output, pads = _output_size(input_name, size, "kernel_size", kernel, settings)
     settings = settings._replace(groups=max(channels, 1))
-    geometry = _geometry(prod(batch), (channels, channels), size, kernel, output, settings, low)
+    geometry = _geometry(input_name, prod(batch), (channels, channels), size, kernel, output, settings, pads)
     columns_shape = (*batch, channels * prod(kernel), prod(output))
     if prod(columns_shape) > LARGEST:
         raise ValueError(f"columns must have at most 2**63 - 1 elements; got shape {columns_shape}")
@@ -444,7 +454,8 @@ def _unfolded(
 
 
 def folded(
-    columns_shape: Shape, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
+    columns_shape: Shape, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any,
+    mode: Mode = ZEROS,
 ) -> tuple[Geometry, Shape]:
     """The geometry whose columns fold sums, and the shape of the sum."""
     kernel = _exact_kernel(kernel_size)
@@ -461,7 +472,7 @@ def folded(
             f"input must have a multiple of the {prod(kernel)} taps on axis -2; got shape {columns_shape}"
         )
     shape = (*columns_shape[:-2], channels, *size)
-    given = _exact_settings(rank, stride, padding, dilation, 1)
+    given = _exact_settings(rank, stride, padding, dilation, 1, mode)
     geometry, expected = _unfolded(shape, kernel, given, "output_size")
     check_shape("input", columns_shape, expected)
     return geometry, shape

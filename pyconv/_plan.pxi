@@ -84,7 +84,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
     piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
     piece.source_group, piece.target_group, piece.weight_group = (
         found.source.group, found.target.group, found.weight.group)
-    piece.turned, piece.parts, piece.edge = found.turned, found.parts, _edges.MODES.index(found.edge)
+    piece.turned, piece.parts, piece.edge = found.turned, found.parts, MODES.index(found.edge)
 
 
 cdef inline index_t _parts(index_t n, index_t size) noexcept nogil:

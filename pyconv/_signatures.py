@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, SupportsIndex
 
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv._backend import Array
 
@@ -19,8 +19,9 @@ class Conv(Protocol):
     def __call__(
         self, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        accumulate: bool = False, finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-        stream: Any = None,
+        accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0,
+        dtype: DTypeLike | None = None, finput: Array | None = None, algorithm: str = "auto",
+        allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...
 
 
@@ -32,8 +33,9 @@ class ConvInput(Protocol):
     def __call__(
         self, input_size: Sequence[SupportsIndex], weight: ArrayLike, grad_output: ArrayLike, stride: Sizes = 1,
         padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        accumulate: bool = False, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-        stream: Any = None,
+        accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0,
+        dtype: DTypeLike | None = None, fgrad_input: Array | None = None, algorithm: str = "auto",
+        allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...
 
 
@@ -45,8 +47,9 @@ class ConvWeight(Protocol):
     def __call__(
         self, input: ArrayLike | None, weight_size: Sequence[SupportsIndex], grad_output: ArrayLike,
         stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *,
-        out: Array | None = None, accumulate: bool = False, finput: Array | None = None, algorithm: str = "auto",
-        allow_tf32: bool = False, stream: Any = None,
+        per_sample: bool = False, out: Array | None = None, accumulate: bool = False, padding_mode: str = "zeros",
+        padding_value: complex = 0, dtype: DTypeLike | None = None, finput: Array | None = None,
+        algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...
 
 
@@ -59,5 +62,6 @@ class ConvTranspose(Protocol):
         self, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1,
         padding: Padding = 0, output_padding: Sizes = 0, groups: SupportsIndex = 1, dilation: Sizes = 1, *,
         output_size: Sizes | None = None, out: Array | None = None, accumulate: bool = False,
+        padding_mode: str = "zeros", padding_value: complex = 0, dtype: DTypeLike | None = None,
         fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...

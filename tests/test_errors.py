@@ -13,7 +13,9 @@ ZERO = 'must be an int >= 0 or a sequence of 2 such; got'
 PADDING = ("padding must be an int >= 0, a sequence of 2 such or of 2 pairs (lo, hi) of ints, or one of 'valid', "
            "'same', 'same_lower', 'causal', 'full'; got")
 SHAPE = 'must be a sequence of at most 5 ints >= 0; got'
-DTYPE = 'must have dtype float32 or float64; got'
+DTYPES = ('float16, bfloat16, float32, float64, complex64, complex128, int8, int16, int32, int64, uint8, uint16, '
+          'uint32 or uint64')
+DTYPE = f'must have dtype {DTYPES}; got'
 
 
 def conv(*arrays, **more):
@@ -78,8 +80,9 @@ KINDS = [
      'input must be an array or a nested list of equal lengths; got [[1.0, 2.0], [3.0]]'),
     # dtypes
     *((conv(X.astype(dtype), W.astype(dtype)), TypeError, f'input {DTYPE} {np.dtype(dtype)}')
-      for dtype in ('O', '?', 'U3', 'S3', 'i1', 'u8', 'i8', 'f2', 'F', 'D', np.longdouble, 'M8[s]')),
-    (conv(X, W.astype(int)), TypeError, f'weight {DTYPE} int64'),
+      for dtype in ('O', '?', 'U3', 'S3', np.longdouble, np.clongdouble, 'M8[s]', 'm8[s]', 'V2', 'i4,i4')),
+    (conv(X, W.astype(int)), TypeError, 'weight must have the dtype of input, float64; got int64'),
+    (conv(X, W.astype(bool)), TypeError, f'weight {DTYPE} bool'),
     (conv(X, W.astype(F32)), TypeError, 'weight must have the dtype of input, float64; got float32'),
     (conv(X, W, B.astype(F32)), TypeError, 'bias must have the dtype of input, float64; got float32'),
     (conv_weight(X.astype(F32)), TypeError, 'grad_output must have the dtype of input, float32; got float64'),
@@ -89,7 +92,7 @@ KINDS = [
     (conv('image', W), TypeError, f'input {DTYPE} <U5'),
     (conv({}, W), TypeError, f'input {DTYPE} object'),
     *((lambda dtype=dtype: pyconv.workspace(X.shape, W.shape, dtype=dtype), TypeError,
-       f'dtype must be float32 or float64; got {dtype!r}') for dtype in (int, 'word', None, 'f2')),
+       f'dtype must be {DTYPES}; got {dtype!r}') for dtype in (bool, 'word', None, 'g')),
 ]
 
 SHAPES = [

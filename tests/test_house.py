@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.glob('*.py')) + sorted(PACKAGE.glob('*.pyx'))
 GPU_FILES = sorted(PACKAGE.glob('_gpu/*.py'))
 FRAMEWORKS = {'torch', 'jax', 'numba', 'cuda', 'cython', 'Cython', 'cupy', 'scipy'}
 DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
-PURE = {'_geometry', '_integers'}
+PURE = {'_geometry', '_integers', '_padding'}
 FUNCTIONS = [name for name in pyconv.__all__ if inspect.isfunction(getattr(pyconv, name))]
 
 
@@ -135,24 +135,27 @@ def test_public_function(name):
 
 
 COMMON = 'stride padding dilation groups'
-FORWARD = 'out accumulate finput algorithm allow_tf32 stream'
-BACK = 'out accumulate fgrad_input algorithm allow_tf32 stream'
-BOTH = 'out accumulate finput fgrad_input algorithm allow_tf32 stream'
+SUMS = 'out accumulate padding_mode padding_value dtype'
+WAYS = 'algorithm allow_tf32 stream'
+FORWARD = f'{SUMS} finput {WAYS}'
+BACK = f'{SUMS} fgrad_input {WAYS}'
+BOTH = f'{SUMS} finput fgrad_input {WAYS}'
 GENERIC = 'stride padding dilation transposed output_padding groups'
 ORDERS = {
     'conv{}d': f'input weight bias {COMMON} | {FORWARD}',
     'conv{}d_input': f'input_size weight grad_output {COMMON} | {BACK}',
-    'conv{}d_weight': f'input weight_size grad_output {COMMON} | {FORWARD}',
+    'conv{}d_weight': f'input weight_size grad_output {COMMON} | per_sample {FORWARD}',
     'conv_transpose{}d': f'input weight bias stride padding output_padding groups dilation | output_size {BACK}',
     'convolution': f'input weight bias {GENERIC} | {BOTH}',
     'convolution_backward': f'grad_output input weight {GENERIC} output_mask | bias_sizes {BOTH}',
     'convolution_double_backward': 'grad_grad_input grad_grad_weight grad_grad_bias grad_output weight input '
                                    f'{GENERIC} output_mask | {BOTH}',
     'conv_jvp': f'input weight input_tangent weight_tangent bias_tangent {COMMON} | {FORWARD}',
-    'conv_bias': 'grad_output | batched out accumulate stream',
-    'unfold': 'input kernel_size dilation padding stride | out stream',
-    'fold': 'input output_size kernel_size dilation padding stride | out accumulate stream',
-    'workspace': f'input_shape weight_shape {COMMON} | transposed output_padding dtype algorithm device allow_tf32',
+    'conv_bias': 'grad_output | batched out accumulate dtype stream',
+    'unfold': 'input kernel_size dilation padding stride | out padding_mode padding_value stream',
+    'fold': f'input output_size kernel_size dilation padding stride | {SUMS} stream',
+    'workspace': f'input_shape weight_shape {COMMON} | transposed output_padding dtype result_dtype algorithm '
+                 'padding_mode padding_value per_sample device allow_tf32',
 }
 
 

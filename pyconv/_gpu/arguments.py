@@ -80,6 +80,18 @@ def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
         )
 
 
+def check_mode(padding_mode: str) -> None:
+    """ValueError unless the GPU's kernels have that mode."""
+    if padding_mode != "zeros":
+        raise ValueError(f"padding_mode must be 'zeros' for arrays on a GPU; got {shown(padding_mode)}")
+
+
+def check_per_sample(per_sample: bool) -> None:
+    """ValueError unless the GPU's kernels can keep the samples apart as asked."""
+    if per_sample:
+        raise ValueError("per_sample must be False for arrays on a GPU; got True")
+
+
 def check_stream(stream: Any) -> None:
     """TypeError or ValueError unless it is None or a stream."""
     if stream is not None:

@@ -1,0 +1,199 @@
+"""The functions for any rank, transposed or not, and the derivatives of higher order: the weight tells the rank."""
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np  # noqa: F401, the doctests' np
+from numpy.typing import ArrayLike, DTypeLike
+
+from pyconv import _geometry as geometries
+from pyconv._arguments import exact_mask, operands
+from pyconv._backend import Array
+from pyconv._evaluate import Result, check_outs, checked, evaluate, evaluate_one, settings_of, sum_channels
+from pyconv._geometry import check_shape, rank_of
+from pyconv._integers import exact_shape
+from pyconv._ops import convolve
+from pyconv._signatures import Padding, Sizes
+
+Gradients = tuple[Array | None, Array | None, Array | None]
+
+
+def convolution(
+    input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None, stride: Sizes, padding: Padding, dilation: Sizes,
+    transposed: bool, output_padding: Sizes, groups: SupportsIndex, *, out: Array | None = None,
+    accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0, dtype: DTypeLike | None = None,
+    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+    stream: Any = None,
+) -> Array:
+    """conv1d, conv2d or conv3d, or where transposed their conv_transpose, after the number of the weight's axes.
+
+    output_padding must be 0 unless transposed. TypeError or ValueError: see the package.
+
+    >>> convolution(np.ones((1, 2, 5)), np.ones((4, 2, 3)), None, 1, 0, 1, False, 0, 1).shape
+    (1, 4, 3)
+    """
+    return convolve(  # type: ignore[no-any-return]
+        None, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, None, out,
+        settings_of(
+            finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
+        ),
+    )
+
+
+def _weight_term(transposed: bool, like_input: Any, like_output: Any) -> tuple[str, Array, Array]:
+    """grad_weight of two arrays in the roles of a convolution's input and output; transposed, the roles are swapped."""
+    return ("grad_weight", like_output, like_input) if transposed else ("grad_weight", like_input, like_output)
+
+
+def _directional(map: str, input: Any, weight: Any, to_input: Any, to_weight: Any) -> tuple[tuple[str, Any, Any], ...]:
+    """The terms of the derivative of map(input, weight) in the direction (to_input, to_weight), either of them None."""
+    of_input = () if to_input is None else ((map, to_input, weight),)
+    return of_input if to_weight is None else (*of_input, (map, input, to_weight))
+
+
+def convolution_backward(
+    grad_output: ArrayLike, input: ArrayLike, weight: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
+    transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
+    bias_sizes: Sequence[SupportsIndex] | None = None, out: Sequence[Array | None] | None = None,
+    accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0, dtype: DTypeLike | None = None,
+    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
+    stream: Any = None,
+) -> Gradients:
+    """(grad_input, grad_weight, grad_bias) of `convolution`; None, and not computed, where output_mask is False.
+
+    The maps are those of conv2d_input, conv2d_weight and conv_bias; where transposed, grad_input is the convolution of
+    grad_output, at the size of input. grad_output: as `convolution` returns it; with a transposed 'same' its size is
+    taken as the output_size that was asked for. bias_sizes, if given, must be (out channels,).
+
+    TypeError or ValueError: see the package.
+
+    >>> input, weight, grad_output = np.ones((1, 2, 5)), np.ones((4, 2, 3)), np.ones((1, 4, 3))
+    >>> grads = convolution_backward(grad_output, input, weight, 1, 0, 1, False, 0, 1, (True, False, True))
+    >>> grads[0].shape, grads[1], grads[2]
+    ((1, 2, 5), None, array([3., 3., 3., 3.]))
+    """
+    settings = settings_of(
+        finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
+    )
+    mask = exact_mask(output_mask)
+    names = ("grad_output", "input", "weight")
+    dtype, (grad_output, input, weight) = operands(names, (grad_output, input, weight))
+    settings = checked(settings, dtype)
+    rank = rank_of("weight", weight.shape)
+    sizes = None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes)
+    geometry, output_shape = geometries.problem(
+        transposed, rank, input.shape, weight.shape, sizes, grad_output.shape, stride, padding, dilation, groups,
+        output_padding, None, ("input", "weight", "bias_sizes"), settings.mode,
+    )
+    channel_axis = len(output_shape) - rank - 1
+    results = (
+        Result(input.shape, (("forward" if transposed else "grad_input", grad_output, weight),)),
+        Result(weight.shape, (_weight_term(transposed, input, grad_output),)),
+        Result(output_shape[channel_axis:channel_axis + 1], ()),
+    )
+    named = tuple(zip(names, (grad_output, input, weight)))
+    wanted = tuple(result if wants else None for result, wants in zip(results, mask))
+    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named, settings)
+    grad_input, grad_weight, _ = evaluate(geometry, dtype, (*wanted[:2], None), outs, named, settings)
+    grad_bias = None
+    if mask[2]:
+        grad_bias = sum_channels(grad_output, channel_axis, dtype, outs[2], settings)
+    return grad_input, grad_weight, grad_bias
+
+
+def convolution_double_backward(
+    grad_grad_input: ArrayLike | None, grad_grad_weight: ArrayLike | None, grad_grad_bias: ArrayLike | None,
+    grad_output: ArrayLike, weight: ArrayLike, input: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
+    transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
+    out: Sequence[Array | None] | None = None, accumulate: bool = False, padding_mode: str = "zeros",
+    padding_value: complex = 0, dtype: DTypeLike | None = None, finput: Array | None = None,
+    fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+) -> Gradients:
+    """The gradients of `convolution_backward` with respect to (grad_output, input, weight).
+
+    They are those of <grad_grad_input, grad_input> + <grad_grad_weight, grad_weight> + <grad_grad_bias, grad_bias>:
+    with the convolution linear in input, weight and bias,
+
+        to grad_output   conv(grad_grad_input, weight) + conv(input, grad_grad_weight) + grad_grad_bias
+        to input         conv_input(grad_grad_weight, grad_output)
+        to weight        conv_weight(grad_grad_input, grad_output)
+
+    Each grad_grad_* may be None. None, and not computed, where output_mask is False; zeros where nothing contributes.
+    Mind the order: weight comes before input.
+
+    TypeError or ValueError: see the package.
+
+    >>> input, weight, grad_output = np.ones((1, 2, 5)), np.ones((4, 2, 3)), np.ones((1, 4, 3))
+    >>> grads = convolution_double_backward(
+    ...     input, None, None, grad_output, weight, input, 1, 0, 1, False, 0, 1, (True, True, False))
+    >>> grads[0].sum(), grads[1].sum(), grads[2]
+    (np.float64(72.0), np.float64(0.0), None)
+    """
+    settings = settings_of(
+        finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
+    )
+    mask = exact_mask(output_mask)
+    names = ("grad_output", "weight", "input", "grad_grad_input", "grad_grad_weight", "grad_grad_bias")
+    dtype, arrays = operands(
+        names, (grad_output, weight, input), (grad_grad_input, grad_grad_weight), (grad_grad_bias,), settings.result
+    )
+    settings = checked(settings, dtype)
+    grad_output, weight, input, to_input, to_weight, to_bias = arrays
+    geometry, output_shape = geometries.problem(
+        transposed, rank_of("weight", weight.shape), input.shape, weight.shape,
+        None if to_bias is None else to_bias.shape, grad_output.shape, stride, padding, dilation, groups,
+        output_padding, None, ("input", "weight", "grad_grad_bias"), settings.mode,
+    )
+    check_shape("grad_grad_input", None if to_input is None else to_input.shape, input.shape)
+    check_shape("grad_grad_weight", None if to_weight is None else to_weight.shape, weight.shape)
+    there, back = ("grad_input", "forward") if transposed else ("forward", "grad_input")
+    results = (
+        Result(output_shape, _directional(there, input, weight, to_input, to_weight), to_bias),
+        Result(input.shape, () if to_weight is None else ((back, grad_output, to_weight),)),
+        Result(weight.shape, () if to_input is None else (_weight_term(transposed, to_input, grad_output),)),
+    )
+    named = tuple(zip(names, arrays))
+    wanted = tuple(result if wants else None for result, wants in zip(results, mask))
+    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named, settings)
+    return tuple(evaluate(geometry, dtype, wanted, outs, named, settings))  # type: ignore[return-value]
+
+
+def conv_jvp(
+    input: ArrayLike, weight: ArrayLike, input_tangent: ArrayLike | None, weight_tangent: ArrayLike | None,
+    bias_tangent: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
+    groups: SupportsIndex = 1, *, out: Array | None = None, accumulate: bool = False, padding_mode: str = "zeros",
+    padding_value: complex = 0, dtype: DTypeLike | None = None, finput: Array | None = None, algorithm: str = "auto",
+    allow_tf32: bool = False, stream: Any = None,
+) -> Array:
+    """The derivative of a convolution in the direction of the tangents (forward mode).
+
+        conv(input_tangent, weight) + conv(input, weight_tangent) + bias_tangent
+
+    A tangent may be None, which is zero; the weight's axes decide the rank. Returns an array of the output's shape.
+
+    TypeError or ValueError: see the package.
+
+    >>> input, weight = np.ones((1, 2, 5)), np.ones((4, 2, 3))
+    >>> float(conv_jvp(input, weight, input, 2 * weight)[0, 0, 0])
+    18.0
+    """
+    settings = settings_of(
+        finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
+    )
+    names = ("input", "weight", "input_tangent", "weight_tangent", "bias_tangent")
+    dtype, arrays = operands(
+        names, (input, weight), (input_tangent, weight_tangent), (bias_tangent,), settings.result
+    )
+    settings = checked(settings, dtype)
+    input, weight, to_input, to_weight, to_bias = arrays
+    geometry, shape = geometries.convolved(
+        rank_of("weight", weight.shape), input.shape, weight.shape, None if to_bias is None else to_bias.shape, None,
+        stride, padding, dilation, groups, ("input", "weight", "bias_tangent"),
+        settings.mode,
+    )
+    check_shape("input_tangent", None if to_input is None else to_input.shape, input.shape)
+    check_shape("weight_tangent", None if to_weight is None else to_weight.shape, weight.shape)
+    result = Result(shape, _directional("forward", input, weight, to_input, to_weight), to_bias)
+    return evaluate_one(  # type: ignore[no-any-return]
+        geometry, dtype, result, out, tuple(zip(names, arrays)), settings
+    )

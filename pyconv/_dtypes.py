@@ -1,0 +1,74 @@
+"""The types of elements: those that are computed in, those of their sums, and those of the scratch that they need.
+
+bfloat16 is ml_dtypes', known by its name: that package is not imported.
+"""
+
+from reprlib import repr as shown
+from typing import Any
+
+import numpy as np
+
+DType = np.dtype[Any]
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+INTEGERS = tuple(sign + f"int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+NAMES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *INTEGERS)
+RULE = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
+_NATIVE = {name: np.dtype(name) for name in NAMES if name != "bfloat16"}
+_SUMS = dict.fromkeys(INTEGERS, np.dtype(np.int64)) | {
+    "int8": np.dtype(np.int32), "uint8": np.dtype(np.int32), "uint64": np.dtype(np.uint64)}
+_COMPUTED = {"float16": FLOAT32, "bfloat16": FLOAT32, "complex64": FLOAT32, "complex128": FLOAT64}
+
+
+def _native(dtype: DType) -> DType | None:
+    """The one object for a dtype in native byte order; None where it is none that is computed in."""
+    return dtype if dtype.name == "bfloat16" else _NATIVE.get(dtype.name)
+
+
+def native_dtype(name: str, dtype: DType) -> DType:
+    """`dtype` in native byte order, if it is one that is computed in."""
+    native = _native(dtype)
+    if native is None:
+        raise TypeError(f"{name} must have dtype {RULE}; got {dtype}")
+    return native
+
+
+def _named(dtype: Any) -> DType | None:
+    """The dtype that an argument names, if it is one that is computed in."""
+    try:
+        return None if dtype is None else _native(np.dtype(dtype))  # None is float64 to NumPy
+    except TypeError:
+        return None
+
+
+def dtype_argument(dtype: Any) -> DType:
+    """The dtype of operands that the argument `dtype` names."""
+    native = _named(dtype)
+    if native is None:
+        raise TypeError(f"dtype must be {RULE}; got {shown(dtype)}")
+    return native
+
+
+def is_integer(dtype: Any) -> bool:
+    """Whether it is a type of integers; a GPU's types are none."""
+    return dtype.name in _SUMS
+
+
+def result_dtype(dtype: DType, wanted: Any, argument: str = "dtype") -> DType:
+    """What products of a dtype are summed in and returned as: of integers what is wanted, or else what is usual."""
+    if not is_integer(dtype):
+        if wanted is not None:
+            raise TypeError(f"{argument} must be None for {dtype} arrays; got {shown(wanted)}")
+        return dtype
+    if wanted is None:
+        return _SUMS[dtype.name]
+    able = ("int32", "int64", *(("uint64",) if dtype.name == "uint64" else ()))
+    native = _named(wanted)
+    if native is None or native.name not in able:
+        names = f"{', '.join(able[:-1])} or {able[-1]}"
+        raise TypeError(f"{argument} must be {names} for {dtype} arrays; got {shown(wanted)}")
+    return native
+
+
+def scratch_dtype(dtype: DType, result: DType) -> DType:
+    """The elements of finput and fgrad_input: the real type that products are made in, or an integer result's type."""
+    return _COMPUTED.get(dtype.name, result) if isinstance(dtype, np.dtype) else dtype
