@@ -21,7 +21,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 cimport numpy as cnp
-from pyconv import _blocking, _pieces
+from pyconv import _blocking, _pieces, _unfolding
+from pyconv._dtypes import element
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
     pyconv_openmp, pyconv_seconds, way_t, work_t)
@@ -140,6 +141,8 @@ def is_ready(cnp.ndarray array not None, dtype):
 
 def unfold(geometry, input, columns, fold, threads=None):
     """columns (batch, in_channels * taps, positions) <- input, or input <- the sum of columns."""
+    if input.dtype.name not in ("float32", "float64") or geometry.padding_mode != "zeros":
+        return _unfolding.fold(geometry, columns, input) if fold else _unfolding.unfold(geometry, input, columns)
     cdef const kernels_t *kernels = _kernels(input.dtype)
     cdef Watch watch = Watch()
     cdef piece_t piece

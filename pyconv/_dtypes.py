@@ -7,6 +7,7 @@ from reprlib import repr as shown
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 DType = np.dtype[Any]
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -72,3 +73,10 @@ def result_dtype(dtype: DType, wanted: Any, argument: str = "dtype") -> DType:
 def scratch_dtype(dtype: DType, result: DType) -> DType:
     """The elements of finput and fgrad_input: the real type that products are made in, or an integer result's type."""
     return _COMPUTED.get(dtype.name, result) if isinstance(dtype, np.dtype) else dtype
+
+
+def element(value: complex, dtype: DType) -> NDArray[Any]:
+    """A number as a 0-d array: equal numbers share a place in caches, so an integer may come as complex."""
+    if isinstance(value, complex) and dtype.kind != "c":
+        value = value.real
+    return np.array(int(value) if is_integer(dtype) else value, dtype)

@@ -289,7 +289,7 @@ cdef class Plan:
         for i in range(3):
             step.piece.stored[i] = self.stored[i]
         if piece.edge == "constant":
-            value = np.array(self.geometry.padding_value).astype(self.dtype, casting="unsafe").tobytes()
+            value = element(self.geometry.padding_value, self.dtype).tobytes()
             memcpy(step.piece.edge_value, <const char *>value, len(value))
 
     cdef void _divide(self, step_t *step, blocking) except *:

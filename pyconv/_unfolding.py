@@ -1,0 +1,63 @@
+"""unfold and fold by NumPy's indices: for types of elements and for padded cells that have no kernels of their own."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyconv._dtypes import element
+from pyconv._geometry import Geometry
+from pyconv._padding import REPEATING
+
+Array = NDArray[Any]
+
+
+def _cells(g: Geometry, a: int) -> Array:
+    """[position, tap]: the cell of axis a that is read, -1 where there is none."""
+    size = g.input_size[a]
+    at = g.stride[a] * np.arange(g.output_size[a])[:, None] + g.dilation[a] * np.arange(g.kernel_size[a]) - g.padding[a]
+    if g.padding_mode not in REPEATING:
+        return np.where((at >= 0) & (at < size), at, -1)
+    if g.padding_mode == "replicate" or size == 1:
+        return at.clip(0, size - 1)
+    if g.padding_mode == "circular":
+        return at % size
+    return size - 1 - abs(size - 1 - at % (2 * (size - 1)))
+
+
+def _taps(g: Geometry) -> list[tuple[tuple[Array, Array, Array], Array]]:
+    """For each tap the cells that its positions read along z, y and x, and which positions have one."""
+    axes = [_cells(g, a) for a in range(3)]
+    found = []
+    for tap in product(*(range(k) for k in g.kernel_size)):
+        z, y, x = (cells[:, k] for cells, k in zip(axes, tap))
+        cells = z[:, None, None], y[:, None], x
+        found.append((cells, (cells[0] >= 0) & (cells[1] >= 0) & (cells[2] >= 0)))
+    return found
+
+
+def unfold(g: Geometry, input: Array, columns: Array) -> None:
+    """columns (batch, channels * taps, positions) <- input."""
+    taps, padded = _taps(g), element(g.padding_value, input.dtype)
+    to = columns.reshape(g.batch, g.in_channels, len(taps), *g.output_size)
+    for cells, there in zip(input.reshape(g.batch, g.in_channels, *g.input_size), to):
+        for tap, (read, inside) in enumerate(taps):
+            if inside.all():
+                there[:, tap] = cells[:, *read]
+            else:
+                there[:, tap] = padded
+                if inside.any():
+                    there[:, tap][:, inside] = cells[:, *np.broadcast_arrays(*read)][:, inside]
+
+
+def fold(g: Geometry, columns: Array, target: Array) -> None:
+    """target <- the sum of the columns, taps in ascending order; of halves, summed in float32."""
+    taps, wide = _taps(g), target.dtype.itemsize > 2 or target.dtype.kind in "iu"
+    read = columns.reshape(g.batch, g.in_channels, len(taps), *g.output_size)
+    for there, cells in zip(read, target.reshape(g.batch, g.in_channels, *g.input_size)):
+        sums = np.zeros(cells.shape, cells.dtype if wide else np.float32)
+        for tap, (place, inside) in enumerate(taps):
+            places = tuple(index[inside] for index in np.broadcast_arrays(*place))
+            np.add.at(sums, (slice(None), *places), there[:, tap][:, inside])
+        cells[...] = sums
