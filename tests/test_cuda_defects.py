@@ -56,7 +56,7 @@ BOTH = {
     'parts are stored over each other': (CHIPS, r'part \* target_part', '0 * target_part'),
 }
 GATHER = {
-    'chunks are copied to another place': (CHIPS, r'chunk \^ line >> 1 & 3', 'chunk ^ (line >> 1) + 1 & 3'),
+    'chunks are copied to another place': (CHIPS, r'(chunk\w* \^) (line\w* >> 1) & 3', r'\1 (\2) + 1 & 3'),
     'chunks are read from another place': (
         CHIPS, r'((?:a_line|row|g)_in\d+ >> 1) & 3', r'(\1) + 1 & 3'),
     'positions beyond the last are read': (

@@ -69,7 +69,7 @@ DEFECTS = {
     'no swizzle': (r'46116862\d+', str(8 << 32 | 1 << 16), None),
     'lines further apart': (r'46116862\d+', str(1 << 62 | 32 << 32), None),
     'beyond the memory': (r'46116862\d+', str(1 << 62 | 4096 << 32), 'out of the'),
-    'chunks as they come': (r'chunk \^ line & 7', 'chunk', None),
+    'chunks as they come': (r'(chunk\w*) \^ line\w* & 7', r'\1', None),
     'another stage of the weight': (r'(weight_map, i32\(stage_\w+ \* )64', r'\g<1>32', None),
     'half of a chunk': (r'(weight_map, i32\(stage_\w+ \* )64', r'\g<1>60', 'multiple of 8 columns'),
     'not a tensor map': (r'(copy_box\(.*, )weight_map', r'\1source & -64', 'must be of a tensor map'),

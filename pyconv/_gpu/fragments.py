@@ -11,7 +11,6 @@ r = lane % 4, a lane holds of a 16 x 8 result rows g and g + 8 and columns 2r an
 """
 
 
-
 def four():
     """The accumulator of a 16 x 8 fragment."""
     return f32(0), f32(0), f32(0), f32(0)

@@ -16,7 +16,6 @@ The reduction may be cut into parts (block_z), each of which writes a target of 
 """
 
 
-
 def gather(
     source, weight, target, bias, flag, tiles_n, tiles_n_magic, tiles_n_shift, positions,
     px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
@@ -31,21 +30,10 @@ def gather(
 
     A row is a channel of the target or, where r* > 1, one of its rz * ry * rx cells beside the position's own.
     """
-    t: i32 = thread()
-    lane: i32 = t & 31
-    warp: i32 = t >> 5
-    group: i32 = block_y()
-    part: i32 = block_z()
-    tile_m: i32 = divide(block_x(), tiles_n_magic, tiles_n_shift)
+    t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
     first_m: i32 = tile_m * BM
-    first_n: i32 = (block_x() - tile_m * i32(tiles_n)) * BN
-    base: i32 = shared_base()
-
-    # A thread copies the same chunk of every COPIED-th line of either operand.
-    COPIED = THREADS // (LINE // 16)
-    chunk: i32 = t & (LINE // 16 - 1)
-    line: i32 = t >> (2 if LINE == 64 else 3)
-    to: i32 = line * LINE + ((chunk ^ turn(line)) << 4)
+    first_n: i32 = tile_n * BN
+    line, chunk, to = copied_chunk()
     cell_z = registers()
     cell_y = registers()
     cell_x = registers()
@@ -73,10 +61,26 @@ def gather(
         ahead: i32 = s + (STAGES - 1)
         copy_gathered(i32(from_stage + ahead), ahead < i32(stages), write)
         commit()
-        multiply(read, i32(read + BM * 64), acc)
-        read = following(read)
-        write = following(write)
+        multiply(read, i32(read + BM * LINE), acc)
+        read = following(read, base, STAGE_BYTES)
+        write = following(write, base, STAGE_BYTES)
     store_gathered(acc)
+
+
+def whereabouts():
+    """A thread, its lane and warp; its block's group, part of the reduction and tile; where shared memory begins."""
+    t: i32 = thread()
+    tile_m: i32 = divide(block_x(), tiles_n_magic, tiles_n_shift)
+    tile_n: i32 = block_x() - tile_m * i32(tiles_n)
+    return t, i32(t & 31), i32(t >> 5), block_y(), block_z(), tile_m, tile_n, shared_base()
+
+
+def copied_chunk():
+    """(line, chunk, where to in a stage) of a thread, which copies it of every COPIED-th line of either operand."""
+    COPIED = THREADS // (LINE // 16)
+    chunk: i32 = t & (LINE // 16 - 1)
+    line: i32 = t >> (2 if LINE == 64 else 3)
+    return line, chunk, i32(line * LINE + ((chunk ^ turn(line)) << 4))
 
 
 def turn(line):
@@ -100,9 +104,9 @@ def find_cells(cell_z, cell_y, cell_x, cell):
         cell_x[i] = select(m < i32(positions), cell_x[i], i32(OUTSIDE))
 
 
-def following(slot):
-    """The next stage of the ring."""
-    return select(slot == base + (STAGES - 1) * STAGE_BYTES, base, i32(slot + STAGE_BYTES))
+def following(slot, first, step):
+    """The slot of the ring behind this one: they lie, or count, a step apart."""
+    return select(slot == first + (STAGES - 1) * step, first, i32(slot + step))
 
 
 def clear(acc):
@@ -200,19 +204,12 @@ def correlate(
     rows, target_row, target_group, target_part,
 ):
     """Positions are those of grad_output, whose cells lie y_position bytes apart; for parts see plain.range_of."""
-    t: i32 = thread()
-    lane: i32 = t & 31
-    warp: i32 = t >> 5
-    group: i32 = block_y()
-    part: i32 = block_z()
-    tile_m: i32 = divide(block_x(), tiles_n_magic, tiles_n_shift)
-    tile_n: i32 = block_x() - tile_m * i32(tiles_n)
-    base: i32 = shared_base()
+    t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
 
     # A thread copies one chunk of every A_COPIED-th line of y's tile, and one of every B_COPIED-th line of x's. The
     # exclusive or keeps the fragments' loads, which go down the lines, free of bank conflicts (see fragments).
-    A_LINE = BM // DEPTH * 64
-    B_LINE = BN // DEPTH * 64
+    A_LINE = BM // DEPTH * LINE
+    B_LINE = BN // DEPTH * LINE
     A_COPIED = THREADS * 16 // A_LINE
     B_COPIED = THREADS * 16 // B_LINE
     a_chunk: i32 = t % (A_LINE // 16)
@@ -244,9 +241,9 @@ def correlate(
         barrier()
         copy_correlated(i32(first + (s + (STAGES - 1)) * DEPTH), write)
         commit()
-        multiply(read, i32(read + BM * 64), acc)
-        read = following(read)
-        write = following(write)
+        multiply(read, i32(read + BM * LINE), acc)
+        read = following(read, base, STAGE_BYTES)
+        write = following(write, base, STAGE_BYTES)
     for i in unrolled(MI):
         for h in unrolled(DOWN):
             row: i32 = tile_m * BM + lane_row + ROWS[i] + h * 8
@@ -273,7 +270,7 @@ def copy_correlated(p0, slot):
         cy: i32 = qy * i32(step_y)
         cx: i32 = qx * i32(step_x)
         inside = (u32(cz + off_z) < u32(size_z)) & (u32(cy + off_y) < u32(size_y)) & (u32(cx + off_x) < u32(size_x))
-        copy16(i32(slot + BM * 64 + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
+        copy16(i32(slot + BM * LINE + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
                b_from + n * source_n + cz * source_z + cy * source_y + cx * source_x,
                b_wanted & (p < end) & inside)
 

@@ -25,20 +25,10 @@ def gather_hopper(
     rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x,
 ):
     """As gemm.gather; the weight is a matrix of (group, row) by (tap, channel), which the tensor map describes."""
-    t: i32 = thread()
-    lane: i32 = t & 31
-    warp: i32 = t >> 5
-    group: i32 = block_y()
-    part: i32 = block_z()
-    tile_m: i32 = divide(block_x(), tiles_n_magic, tiles_n_shift)
+    t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
     first_m: i32 = tile_m * BM
-    first_n: i32 = (block_x() - tile_m * i32(tiles_n)) * BN
-    base: i32 = shared_base()
-
-    COPIED = THREADS // (LINE // 16)
-    chunk: i32 = t & (LINE // 16 - 1)
-    line: i32 = t >> 3
-    to: i32 = line * LINE + ((chunk ^ turn(line)) << 4)
+    first_n: i32 = tile_n * BN
+    line, chunk, to = copied_chunk()
     cell_z = registers()
     cell_y = registers()
     cell_x = registers()
@@ -78,18 +68,13 @@ def gather_hopper(
         commit()
         wgmma_wait(1)
         parity = select(read == STAGES - 1, i32(1 - parity), parity)
-        read = next_slot(read)
-        write = next_slot(write)
+        read = following(read, 0, 1)
+        write = following(write, 0, 1)
     found = wgmma_results(sums)
     acc = registers()
     for j in unrolled(NI):
         acc[0, j] = found[j * 4], found[j * 4 + 1], found[j * 4 + 2], found[j * 4 + 3]
     store_gathered(acc)
-
-
-def next_slot(slot):
-    """The number of the next slot of the ring."""
-    return select(slot == STAGES - 1, i32(0), i32(slot + 1))
 
 
 def copy_stage(stage, more, slot):
