@@ -169,13 +169,13 @@ def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False, *
     outer, inner = (*out.shape, 1)[:2], out.shape[2:]
     layout = lifted(out if out.ndim > 1 else out._replace(shape=outer, strides=(*out.strides, 1)), len(inner))
     sizes = (*outer, *(1,) * (3 - len(inner)), *inner)
-    addresses, bias, step = {"out": out.address}, 0, 0
+    addresses, step = {"out": out.address}, 0
+    bias: Ref | int = 0
     if isinstance(value, DeviceArray):
-        addresses["bias"], step = value.address, value.strides[0] * element.size
+        addresses["bias"], bias, step = value.address, Ref("bias"), value.strides[0] * element.size
     for first, count in program.chunks_of_samples(sizes[0], max(1, MOST // prod(sizes[1:]))):
-        program.fill(made, Target(Ref("out", first * layout.outer), layout, Ref("bias") if step else bias, step,
-                                  accumulate),
-                     layout, (count, *sizes[1:]), element)
+        program.fill(made, Target(Ref("out", first * layout.outer), layout, bias, step, accumulate), layout,
+                     (count, *sizes[1:]), element)
     made.run(addresses, stream)
 
 

@@ -176,6 +176,16 @@ def test_nothing_but_the_bias(gpu):
     same(gpu, pyconv.conv2d(x, w), np.zeros((2, 3, 3, 4)), 'float32')
 
 
+@pytest.mark.parametrize('channels', [1, 3])
+def test_a_bias_that_is_broadcast(gpu, channels):
+    """Its stride is 0: of one value for all channels, alone and added to a sum."""
+    one = gpu.upload(np.array([5.0]), 'float32')
+    b = one.view(lambda a: np.broadcast_to(a, channels)) if hasattr(gpu, 'device') else one.expand(channels)
+    for ins in (0, 2):
+        x, w = upload(gpu, 'float32', np.ones((2, ins, 5, 6)), np.ones((channels, ins, 3, 3)))
+        same(gpu, pyconv.conv2d(x, w, b), np.full((2, channels, 3, 4), 9.0 * ins + 5), 'float32')
+
+
 # --- NaN and infinity ---
 
 @pytest.mark.parametrize('problem', FEW[::2], ids=str)
