@@ -1,10 +1,13 @@
 """A GPU for the tests of machines without one: memory, arrays and launches of pyconv's CUDA backend, emulated."""
 import weakref
+from array import array
 from typing import Any, NamedTuple
 
 import numpy as np
 from emulated_hopper import tensor_map
 from emulator import KernelError, Memory, bf16_of_bits, bits_of_bf16, run
+
+from pyconv._gpu.launch import Arguments
 
 SHARED_LIMITS = {(8, 0): 163 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10}      # bytes a block may have; else 99 KiB
 
@@ -96,7 +99,7 @@ class EmulatedDevice:
 
     @staticmethod
     def tensor_map(address, columns, rows, row, box_rows):
-        return tensor_map(address, columns, rows, row, box_rows)
+        return array('q', tensor_map(address, columns, rows, row, box_rows))
 
     @property
     def launches(self):
@@ -113,6 +116,8 @@ class EmulatedDevice:
 
     def launch(self, kernel, grid, stream, arguments):
         source, threads, shared = kernel
+        if isinstance(arguments, Arguments):
+            arguments = arguments.given()
         if isinstance(arguments[0], bytes):                      # a tensor map: in the kernel its address
             at = self.memory.allocate(len(arguments[0]))
             self.memory.view(at, (len(arguments[0]),), np.uint8)[:] = np.frombuffer(arguments[0], np.uint8)

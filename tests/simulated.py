@@ -121,4 +121,4 @@ class SimulatedDevice(EmulatedDevice):
         exec(compile(source.text, f'<kernel {source.name}>', 'exec'), names)
         self.simulated.add(source.name)
         with np.errstate(all='ignore'):
-            cuda.jit(names[source.name])[tuple(grid), threads, 0, shared](*map(int, arguments))
+            cuda.jit(names[source.name])[tuple(grid), threads, 0, shared](*arguments.given())

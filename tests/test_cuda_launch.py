@@ -4,11 +4,12 @@ import enum
 import sys
 import threading
 import time
+from array import array
 from types import SimpleNamespace
 
 import pytest
 
-from pyconv._gpu import cubins, launch
+from pyconv._gpu import cubins, launch, program
 
 CALLER, PRIMARY = 0x111, 0x222
 FACTS = {'COMPUTE_CAPABILITY_MAJOR': 8, 'COMPUTE_CAPABILITY_MINOR': 6, 'MULTIPROCESSOR_COUNT': 82,
@@ -95,7 +96,7 @@ def test_facts(device):
 
 
 def test_launch(device, driver, kernel):
-    device.launch(kernel, (5, 6, 7), 0x5713, [2**63 - 1, -2**63, -1])
+    device.launch(kernel, (5, 6, 7), 0x5713, launch.Arguments([2**63 - 1, -2**63, -1]))
     _, function, *grid, threads, one, same, shared, stream, _, extra = driver.calls[-2]
     assert function == (('module', COMPILED.cubin), b'kern')
     assert (grid, threads, one, same, shared, stream, extra) == ([5, 6, 7], 128, 1, 1, 1000, 0x5713, 0)
@@ -103,8 +104,14 @@ def test_launch(device, driver, kernel):
 
 
 def test_launch_with_a_tensor_map(device, driver, kernel):
-    device.launch(kernel, (1, 1, 1), 0, [bytes([7] * 128), 5, -6])
-    assert driver.values == [0x0707070707070707, 5, -6]
+    arguments = launch.Arguments([0, 5, -6], has_map=True)
+    arguments.values[:16] = array('q', range(16))
+    device.launch(kernel, (1, 1, 1), 0, arguments)
+    assert driver.values == [0, 5, -6]
+    [call] = [call for call in driver.calls if call[0] == 'cuLaunchKernel']
+    pointer = ctypes.c_void_p.from_address(call[10]).value
+    assert list((ctypes.c_int64 * 18).from_address(pointer)) == [*range(16), 5, -6]
+    assert arguments.given() == [array('q', range(16)).tobytes(), 5, -6]
 
 
 def test_a_tensor_map_is_encoded_once(device, driver):
@@ -119,7 +126,7 @@ def test_a_tensor_map_is_encoded_once(device, driver):
     driver.answers['cuTensorMapEncodeTiled'] = lambda *_: SimpleNamespace(opaque=range(16))
     driver.calls.clear()
     for _ in range(2):
-        assert device.tensor_map(4096, 72, 30, 144, 64) == b''.join(bytes([i, *[0] * 7]) for i in range(16))
+        assert device.tensor_map(4096, 72, 30, 144, 64) == array('q', range(16))
     call, = driver.calls
     assert call == ('cuTensorMapEncodeTiled', 'DATA_TYPE_UINT16', 2, 4096, [72, 30], [144], [64, 64], [1, 1],
                     'INTERLEAVE_NONE', 'SWIZZLE_128B', 'L2_PROMOTION_L2_128B', 'FLOAT_OOB_FILL_NONE')
@@ -135,9 +142,9 @@ def test_context_is_as_before(device, driver, kernel, current, calls, fails):
     driver.contexts[:], driver.fails = [current], fails
     if fails:
         with pytest.raises(RuntimeError):
-            device.launch(kernel, (1, 1, 1), 0, [1, 2, 3])
+            device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2, 3]))
     else:
-        device.launch(kernel, (1, 1, 1), 0, [1, 2, 3])
+        device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2, 3]))
         assert driver.found == PRIMARY
     assert driver.contexts == [current]
     assert driver.names() == calls + ['cuGetErrorString'] * len(fails)
@@ -145,15 +152,15 @@ def test_context_is_as_before(device, driver, kernel, current, calls, fails):
 
 @pytest.mark.parametrize('grid', [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
 def test_empty_grid(device, driver, kernel, grid):
-    device.launch(kernel, grid, 0, [1, 2, 3])
+    device.launch(kernel, grid, 0, launch.Arguments([1, 2, 3]))
     assert not driver.calls
 
 
 def test_wrong_arguments(device, driver, kernel):
     with pytest.raises(TypeError, match='^kern must be given 3 arguments; got 2$'):
-        device.launch(kernel, (1, 1, 1), 0, [1, 2])
+        device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2]))
     with pytest.raises(OverflowError):
-        device.launch(kernel, (1, 1, 1), 0, [1, 2, 2**63])
+        device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2, 2**63]))
     assert not driver.calls
 
 
@@ -195,6 +202,29 @@ def test_each_configuration_is_loaded_once(device, driver):
     assert driver.names().count('cuModuleLoadData') == 4
 
 
+def test_two_threads_may_run_one_program():
+    """While both are in a launch, each has arguments of its own; later calls use their memory again."""
+    both, seen = threading.Barrier(2), []
+
+    def launched(kernel, grid, stream, arguments):
+        both.wait(10)
+        seen.append((kernel, grid, stream, arguments.given()))
+        both.wait(10)
+
+    device = SimpleNamespace(kernel=lambda *wanted: wanted[1:], launch=launched)
+    made = program.Program(device)
+    made.add(SOURCE, (5, 6), threads=64, a=3, b=program.Ref('x', 8), c=program.Ref('y'))
+    for _ in range(2):
+        threads = [threading.Thread(target=made.run, args=({'x': 1000 * i, 'y': i}, i)) for i in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(seen, key=lambda call: call[2]) == [
+        ((64, 0, 1), (5, 6, 1), i, [3, 1000 * i + 8, i]) for i in (1, 1, 2, 2)]
+    assert len(made.launches[0].free) == 2
+
+
 # Errors
 
 LAUNCH = 'launch kern on a grid of 3 x 1 x 1 blocks'
@@ -216,7 +246,7 @@ RESTART = (f'could not {LAUNCH}: a kernel of this process, perhaps an earlier on
 def test_launch_that_fails(device, driver, kernel, status, error, text):
     driver.fails = {'cuLaunchKernel': Status[f'CUDA_ERROR_{status}']}
     with pytest.raises(error) as caught:
-        device.launch(kernel, (3, 1, 1), 0, [1, 2, 3])
+        device.launch(kernel, (3, 1, 1), 0, launch.Arguments([1, 2, 3]))
     assert str(caught.value) == text
 
 

@@ -18,6 +18,7 @@ from pyconv._gpu import cubins
 from pyconv._gpu.cubins import Compiled, Source
 
 TENSOR_MAPS = 1024  # kept at once
+MAP_WORDS = 16  # a tensor map is 128 bytes
 STATIC_LIMIT = 48 * 1024  # bytes of shared memory that a kernel may have without asking
 # After these, every call of the process fails: the context is gone.
 FATAL = frozenset(f"CUDA_ERROR_{name}" for name in (
@@ -38,6 +39,31 @@ class Kernel(NamedTuple):
     shared: int
     arguments: int
     compiled: Compiled
+
+
+class Arguments:
+    """The arguments of a launch in memory as the driver reads them: 64-bit integers, before them perhaps a tensor map.
+
+    `values` may be written anew for every launch, of one thread at a time; with a map its first MAP_WORDS are the map.
+    """
+
+    __slots__ = ("values", "count", "address", "_pointers")
+
+    def __init__(self, integers: Sequence[int], has_map: bool = False) -> None:
+        """has_map: the first integer stands for a tensor map, which is still to be written. OverflowError beyond 64
+        bits."""
+        self.values = array("q", [*([0] * (MAP_WORDS - 1) if has_map else ()), *integers])
+        first, words = self.values.buffer_info()
+        self._pointers = array("Q", range(first, first + 8 * words, 8))
+        self.count = len(integers)
+        del self._pointers[1:words - self.count + 1]  # into the map
+        self.address = self._pointers.buffer_info()[0]
+
+    def given(self) -> list[int | bytes]:
+        """The integers, and first the tensor map's bytes."""
+        words = len(self.values) - self.count + 1
+        first = self.values[:words].tobytes() if words > 1 else self.values[0]
+        return [first, *self.values[words:]]
 
 
 # The driver, its absence, its errors
@@ -112,7 +138,7 @@ class Device:
         self.multiprocessors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.shared_limit = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self._kernels: dict[tuple[str, int, int, int], Kernel] = {}  # as many as configurations that are shipped
-        self._tensor_maps: dict[tuple[int, ...], bytes] = {}  # to encode one takes as long as a launch
+        self._tensor_maps: dict[tuple[int, ...], array[int]] = {}  # to encode one takes as long as a launch
         self._lock = threading.Lock()
 
     def _ask(self, wanted: str, function: Any, *arguments: Any) -> Any:
@@ -177,7 +203,7 @@ class Device:
                 driver.cuThreadExchangeStreamCaptureMode(before)
         return Kernel(function, compiled.name, threads, shared, arguments, compiled)
 
-    def tensor_map(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> bytes:
+    def tensor_map(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> "array[int]":
         """How Hopper finds boxes of 64 columns and `box_rows` rows in a matrix of 16-bit elements at an address, whose
         rows lie `row` bytes apart: zeros outside of it, lines of 128 bytes turned with the 128-byte swizzle."""
         wanted = address, columns, rows, row, box_rows
@@ -188,7 +214,7 @@ class Device:
             found = self._tensor_maps[wanted] = self._encode(*wanted)
         return found
 
-    def _encode(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> bytes:
+    def _encode(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> "array[int]":
         driver = self._driver
         long, short = driver.cuuint64_t, driver.cuuint32_t
         made = self._ask(
@@ -199,35 +225,28 @@ class Device:
             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
-        return b"".join(int(word).to_bytes(8, "little") for word in made.opaque)
+        return array("q", array("Q", map(int, made.opaque)).tobytes())
 
-    def launch(
-        self, kernel: Kernel, grid: tuple[int, int, int], stream: int, arguments: Sequence[Any]
-    ) -> None:
+    def launch(self, kernel: Kernel, grid: tuple[int, int, int], stream: int, arguments: Arguments) -> None:
         """Put the kernel into the stream (its handle as an int) and return; nothing waits. No blocks: nothing at all.
 
-        The first argument may be a tensor map. TypeError for a wrong number of arguments, OverflowError for one beyond
-        64 bits.
+        The driver copies the arguments before it returns. TypeError for a wrong number of them.
         """
-        if len(arguments) != kernel.arguments:
-            raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {len(arguments)}")
+        if arguments.count != kernel.arguments:
+            raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {arguments.count}")
         x, y, z = grid
         if not (x and y and z):
             return
         driver = self._driver
-        if isinstance(arguments[0], bytes):
-            values = array("q", arguments[0]) + array("q", arguments[1:])
-        else:
-            values = array("q", arguments)
-        first, count = values.buffer_info()  # the driver copies them before it returns
-        pointers = array("Q", range(first, first + 8 * count, 8))
-        del pointers[1:count - len(arguments) + 1]  # into the tensor map
-        elsewhere = int(self._ask("ask for the current context", driver.cuCtxGetCurrent)) != self._context_address
+        failed, current = driver.cuCtxGetCurrent()
+        if failed:
+            raise _error(driver, failed, "ask for the current context")
+        elsewhere = int(current) != self._context_address
         if elsewhere:
             self._ask(f"use GPU {self.index}", driver.cuCtxPushCurrent, self._context)
         try:
             status, = driver.cuLaunchKernel(
-                kernel.function, x, y, z, kernel.threads, 1, 1, kernel.shared, stream, pointers.buffer_info()[0], 0)
+                kernel.function, x, y, z, kernel.threads, 1, 1, kernel.shared, stream, arguments.address, 0)
         finally:
             if elsewhere:
                 driver.cuCtxPopCurrent()

@@ -1,7 +1,7 @@
 """A plan's launches for operands that lie in memory in a certain way: what is packed, multiplied and summed, and where.
 
-A program is made once for every geometry and layout and then holds integers alone: for each launch its arguments, and
-which of them an operand's address is added to. Sizes and strides here are in bytes.
+A program is made once for every geometry and layout; a call only writes its operands' addresses among the arguments of
+each launch. Sizes and strides here are in bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
 from pyconv._gpu import plain, tiles
+from pyconv._gpu.launch import MAP_WORDS, Arguments
 from pyconv._gpu.specialise import Source
 from pyconv._gpu.tiles import Element, Tile
 from pyconv._pieces import Axes
@@ -54,12 +55,39 @@ class Matrix(NamedTuple):
     box_rows: int
 
 
-class Launch(NamedTuple):
-    kernel: tuple[Source, int, int, int]  # threads of a block, its bytes of shared memory, blocks on a multiprocessor
-    grid: tuple[int, int, int]
-    arguments: list[int]
-    places: tuple[tuple[int, str], ...]  # which arguments are relative to which operand
-    matrices: tuple[tuple[int, Matrix], ...]  # which arguments are tensor maps
+class Launch:
+    """A kernel with its settings (threads of a block, bytes of shared memory, blocks on a multiprocessor), the grid,
+    and the arguments: integers, of which some are places in operands, or the first a matrix.
+
+    The arguments' memory is used again, by one call at a time; calls of several threads at once have one each.
+    """
+
+    def __init__(
+        self, kernel: tuple[Source, int, int, int], grid: tuple[int, int, int], arguments: list[int],
+        places: list[tuple[int, Ref]], matrix: Matrix | None,
+    ) -> None:
+        self.kernel, self.grid, self.arguments, self.matrix = kernel, grid, arguments, matrix
+        shift = 0 if matrix is None else MAP_WORDS - 1
+        self.places = [(place + shift, *ref) for place, ref in places]
+        self.handle: Any = None
+        self.free: list[Arguments] = []
+
+    def run(self, device: Any, addresses: dict[str, int], stream: int) -> None:
+        """Launch it; a kernel that is not loaded yet is compiled, or found where it is kept."""
+        if self.handle is None:
+            self.handle = device.kernel(*self.kernel)
+        try:
+            arguments = self.free.pop()
+        except IndexError:
+            arguments = Arguments(self.arguments, self.matrix is not None)
+        values = arguments.values
+        for place, base, offset in self.places:
+            values[place] = addresses[base] + offset
+        if self.matrix is not None:
+            base, offset = self.matrix.place
+            values[:MAP_WORDS] = device.tensor_map(addresses[base] + offset, *self.matrix[1:])
+        device.launch(self.handle, self.grid, stream, arguments)
+        self.free.append(arguments)
 
 
 class Program:
@@ -83,30 +111,18 @@ class Program:
         """Launch a kernel; a value may be a Ref or a Matrix. Nothing where the grid is empty."""
         if not all(grid):
             return
-        arguments, places, matrices = [], [], []
-        for place, name in enumerate(kernel.arguments):
-            value = values[name]
-            if isinstance(value, Matrix):
-                matrices.append((place, value))
-                value = 0
-            if isinstance(value, Ref):
-                places.append((place, value.base))
-                value = value.offset
-            arguments.append(value)
+        given = [values[name] for name in kernel.arguments]
+        places = [(place, value) for place, value in enumerate(given) if isinstance(value, Ref)]
+        matrix = given[0] if isinstance(given[0], Matrix) else None
+        arguments = [0 if isinstance(value, Ref | Matrix) else value for value in given]
         x, y, z = (*grid, 1, 1)[:3]
-        self.launches.append(
-            Launch((kernel, threads, shared, blocks), (x, y, z), arguments, tuple(places), tuple(matrices)))
+        self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
 
     def run(self, addresses: dict[str, int], stream: int) -> None:
-        """Launch everything on the stream; a kernel that is not loaded yet is compiled, or found where it is kept."""
+        """Launch everything on the stream."""
+        device = self.device
         for launch in self.launches:
-            arguments: list[Any] = launch.arguments.copy()
-            for place, base in launch.places:
-                arguments[place] += addresses[base]
-            for place, matrix in launch.matrices:
-                base, offset = matrix.place
-                arguments[place] = self.device.tensor_map(addresses[base] + offset, *matrix[1:])
-            self.device.launch(self.device.kernel(*launch.kernel), launch.grid, stream, arguments)
+            launch.run(device, addresses, stream)
 
 
 # --- arguments of kernels ---
