@@ -17,6 +17,7 @@ from pyconv._memory import empty
 from pyconv._padding import MODES, ZEROS, Mode
 
 ALGORITHMS = ("auto", "gemm", "winograd")
+HOST = (ndarray, list, tuple)
 
 
 def check_algorithm(algorithm: object, dtype: DType) -> None:
@@ -163,8 +164,10 @@ def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Ar
 
 def _on_gpu(value: Any) -> bool:
     """Whether its memory is a GPU's, as far as can be told without pyconv._gpu."""
-    if isinstance(value, ndarray | list | tuple):
+    if isinstance(value, HOST):
         return False
+    if getattr(value, "is_cuda", False) is True:  # a tensor of torch, which says so faster than by DLPack
+        return True
     if hasattr(type(value), "__dlpack_device__"):
         try:
             return value.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged

@@ -7,6 +7,7 @@ GPU arrays belong to `cuda()`, of the same names with other arguments: pyconv._g
 for arrays, DeviceType for dtype, device= and allow_tf32= to plan, stream= instead of threads= to what runs.
 """
 
+import sys
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -71,7 +72,7 @@ cpu = cast(Backend, import_module("pyconv._cpu"))
 
 def cuda() -> Any:
     """The backend of GPU arrays, imported with the first of them."""
-    return import_module("pyconv._cuda")
+    return sys.modules.get("pyconv._cuda") or import_module("pyconv._cuda")
 
 
 @cache

@@ -10,7 +10,7 @@ no atomic operations, the same bits in every run.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Program, Ref, Target
 from pyconv._pieces import phases
 
 CACHED = 1024
+PROGRAMS = 64  # of a plan
 
 
 def lifted(array: DeviceArray, rank: int) -> Layout:
@@ -40,31 +41,34 @@ class Plan:
     def __init__(
         self, map: str, geometry: Geometry, dtype: DeviceType, algorithm: str, allow_tf32: bool, device: int
     ) -> None:
-        self.map, self.geometry, self.algorithm = map, geometry, algorithm
-        self.element = tiles.ELEMENTS[dtype.name]
-        self.device = launch.device(device)
-        self.dtype, self.index = dtype, device
-        way = tiles.way_of(map, self.element, algorithm, allow_tf32, self.device.capability)
-        self.problem = maps.Problem(self.device, map, geometry, self.element, way, algorithm)
-        self.program = lru_cache(maxsize=64)(partial(maps.build, self.problem))
+        element, gpu = tiles.ELEMENTS[dtype.name], launch.device(device)
+        way = tiles.way_of(map, element, algorithm, allow_tf32, gpu.capability)
+        self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
+        self._programs: dict[Any, tuple[Program, int]] = {}
         contiguous = self._contiguous()
         self.scratch_minimum, self.scratch_size = (
             self._elements(maps.build(self.problem, contiguous, None, False, samples).scratch)
             for samples in (1, geometry.batch))
 
     def _elements(self, size: int) -> int:
-        return -(-(size + ALIGNMENT) // self.element.size) if size else 0
+        return -(-(size + ALIGNMENT) // self.problem.element.size) if size else 0
 
     def run(
         self, first: DeviceArray, second: DeviceArray, out: DeviceArray, bias: DeviceArray | None = None,
         scratch: DeviceArray | None = None, accumulate: bool = False, *, stream: int,
     ) -> None:
         """out = map(first, second) + bias, added to what `out` holds where accumulate."""
-        layouts = tuple(self._layout(array, place) for place, array in enumerate((first, second, out)))
-        bias_stride = None if bias is None else bias.strides[0] * self.element.size
-        made = self._fitting(layouts, bias_stride, accumulate, scratch)
-        if made.scratch and scratch is None:
-            scratch = out.kind.empty((self._elements(made.scratch),), self.dtype, self.index)
+        # all that a program depends on, since the geometry says the shapes
+        key = (first.strides, second.strides, out.strides, first.address % 16, second.address % 16,
+               None if bias is None else bias.strides[0], accumulate, None if scratch is None else scratch.shape[0])
+        found = self._programs.get(key)
+        if found is None:
+            if len(self._programs) >= PROGRAMS:
+                self._programs.clear()
+            found = self._programs[key] = self._fitting((first, second, out), bias, accumulate, scratch)
+        made, elements = found
+        if elements and scratch is None:
+            scratch = out.kind.empty((elements,), out.dtype, out.device)
         addresses = {"first": first.address, "second": second.address, "out": out.address}
         if bias is not None:
             addresses["bias"] = bias.address
@@ -72,37 +76,43 @@ class Plan:
             addresses["scratch"] = aligned(scratch)
         made.run(addresses, stream)
 
-    def _fitting(self, layouts: Any, bias_stride: int | None, accumulate: bool, scratch: DeviceArray | None) -> Program:
-        """The program whose scratch fits: of as many samples at a time as that allows."""
-        made = self.program(layouts, bias_stride, accumulate, self.geometry.batch)
-        if scratch is None or self._elements(made.scratch) <= scratch.shape[0]:
-            return made
-        low, high = 1, self.geometry.batch
+    def _fitting(
+        self, operands: tuple[DeviceArray, DeviceArray, DeviceArray], bias: DeviceArray | None, accumulate: bool,
+        scratch: DeviceArray | None,
+    ) -> tuple[Program, int]:
+        """The program whose scratch fits, of as many samples at a time as that allows, and its scratch in elements."""
+        problem = self.problem
+        rank = problem.geometry.rank
+        first, second, out = (lifted(array, axes) for array, axes in zip(
+            operands, (1 if problem.algorithm == "columns" else rank, rank, rank)))
+        bias_stride = None if bias is None else bias.strides[0] * problem.element.size
+
+        def build(samples: int) -> tuple[Program, int]:
+            made = maps.build(problem, (first, second, out), bias_stride, accumulate, samples)
+            return made, self._elements(made.scratch)
+
+        low, high = 1, problem.geometry.batch
+        found = build(high)
+        if scratch is None or found[1] <= scratch.shape[0]:
+            return found
         while high - low > 1:
             samples = (low + high) // 2
-            made = self.program(layouts, bias_stride, accumulate, samples)
-            low, high = (samples, high) if self._elements(made.scratch) <= scratch.shape[0] else (low, samples)
-        return self.program(layouts, bias_stride, accumulate, low)
-
-    # --- operands ---
-
-    def _layout(self, array: DeviceArray, place: int) -> Layout:
-        """The strides of an operand, all of which have two axes before the spatial ones."""
-        return lifted(array, 1 if self.algorithm == "columns" and place == 0 else self.geometry.rank)
+            low, high = (samples, high) if build(samples)[1] <= scratch.shape[0] else (low, samples)
+        return build(low)
 
     def _contiguous(self) -> tuple[Layout, Layout, Layout]:
         """The layouts of arrays in C order, which need the most scratch."""
-        g, size = self.geometry, self.element.size
+        g, size = self.problem.geometry, self.problem.element.size
         def dense(channels: int, inner: Sequence[int]) -> Layout:
             plane = prod(inner) * size
             return Layout(channels * plane, plane, inner[1] * inner[2] * size, inner[2] * size, size)
 
         x, y = dense(g.in_channels, g.input_size), dense(g.out_channels, g.output_size)
         w = dense(g.in_channels // g.groups, g.kernel_size)
-        if self.algorithm == "columns":
+        if self.problem.algorithm == "columns":
             cells = prod(g.output_size) * size
             x = Layout(g.in_channels * prod(g.kernel_size) * cells, cells, 0, 0, size)
-        return {"forward": (x, w, y), "grad_input": (y, w, x), "grad_weight": (x, y, w)}[self.map]
+        return {"forward": (x, w, y), "grad_input": (y, w, x), "grad_weight": (x, y, w)}[self.problem.map]
 
 
 @lru_cache(maxsize=CACHED)

@@ -197,7 +197,7 @@ def laid_out(gpu, shape, dtype, last):
 def also_otherwise(run):
     """Plan.run as it is called, adding to the result, and with the least scratch."""
     def all_three(self, first, second, out, bias=None, scratch=None, accumulate=False, *, stream):
-        least = out.kind.empty((self.scratch_minimum,), self.dtype, self.index)
+        least = out.kind.empty((self.scratch_minimum,), out.dtype, out.device)
         run(self, first, second, out, bias, scratch, stream=stream)
         run(self, first, second, out, bias, least, True, stream=stream)
     return all_three

@@ -98,20 +98,10 @@ def check_stream(stream: Any) -> None:
         streams.handle_of(stream)
 
 
-def _overlaps_itself(array: DeviceArray) -> bool:
-    """Whether an element may lie on another: some stride does not step over all that the smaller strides span."""
-    span = 1
-    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape) if size > 1):
-        if step < span:
-            return array.size > 0
-        span += step * (size - 1)
-    return False
-
-
 def overlap(one: DeviceArray, other: DeviceArray) -> bool:
     """Whether the bounds of their memory meet."""
     (low, high), (bottom, top) = one.bounds(), other.bounds()
-    return low < top and bottom < high and one.size > 0 and other.size > 0
+    return max(low, bottom) < min(high, top)
 
 
 def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Named) -> DeviceArray:
@@ -125,7 +115,7 @@ def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Name
         raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
     if array.read_only:
         raise ValueError(f"{name} must be writeable; got a read-only array")
-    if _overlaps_itself(array):
+    if arrays.extent(shape, array.strides).overlaps:
         raise ValueError(f"{name} must not overlap itself; got strides {array.strides} in elements")
     for other_name, other in others:
         if other is not None and overlap(array, other):
@@ -144,7 +134,7 @@ def flat_buffer(name: str, buffer: Any, dtype: DeviceType, minimum: int, others:
     if array.dtype != dtype:
         raise TypeError(f"{name} must have dtype {dtype} and {need}; got {array.dtype}")
     low, high = array.bounds()
-    if array.read_only or high - low != array.size * dtype.size or _overlaps_itself(array):
+    if array.read_only or high - low != array.size * dtype.size or arrays.extent(array.shape, array.strides).overlaps:
         got = "a read-only array" if array.read_only else f"strides {array.strides} in elements"
         raise ValueError(f"{name} must be contiguous and writeable, and {need}; got {got}")
     if array.size < minimum:

@@ -5,21 +5,23 @@ Strides are any; nothing is copied here.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from pyconv._backend import cuda
 from pyconv._geometry import Geometry
 from pyconv._gpu import streams
-from pyconv._gpu.arrays import DeviceArray
+from pyconv._gpu.arrays import DeviceArray, Kind
 from pyconv._integers import Shape
 
+NOTHING = nullcontext()
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 
 
-@contextmanager
-def ordered(stream: Any, leader: DeviceArray, others: Sequence[DeviceArray | None]) -> Iterator[int]:
-    """The handle of the stream that a call runs on, while new arrays are made in its order.
+def ordered(
+    stream: Any, leader: DeviceArray, others: Sequence[DeviceArray | None]
+) -> tuple[int, AbstractContextManager[Any]]:
+    """The handle of the stream that a call runs on, and a context in which new arrays are made in its order.
 
     It is the one that the caller names; else the one that the first operand names (after which nothing has to wait for
     that operand); else the current stream of the first operand's framework. It waits, on the device, for every other
@@ -27,19 +29,26 @@ def ordered(stream: Any, leader: DeviceArray, others: Sequence[DeviceArray | Non
     arrays' frameworks. A caller who names a stream keeps the frameworks' streams in order with it, as in those
     frameworks: waiting here would break the capture of a graph.
     """
-    arrays, device = [leader, *(array for array in others if array is not None)], leader.device
+    kind, device = leader.kind, leader.device
+    arrays = [leader, *(array for array in others if array is not None)]
+    if stream is None and all(array.kind is kind and array.after is None for array in arrays):
+        return kind.stream(device), NOTHING
     current = {array.kind: array.kind.stream(device) for array in arrays}
     if stream is not None:
         handle = streams.handle_of(stream)
     else:
-        handle = current[leader.kind] if leader.after is None else leader.after
+        handle = current[kind] if leader.after is None else leader.after
     for after in {_after(array, current, stream is None) for array in arrays} - {None, handle}:
         streams.wait(handle, after, device)  # type: ignore[arg-type]
+    return handle, _using([kind for kind, now in current.items() if now != handle], handle, device)
+
+
+@contextmanager
+def _using(kinds: Sequence[Kind], stream: int, device: int) -> Iterator[None]:
     with ExitStack() as stack:
-        for kind, now in current.items():
-            if now != handle:
-                stack.enter_context(kind.using(handle, device))
-        yield handle
+        for kind in kinds:
+            stack.enter_context(kind.using(stream, device))
+        yield
 
 
 def _after(array: DeviceArray, current: dict[Any, int], frameworks_too: bool) -> int | None:
@@ -72,7 +81,8 @@ def evaluate(
     for result, calls in zip(results, work):
         if result is not None:
             others += [result.bias, *(array for _, *operands in calls or () for array in operands)]
-    with ordered(stream, leader, others) as handle:
+    handle, context = ordered(stream, leader, others)
+    with context:
         return [
             None if result is None else _run(geometry, result, calls, out, leader, handle, from_columns, accumulate)
             for result, calls, out in zip(results, work, outs)
@@ -101,7 +111,8 @@ def _run(
 
 def sum_channels(array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any, accumulate: bool) -> Any:
     """The sum over all axes but one, added to what `out` holds where accumulate."""
-    with ordered(stream, array, (out,)) as handle:
+    handle, context = ordered(stream, array, (out,))
+    with context:
         target = _place(out, (array.shape[axis],), array)
         if array.size:
             cuda().channel_sum(array, axis, target, accumulate, stream=handle)
@@ -115,7 +126,8 @@ def unfold(
     accumulate: bool,
 ) -> Any:
     """The columns of `source`, or with fold the input whose columns it sums, added to `out` where accumulate."""
-    with ordered(stream, source, (out,)) as handle:
+    handle, context = ordered(stream, source, (out,))
+    with context:
         target = _place(out, shape, source)
         if source.size and target.size:
             input, columns = (target, source) if fold else (source, target)
