@@ -73,6 +73,21 @@ def test_channels_last_is_read_where_it_lies(gpu, dtype, tiles_alone):
     same(gpu, calls.forward(problem, x, w), maps(problem, *data[:3]).forward, dtype)
 
 
+def test_a_padded_call_is_four_launches(gpu, tiles_alone):
+    """The flag that the weight's values set is cleared on the way."""
+    if not hasattr(gpu, 'device'):
+        pytest.skip('the emulated device lists what is launched')
+    problem = P('padded', (9, 10), (3, 3), (32, 64), padding=1)
+    x, w, y = upload(gpu, 'float32', *problem.integers()[:3])
+    for call, names in ((lambda: calls.forward(problem, x, w), ['pack', 'pack_weight', 'gather', 'direct']),
+                        (lambda: calls.grad_input(problem, w, y), ['pack', 'pack_weight', 'gather', 'direct']),
+                        (lambda: calls.grad_weight(problem, x, y),
+                         ['pack', 'pack', 'correlate', 'finish', 'direct_weight', 'finish'])):
+        gpu.device.launched.clear()
+        call()
+        assert gpu.device.launched == names
+
+
 @few
 def test_unbatched_and_broadcast(gpu, problem):
     data, wanted = problem.integers(), expected(problem.name)

@@ -69,7 +69,7 @@ def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none'):
     ("P('1d', (5,), (2,), (2, 1), stride=2, padding=1)", 'float32', 1e9, ASKED_FOR),
     ("P('1d stride above kernel', (7,), (1,), (1, 2), stride=3)", 'bfloat16', 1e9, ASKED_FOR | {'fill'}),
     ("P('2d', (3, 4), (2, 1), (2, 1), dilation=(2, 1), padding=(0, 1))", 'float64', 1e9, ASKED_FOR),
-    ("P('tiles', (4,), (2,), (1, 4), padding=1)", 'float32', 0.0, ASKED_FOR | FOR_TILES),
+    ("P('tiles', (2,), (2,), (4, 4), padding=1, batch=1)", 'float32', 0.0, ASKED_FOR | FOR_TILES),
 ])
 def test_against_the_reference(run_python, problem, dtype, rate, kernels):
     assert simulate(run_python, problem, dtype, rate) == kernels

@@ -80,7 +80,9 @@ def evaluate(
     others = list(outs)
     for result, calls in zip(results, work):
         if result is not None:
-            others += [result.bias, *(array for _, *operands in calls or () for array in operands)]
+            others.append(result.bias)
+            for _, *operands in calls or ():
+                others += operands
     handle, context = ordered(stream, leader, others)
     with context:
         return [

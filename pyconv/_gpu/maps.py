@@ -80,12 +80,19 @@ def build(problem: Problem, layouts: Layouts, bias_stride: int | None, accumulat
 
 
 def _packed(
-    made: Program, problem: Problem, operand: Operand, samples: int, flag: Ref | int, space: Ref | None
+    made: Program, problem: Problem, operand: Operand, samples: int, flag: Ref | int, space: Ref | None,
+    clear: Ref | int = 0,
 ) -> Packed:
-    """The operand as tiles read it; a flag is set where an element is not finite, also if nothing is copied."""
+    """The operand as tiles read it; a flag is set where an element is not finite, also if nothing is copied.
+
+    `clear`: a flag to be cleared before; on the way where the copying does not set it, else by a launch of its own.
+    """
+    by_copy = clear and space is not None and not flag
+    if not by_copy:
+        program.clear(made, clear, problem.element)
     if flag and space is None:
         program.scan(made, operand, samples, problem.element, flag)
-    return program.pack(made, operand, samples, problem.element, flag, space)
+    return program.pack(made, operand, samples, problem.element, flag, space, clear if by_copy else 0)
 
 
 class Sums:
@@ -108,7 +115,7 @@ class Sums:
         self.flag: Ref | int = 0
 
     def build(self, samples: int) -> None:
-        """Pack the weight once, then go through the batch."""
+        """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
         g, weight = self.problem.geometry, self.weight
         samples = min(samples, self.problem.most(
             prod(self.source.size), weight.rows * g.groups * prod(self.size)))
@@ -118,9 +125,6 @@ class Sums:
         if self.tiled:
             self.flag = self.made.reserve(4) if pad or self.problem.splits else 0
             self.packed_weight = self.made.reserve(program.weight_bytes(weight, self.element))
-            program.clear(self.made, self.flag, self.element)
-            if self.flag or self.apart or not self.problem.by_piece:  # the flag is for the whole weight
-                program.pack_weight(self.made, weight, self.element, self.flag, self.packed_weight)
             if not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
         self.partial_at = self.made.scratch
@@ -128,7 +132,11 @@ class Sums:
             source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
             target = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
             if self.tiled:
-                packed = _packed(self.made, self.problem, source, count, self.flag if self.problem.splits else 0, space)
+                packed = _packed(self.made, self.problem, source, count, self.flag if self.problem.splits else 0, space,
+                                 0 if first else self.flag)
+                # the flag is for the whole weight
+                if not first and (self.flag or self.apart or not self.problem.by_piece):
+                    program.pack_weight(self.made, weight, self.element, self.flag, self.packed_weight)
                 self._tiles(packed, target, count)
             elif self.by_phase:
                 self._phases(source, target, count)
@@ -214,7 +222,6 @@ class Correlation:
             self._by_definition(most, 0)
             return
         flag: Ref | int = made.reserve(4) if has_padding(self.axes) or self.problem.splits else 0
-        program.clear(made, flag, self.element)
         before = made.scratch
         self._in_tiles(min(samples, most), flag)
         if flag:
@@ -248,7 +255,7 @@ class Correlation:
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))
-            packed_x = _packed(made, problem, from_x, count, splits, x_space)
+            packed_x = _packed(made, problem, from_x, count, splits, x_space, 0 if first else flag)
             packed_y = _packed(made, problem, from_y, count, flag, y_space)
             slots = parts.count(count)
             program.correlate(

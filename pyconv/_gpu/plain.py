@@ -11,18 +11,21 @@ THREADS = 256
 
 
 def pack(
-    source, packed, flag, cells, channels, padded, padded_magic, padded_shift, groups_padded,
+    source, packed, flag, clean, cells, channels, padded, padded_magic, padded_shift, groups_padded,
     px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
     source_n, source_channel, source_z, source_y, source_x,
 ):
     """packed[cell, group, channel] = source, zero for channel >= channels. A block turns 32 cells x 32 channels.
 
-    Where a flag is given and an element is not finite, the flag becomes 1.
+    Where a flag is given and an element is not finite, the flag becomes 1. Its blocks run in any order, so they cannot
+    clear the flag that they set; but `clean`, where it is given, is a flag that later launches set, and becomes 0: the
+    launches of a stream run one after the other.
     """
     t: i32 = thread()
     lane: i32 = t & 31
     warp: i32 = t >> 5
     base: i32 = shared_base()
+    store_i32(clean, (clean != 0) & (t == 0) & (block_x() == 0) & (block_y() == 0), i32(0))
     first_cell: i32 = block_x() * 32
     first_channel: i32 = block_y() * 32
     cell: i32 = first_cell + lane

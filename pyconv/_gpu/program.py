@@ -229,9 +229,11 @@ def cell_bytes(operand: Operand, element: Element) -> int:
 
 
 def pack(
-    program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int, space: Ref | None
+    program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int, space: Ref | None,
+    clean: Ref | int = 0,
 ) -> Packed:
-    """The operand itself where there is no `space`, else a copy of it there, by which the flag is set."""
+    """The operand itself where there is no `space`, else a copy of it there, by which the flag is set and another
+    cleared."""
     layout, chunks = operand.layout, chunks_of(operand.channels, element)
     if space is None:
         group = operand.channels * element.size
@@ -242,7 +244,7 @@ def pack(
     cells, padded = samples * prod(operand.size), chunks * 16 // element.size
     program.add(
         tiles.simple("pack", element), (-(-cells // 32), -(-operand.groups * padded // 32)),
-        shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flag, cells=cells,
+        shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flag, clean=clean, cells=cells,
         channels=operand.channels, groups_padded=operand.groups * padded, **divided(padded=padded),
         **divided(pz=operand.size[0], py=operand.size[1], px=operand.size[2]), **strides(source=layout))
     return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
