@@ -153,7 +153,7 @@ class Executor:
         names |= {f'copy{width}': functools.partial(self.copy, width) for width in (4, 8, 16)}
         names |= {f'mma_{kind}': functools.partial(self.mma_half, kind) for kind in ('f16', 'bf16')}
         for name in ('f16', 'bf16', 'f32', 'f64', 'i32'):
-            names[f'load_{name}'] = functools.partial(self.load, *TYPES[name][:2])
+            names[f'load_{name}'] = names[f'reload_{name}'] = functools.partial(self.load, *TYPES[name][:2])
             names[f'store_{name}'] = functools.partial(self.store, TYPES[name][0], TYPES[name][2])
         for name in ('f32', 'f64', 'b32'):
             names[f'shared_{name}'] = functools.partial(self.load_shared, f'shared_{name}', *TYPES[name][:2])

@@ -47,6 +47,7 @@ def primitives(memory):
         names[f'block_{axis}'] = lambda axis=axis: getattr(names['cuda'].blockIdx, axis)
     for kind in ('f16', 'bf16', 'f32', 'f64', 'i32'):
         names[f'load_{kind}'], names[f'store_{kind}'] = global_memory(memory, *TYPES[kind])
+        names[f'reload_{kind}'] = names[f'load_{kind}']
     for kind in ('f32', 'f64', 'b32'):
         names[f'shared_{kind}'], names[f'put_{kind}'] = shared_memory(names, *TYPES[kind])
     return names

@@ -172,13 +172,16 @@ def store_gathered(acc):
     """The tile and its bias to the target; where a flag says that the weight is not finite, nothing."""
     sound = load_i32(flag, flag != 0) == 0
     place = registers()  # of a row's first cell; 0 of a row that is not stored
+    before = registers()
+    AT_ONCE = 2  # cells that are added to, since a load takes long; more of them would take the registers of sums
+    CELLS = MI * DOWN
     for i in unrolled(MI):
         for h in unrolled(DOWN):
             m: i32 = first_m + lane_row + ROWS[i] + h * 8
             n, z, y, x = position(m)
             of_row: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
                            + y * target_y + x * target_x)
-            place[i, h] = select((m < i32(positions)) & sound, of_row, i64(0))
+            place[i * DOWN + h] = select((m < i32(positions)) & sound, of_row, i64(0))
     for j in unrolled(NI):
         for v in unrolled(ACROSS):
             column: i32 = lane_column + COLUMNS[j] + v
@@ -188,10 +191,14 @@ def store_gathered(acc):
                 added = shared_f32(i32(biases + column * 4))
             else:
                 added = bias_of(column)
-            for i in unrolled(MI):
-                for h in unrolled(DOWN):
-                    value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
-                    keep(i64(place[i, h] + beside), (place[i, h] != 0) & wanted, value + added)
+            for first in unrolled(0, CELLS, AT_ONCE):
+                if ACCUMULATE:
+                    for cell in unrolled(first, min(first + AT_ONCE, CELLS)):
+                        before[cell] = reload(i64(place[cell] + beside), (place[cell] != 0) & wanted)
+                for cell in unrolled(first, min(first + AT_ONCE, CELLS)):
+                    value = acc[cell, j] if DOWN * ACROSS == 1 else acc[cell // DOWN, j][cell % DOWN * ACROSS + v]
+                    total = value + added + before[cell] if ACCUMULATE else value + added
+                    store(i64(place[cell] + beside), (place[cell] != 0) & wanted, total)
 
 
 def correlate(

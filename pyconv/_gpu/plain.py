@@ -107,7 +107,7 @@ def five(i):
 def keep(address, ok, value):
     """Store, or add to what is there."""
     if ACCUMULATE:
-        sum_of_both = value + load(address, ok)
+        sum_of_both = value + reload(address, ok)
         store(address, ok, sum_of_both)
     else:
         store(address, ok, value)

@@ -165,13 +165,14 @@ split_tf32 = _assembly(
     " testp.finite.f32 p, h; selp.b32 $1, $1, 0, p; }")
 
 
-# Global memory. A launch never writes what it loads, so loads go the read-only way (.nc). They are volatile only to
-# stay where the kernel has them: early, before the arithmetic that hides their latency.
+# Global memory. What a launch loads and never writes goes the read-only way (.nc); such loads are volatile only to stay
+# where the kernel has them: early, before the arithmetic that hides their latency. What it writes, and adds to, it
+# reloads: between the stores, else the values to add, loaded all at once, would need as many registers as the sums.
 
-def _load(name: str, result: str, width: str, convert: str) -> Any:
+def _load(name: str, result: str, width: str, convert: str, way: str = ".nc") -> Any:
     text = (f"{{ .reg .pred p; .reg .b{width} v; mov.b{width} v, 0; setp.ne.s32 p, $2, 0;"
-            f" @p ld.global.nc.b{width} v, [$1]; {convert} }}")
-    return _assembly(name, "l b", result, text, "volatile")
+            f" @p ld.global{way}.b{width} v, [$1]; {convert} }}")
+    return _assembly(name, "l b", result, text, "volatile" if way else "memory")
 
 
 def _store(name: str, value: str, width: str, convert: str, space: str = "global") -> Any:
@@ -179,11 +180,12 @@ def _store(name: str, value: str, width: str, convert: str, space: str = "global
     return _assembly(name, f"{'l' if space == 'global' else 'i'} b {value}", "", text, "memory")
 
 
-load_f16 = _load("load_f16", "f", "16", "cvt.f32.f16 $0, v;")
-load_bf16 = _load("load_bf16", "f", "16", "mov.b32 $0, {0, v};")
-load_f32 = _load("load_f32", "f", "32", "mov.b32 $0, v;")
-load_f64 = _load("load_f64", "d", "64", "mov.b64 $0, v;")
-load_i32 = _load("load_i32", "i", "32", "mov.b32 $0, v;")
+_LOADS = {"f16": ("f", "16", "cvt.f32.f16 $0, v;"), "bf16": ("f", "16", "mov.b32 $0, {0, v};"),
+          "f32": ("f", "32", "mov.b32 $0, v;"), "f64": ("d", "64", "mov.b64 $0, v;"),
+          "i32": ("i", "32", "mov.b32 $0, v;")}
+load_f16, load_bf16, load_f32, load_f64, load_i32 = (_load(f"load_{name}", *how) for name, how in _LOADS.items())
+reload_f16, reload_bf16, reload_f32, reload_f64 = (
+    _load(f"reload_{name}", *_LOADS[name], "") for name in ("f16", "bf16", "f32", "f64"))
 store_f16 = _store("store_f16", "f", "16", "cvt.rn.f16.f32 v, $2;")
 store_bf16 = _store("store_bf16", "f", "16", "cvt.rn.bf16.f32 v, $2;")
 store_f32 = _store("store_f32", "f", "32", "mov.b32 v, $2;")
@@ -358,7 +360,8 @@ _BEFORE_SM80 = {
 
 PRIMITIVES: dict[str, Any] = {name: globals()[name] for name in (
     "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide fma "
-    "load_f16 load_bf16 load_f32 load_f64 load_i32 store_f16 store_bf16 store_f32 store_f64 store_i32 "
+    "load_f16 load_bf16 load_f32 load_f64 load_i32 reload_f16 reload_bf16 reload_f32 reload_f64 "
+    "store_f16 store_bf16 store_f32 store_f64 store_i32 "
     "shared_base shared_f32 shared_f64 shared_b32 shared_f32x4 shared_f64x2 put_f32 put_f64 put_b32 "
     "copy4 copy8 copy16 commit wait ldmatrix ldmatrix_transposed mma_f16 mma_bf16 mma_tf32 mma_f64 "
     "round_tf32 split_tf32 bits_f32 f32_bits").split()}

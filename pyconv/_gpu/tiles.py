@@ -34,7 +34,8 @@ class Element(NamedTuple):
     def primitives(self, partial: bool = False) -> dict[str, str]:
         """The names of primitives; `partial`: results are kept in the type of sums."""
         return {
-            "load": f"load_{self.suffix}", "store": f"store_{self.real if partial else self.suffix}",
+            "load": f"load_{self.suffix}", "reload": f"reload_{self.suffix}",
+            "store": f"store_{self.real if partial else self.suffix}",
             "load_real": f"load_{self.real}", "store_real": f"store_{self.real}", "real": self.real,
             "shared": f"shared_{self.real}", "put": f"put_{self.real}",
             "shared_chunk": "shared_f64x2" if self.real == "f64" else "shared_f32x4",
