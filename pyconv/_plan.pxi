@@ -280,7 +280,8 @@ cdef class Plan:
     cdef void _turn(self, step_t *step, piece, way) except *:
         """Which operands are read and written through patches."""
         cdef int i
-        edged = piece.edge != "zeros" and step.taps > 0
+        edged = piece.edge != "zeros" and step.taps > 0 and way not in (
+            _blocking.GATHER_DIRECT, _blocking.CORRELATE_DIRECT)  # these fill edges from within
         source = step.taps > 0 and (
             piece.patched[0] or piece.source_last and not _blocking.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source

@@ -115,6 +115,42 @@ static inline void NAME(gather_apart)(const REAL *from, index_t step, index_t pl
                 to[q * LANES + i] = i < groups ? from[i * plane + q * step] : 0;
 }
 
+/* The cells of a box beyond the edges of source: copies of those that stand for them, here or there, or the constant.
+   `source` is cell 0 of the box's channel and sample; the box begins at cell `at`, and [lo, hi) of it is there. */
+static void NAME(unroll_edges)(const work_t *work, const REAL *source, const index_t *at, const index_t *lo,
+                               const index_t *hi, REAL *box)
+{
+    const piece_t *piece = work->piece;
+    const layout_t *layout = &work->layout;
+    const index_t pitch[3] = {layout->axis[0], layout->axis[1], LANES}, *stride = piece->source_stride;
+    const index_t cells = layout->axis[1] / LANES;
+    REAL value;
+    index_t place[3], cell[3];
+    __builtin_memcpy(&value, piece->edge_value, sizeof value);
+    const VECTOR constant = value - (VECTOR){0};
+    for (place[0] = 0; place[0] < layout->batch / pitch[0]; place[0]++)
+        for (place[1] = 0; place[1] < pitch[0] / pitch[1]; place[1]++) {
+            const int there = place[0] >= lo[0] && place[0] < hi[0] && place[1] >= lo[1] && place[1] < hi[1];
+            const index_t from = there ? lo[2] : cells, to = there ? hi[2] : cells;
+            for (place[2] = from > 0 ? 0 : to; place[2] < cells; place[2] += place[2] + 1 == from ? to - from + 1 : 1) {
+                REAL *at_place = box + place[0] * pitch[0] + place[1] * pitch[1] + place[2] * LANES;
+                const REAL *far = source, *near = box;
+                int nothing = 0, here = 1;
+                for (int a = 0; a < 3; a++) {
+                    cell[a] = NAME(fold)(piece->edge, at[a] + place[a], piece->axis[a].size);
+                    nothing |= cell[a] < 0;
+                    here &= cell[a] - at[a] >= lo[a] && cell[a] - at[a] < hi[a];
+                    far += cell[a] * stride[a];
+                    near += (cell[a] - at[a]) * pitch[a];
+                }
+                if (nothing || here)
+                    STORE(at_place, nothing ? constant : LOAD(near));
+                else
+                    NAME(gather_apart)(far, 1, piece->source_group, work->part.groups, 1, at_place);
+            }
+        }
+}
+
 static void NAME(unroll_direct)(const work_t *work, const void *source, const void *begin, const void *limit,
                                 void *scratch)
 {
@@ -139,7 +175,7 @@ static void NAME(unroll_direct)(const work_t *work, const void *source, const vo
     for (index_t c = 0; c < part->channels; c++)
         for (index_t s = 0; s < block->samples; s++) {
             REAL *box = (REAL *)scratch + c * layout->channel + s * layout->batch;
-            if (!inside)
+            if (!inside && piece->edge == EDGE_NONE)
                 NAME(zero)(layout->batch, box);
             for (index_t z = lo[0]; z < hi[0] && width > 0; z++)
                 for (index_t y = lo[1]; y < hi[1]; y += dense ? hi[1] - lo[1] : 1) {
@@ -154,6 +190,9 @@ static void NAME(unroll_direct)(const work_t *work, const void *source, const vo
                     else
                         NAME(gather_apart)(from, piece->source_stride[2], piece->source_group, part->groups, width, to);
                 }
+            if (!inside && piece->edge != EDGE_NONE)
+                NAME(unroll_edges)(work, (const REAL *)source + c * piece->source_channel
+                                   + (block->sample + s) * piece->source_batch, at, lo, hi, box);
         }
 }
 
@@ -263,7 +302,7 @@ static void NAME(direct_plane)(const work_t *work, const REAL *panel, const inde
     const axis_t *y = &work->piece->axis[1], *x = &work->piece->axis[2];
     const index_t *extent = work->block.extent, pitch = y->step * work->layout.axis[1];
     const NAME(direct_function) direct_rows = NAME(direct_rows)(x);
-    const int one_plane = NAME(depth)(work) == y->taps * x->taps;
+    const int one_plane = NAME(depth)(work) == y->taps * x->taps && work->piece->edge == EDGE_NONE;
     NAME(stretch) rows = {0, extent[1], 0, NAME(depth)(work) / x->taps};
     for (index_t i = 0; i < extent[1]; i += rows.count) {
         if (one_plane)

@@ -14,6 +14,22 @@ static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count,
     *hi = high < *lo ? *lo : high < count ? high : count;
 }
 
+/* The cell that stands for one beyond the edge of an axis; -1 where a constant does. Most need no division. */
+static inline index_t NAME(fold)(int edge, index_t cell, index_t size)
+{
+    if (cell >= 0 && cell < size)
+        return cell;
+    if (edge == EDGE_CONSTANT)
+        return -1;
+    if (edge == EDGE_REPLICATE || size == 1)
+        return cell < 0 ? 0 : size - 1;
+    const index_t period = edge == EDGE_CIRCULAR ? size : 2 * (size - 1);
+    if (cell < -period || cell >= 2 * period)
+        cell %= period;
+    cell += cell < 0 ? period : cell >= period ? -period : 0;
+    return cell < size ? cell : period - cell;
+}
+
 /* How often `unit` the last tap of a stream is from its first, and so how many positions beyond the block's own. */
 static inline index_t NAME(reach)(const axis_t *axis)
 {

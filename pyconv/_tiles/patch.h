@@ -129,22 +129,6 @@ static void NAME(see_source)(const piece_t *piece, piece_t *seen)
     }
 }
 
-/* The cell that stands for one beyond the edge of an axis; -1 where a constant does. Most need no division. */
-static inline index_t NAME(fold)(int edge, index_t cell, index_t size)
-{
-    if (cell >= 0 && cell < size)
-        return cell;
-    if (edge == EDGE_CONSTANT)
-        return -1;
-    if (edge == EDGE_REPLICATE || size == 1)
-        return cell < 0 ? 0 : size - 1;
-    const index_t period = edge == EDGE_CIRCULAR ? size : 2 * (size - 1);
-    if (cell < -period || cell >= 2 * period)
-        cell %= period;
-    cell += cell < 0 ? period : cell >= period ? -period : 0;
-    return cell < size ? cell : period - cell;
-}
-
 /* An operand as it lies: bundles of `width` real channels side by side, from one to the next `apart`. */
 typedef struct {
     char *at; /* the first cell of the first sample's first channel */
