@@ -55,6 +55,10 @@ class Axis(NamedTuple):
             positions=high - low, offset=offset + self.step * low, taps=1, start=self.start + self.lattice * low,
             first=self.first + self.every * tap)
 
+    def alone(self, tap: int) -> "Axis":
+        """This axis for one tap alone, whose cells beyond the edge are there."""
+        return self._replace(offset=self.offset + self.tap_step * tap, taps=1, first=self.first + self.every * tap)
+
     def met(self) -> "Axis":
         """This axis with none but the taps that have a cell at some position."""
         taps = [tap for tap in range(self.taps) if self.clipped(tap).positions]
@@ -354,8 +358,9 @@ def is_covered(g: Geometry) -> bool:
 
 def _taps(map: str, g: Geometry) -> Iterator[Axes]:
     """The axes, with one tap each, of everything that a map sums."""
+    only = Axis.clipped if map == "grad_input" or g.padding_mode == "zeros" else Axis.alone
     for stretch in product(*(_options(map, g, a) for a in range(3))):
-        yield from product(*([axis.clipped(tap) for axis in axes for tap in range(axis.taps)] for axes in stretch))
+        yield from product(*([only(axis, tap) for axis in axes for tap in range(axis.taps)] for axes in stretch))
 
 
 def exact_pieces(map: str, g: Geometry) -> list[Piece]:
