@@ -17,6 +17,7 @@ from pyconv._evaluate import (
     checked,
     delivered,
     no_out,
+    part_of_x,
     plan_of,
     scratch_minimum,
     settings_of,
@@ -88,12 +89,13 @@ def _moved(
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate)
     target = writing_place(out, shape, own, accumulate)
-    part = box(geometry, (shape if fold else source.shape)[-geometry.rank:])
+    part = box(geometry, shape[-geometry.rank:]) if fold else None
+    if not fold:
+        source = part_of_x(geometry, source)
     if not (source.size and target.size):
         target[...] = target if accumulate else 0
     elif not fold:
-        whole = source if part is None else source[(..., *part)]
-        cpu.unfold(geometry, ready(whole, dtype), target, False, threads=_threads.get_num_threads())
+        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.get_num_threads())
     elif part is None and not accumulate:
         cpu.unfold(geometry, target, ready(source, own), True, threads=_threads.get_num_threads())
     else:

@@ -19,18 +19,27 @@ from pyconv._arguments import (
 )
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
-from pyconv._geometry import Geometry, box
+from pyconv._geometry import Geometry, box, linear
 from pyconv._integers import Shape
 from pyconv._padding import ZEROS, Mode
 
 Named = tuple[tuple[str, Array | None], ...]
 
 
+class Term(NamedTuple):
+    """One map of two operands, in the order of arguments of a backend's plan."""
+
+    map: str
+    first: Array
+    second: Array
+    is_tangent: bool = False  # whether the operand in the role of x is a direction: a constant around x has none
+
+
 class Result(NamedTuple):
-    """One array that a call returns: the sum of its terms (map, first, second), plus bias along the channels."""
+    """One array that a call returns: the sum of its terms, plus bias along the channels."""
 
     shape: Shape
-    terms: tuple[tuple[str, Array, Array], ...]
+    terms: tuple[Term, ...]
     bias: Array | None = None
 
 
@@ -193,16 +202,18 @@ def _calls(
 ) -> list[tuple[Any, Array, Array, Array | None]]:
     """(plan, first, second, scratch) of each term; a term over nothing at all adds nothing and has no plan."""
     calls = []
-    for map, first, second in result.terms:
+    for map, first, second, is_tangent in result.terms:
+        laid = geometry
+        if geometry.padding_mode == "constant" and (is_tangent or map == "grad_input"):
+            laid = linear(geometry)
+        elif geometry.padding_mode != "zeros":
+            if map != "grad_input":
+                first = part_of_x(geometry, first)
+            elif box(geometry, result.shape[-geometry.rank:]) is not None:
+                out = None  # not written by the plan
         if first.size and second.size and 0 not in result.shape:
-            laid = geometry
-            if geometry.padding_mode != "zeros":
-                if map != "grad_input":
-                    first = part_of_x(geometry, first)
-                elif box(geometry, result.shape[-geometry.rank:]) is not None:
-                    out = None  # not written by the plan
             if device is None and settings.algorithm != "columns":
-                laid, first, second = _laid(geometry, dtype, map, first, second, out, settings)
+                laid, first, second = _laid(laid, dtype, map, first, second, out, settings)
             if device is None and settings.result is None:
                 plan = cpu.plan(map, laid, dtype, settings.algorithm)
             else:
@@ -222,9 +233,15 @@ def _calls(
 
 
 def part_of_x(geometry: Geometry, array: Any) -> Any:
-    """The part of an array that the geometry's x is."""
-    part = box(geometry, array.shape[-geometry.rank:])
-    return array if part is None else array[(..., *part)]
+    """The part of an array that the geometry's x is; where that has no cell, one of what is around it."""
+    size = array.shape[-geometry.rank:]
+    part = box(geometry, size)
+    if part is None:
+        return array
+    if 0 in size:
+        shape = (*array.shape[:-geometry.rank], *geometry.input_size[-geometry.rank:])
+        return np.full(shape, geometry.padding_value, array.dtype)
+    return array[(..., *part)]
 
 
 def _run(

@@ -50,7 +50,7 @@ class Geometry(NamedTuple):
     Outside x, `padding_mode` says what is read: nothing ('zeros'), padding_value ('constant'), or the cell at
     c mod n ('circular'), the nearest ('replicate'), or mirrored at the outermost cells ('reflect'). It is 'zeros'
     where nothing outside is read. Where one side of an axis is cropped and the other filled from what is left, x is
-    `box` of the array that the user knows.
+    `box` of the array that the user knows; an axis of no cells has one, which holds padding_value as all others.
     """
 
     rank: int
@@ -168,6 +168,8 @@ def _geometry(
         last = tuple((y - 1) * s + (k - 1) * d - lo for y, s, k, d, lo in reach)
         if all(lo <= 0 and end < n for lo, end, n in zip(low, last, input_size)):
             mode = ZEROS
+    if mode.name == "constant":
+        input_size = tuple(n or 1 for n in input_size)  # a cell of what is around it
     if mode.name in REPEATING:
         parts = tuple(repeated_part(mode, *axis) for axis in zip(input_size, pads, last))
         if min(length for _, length in parts) < 1:
@@ -180,6 +182,11 @@ def _geometry(
         len(kernel), batch, settings.groups, in_channels, out_channels, _lifted(input_size, 1), _lifted(kernel, 1),
         _lifted(output_size, 1), _lifted(stride, 1), _lifted(dilation, 1), _lifted(low, 0), *mode,
     )
+
+
+def linear(geometry: Geometry) -> Geometry:
+    """The geometry of the maps' derivatives with respect to x: those of constant cells are nothing."""
+    return geometry._replace(padding_mode=ZEROS.name, padding_value=ZEROS.value)
 
 
 def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
@@ -305,6 +312,8 @@ def _transposed(
 ) -> tuple[Geometry, Shape]:
     input_name, weight_name, bias_name = names
     settings = _settings(rank, *given)
+    if settings.mode.name == "constant":  # what goes back to a constant is dropped, as to nothing
+        settings = settings._replace(mode=ZEROS)
     _check_weight(weight_name, weight_shape, rank, settings.groups)
     batch = _batch_of(input_name, input_shape, rank)
     out_channels, in_channels = weight_shape[0], weight_shape[1] * settings.groups

@@ -17,6 +17,7 @@ from pyconv._dtypes import DType
 from pyconv._evaluate import (
     Result,
     Settings,
+    Term,
     checked,
     evaluate_one,
     no_out,
@@ -45,7 +46,7 @@ def convolve(
         names, settings.mode,
     )
     named = (("input", input), ("weight", weight), ("bias", bias))
-    result = Result(shape, (("grad_input" if transposed else "forward", input, weight),), bias)
+    result = Result(shape, (Term("grad_input" if transposed else "forward", input, weight),), bias)
     return evaluate_one(geometry, dtype, result, out, named, settings)
 
 
@@ -127,7 +128,7 @@ def _conv_input(rank: int) -> ConvInput:
             rank, size, weight.shape, None, grad_output.shape, stride, padding, dilation, groups,
             ("input_size", "weight", "bias"), settings.mode,
         )
-        result = Result(size, (("grad_input", grad_output, weight),))
+        result = Result(size, (Term("grad_input", grad_output, weight),))
         named = tuple(zip(names, (weight, grad_output)))
         return evaluate_one(geometry, dtype, result, out, named, settings)  # type: ignore
 
@@ -180,7 +181,7 @@ def _conv_weight(rank: int) -> ConvWeight:
         )
         if per_sample:
             geometry, size = _apart(geometry, dtype, size, grad_output)
-        result = Result(size, (("grad_weight", input, grad_output),))
+        result = Result(size, (Term("grad_weight", input, grad_output),))
         named = tuple(zip(names, (input, grad_output)))
         return evaluate_one(geometry, dtype, result, out, named, settings)  # type: ignore[no-any-return]
 
@@ -203,7 +204,7 @@ def _weight_of_columns(
     geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *steps, settings.mode)
     if per_sample:
         geometry, size = _apart(geometry, dtype, size, grad_output)
-    result = Result(size, (("grad_weight", columns, grad_output),))
+    result = Result(size, (Term("grad_weight", columns, grad_output),))
     named = tuple(zip(names, (columns, grad_output)))
     return evaluate_one(geometry, dtype, result, out, named, settings._replace(finput=None, algorithm="columns"))
 

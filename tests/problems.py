@@ -35,6 +35,8 @@ class Problem(NamedTuple):
     padding: object = 0
     dilation: object = 1
     output_padding: object = None  # for the transposed convolution; None: what the stride leaves over
+    padding_mode: str = 'zeros'
+    padding_value: int = 0
 
     def __str__(self):
         return self.name.replace(' ', '-')
@@ -69,15 +71,24 @@ class Problem(NamedTuple):
         return (self.batch, self.channels[1], *self.positions)
 
     @property
+    def mode(self):
+        """The keywords that say what padded cells hold; none where that is nothing."""
+        mode = {} if self.padding_mode == 'zeros' else {'padding_mode': self.padding_mode}
+        return mode if self.padding_mode != 'constant' else {**mode, 'padding_value': self.padding_value}
+
+    @property
     def keywords(self):
         """Of every public function that undoes nothing."""
-        return {'stride': self.stride, 'padding': self.padding, 'dilation': self.dilation, 'groups': self.groups}
+        return {'stride': self.stride, 'padding': self.padding, 'dilation': self.dilation, 'groups': self.groups,
+                **self.mode}
 
     @property
     def form(self):
         """Of the reference's maps."""
+        padding = reference.Padding(self.padding_mode, self.padding_value, reference.kept(self.size, self.pads))
         return {'stride': self.per_axis(self.stride), 'lo': tuple(lo for lo, _ in self.pads),
-                'dilation': self.per_axis(self.dilation), 'groups': self.groups}
+                'dilation': self.per_axis(self.dilation), 'groups': self.groups,
+                **({} if self.padding_mode == 'zeros' else {'padding': padding})}
 
     @property
     def transposed_padding(self):
@@ -95,7 +106,7 @@ class Problem(NamedTuple):
     @property
     def transposed_keywords(self):
         """Of conv_transpose; a name for padding goes with output_size, as it would be ambiguous without."""
-        keywords = {'stride': self.stride, 'dilation': self.dilation, 'groups': self.groups}
+        keywords = {'stride': self.stride, 'dilation': self.dilation, 'groups': self.groups, **self.mode}
         if self.padding in ('same', 'same_lower'):
             return {**keywords, 'padding': self.padding, 'output_size': self.size}
         padding, output_padding = self.transposed_padding
@@ -397,9 +408,60 @@ TRANSPOSED = [
       padding=((1, 1), (1, 1), (1, -1)), output_padding=(0, 1, 2)),
 ]
 
+# What padded cells hold: each mode with each of these, whose pads go round more than once, are cropped on one side,
+# meet a single cell, or are never read.
+MODES = [
+    P(f'{mode} {value} {p.name}'.replace(' 0', ''), *p[1:9], padding_mode=mode, padding_value=value)
+    for mode, value in (('circular', 0), ('replicate', 0), ('reflect', 0), ('constant', -1), ('constant', 2))
+    for p in (
+        P('1d', (9,), (3,), padding=1),
+        P('1d far', (4,), (3,), padding=((9, 11),)),
+        P('1d far strided', (4,), (5,), (3, 5), padding=((9, 14),), stride=3),
+        P('1d one cell', (1,), (3,), (3, 5), padding=3),
+        P('1d two cells', (2,), (3,), (3, 5), padding=4, dilation=2),
+        P('1d in front', (9,), (4,), (3, 5), padding=((5, 0),)),
+        P('1d behind', (9,), (4,), (3, 5), padding=((0, 6),), stride=2),
+        P('1d causal', (17,), (3,), (3, 5), padding='causal', dilation=4),
+        P('1d stride 3 dilation 2', (17,), (4,), (3, 5), padding=5, stride=3, dilation=2),
+        P('1d stride above kernel', (17,), (2,), (3, 5), padding=3, stride=5),
+        P('1d cropped in front', (9,), (3,), (3, 5), padding=((-3, 8),)),
+        P('1d cropped behind', (9,), (3,), (3, 5), padding=((7, -4),), stride=2),
+        P('1d pads never read', (9,), (2,), (3, 5), padding=((0, 1),), stride=3),
+        P('2d', (6, 7), (3, 3), (3, 5), padding=1),
+        P('2d kernel 1 padded', (5, 4), (1, 1), (3, 5), padding=((2, 1), (0, 3))),
+        P('2d stride 2', (9, 10), (3, 3), (3, 5), padding=1, stride=2),
+        P('2d same strided dilated', (9, 10), (3, 2), (3, 5), padding='same', stride=(2, 3), dilation=(1, 3)),
+        P('2d same lower even kernel', (6, 7), (2, 4), (3, 5), padding='same_lower'),
+        P('2d full', (4, 5), (3, 2), (3, 5), padding='full'),
+        P('2d one axis', (6, 7), (3, 3), (3, 5), padding=(0, 2)),
+        P('2d far', (3, 2), (4, 5), (2, 3), padding=(7, 6)),
+        P('2d cropped and padded', (7, 8), (3, 3), (3, 5), padding=((-2, 4), (5, -1))),
+        P('2d cropped beside padded', (7, 8), (3, 2), (3, 5), padding=((-2, -1), (2, 3))),
+        P('2d groups everything', (13, 15), (3, 2), (6, 4), groups=2, stride=(2, 3), dilation=(2, 1),
+          padding=((3, 2), (0, 2))),
+        P('2d depthwise', (8, 9), (3, 3), (7, 7), groups=7, padding=1),
+        P('2d depthwise strided', (9, 10), (3, 3), (17, 17), groups=17, padding=1, stride=2),
+        P('2d depthwise kernel 5 of 20', (8, 9), (5, 5), (20, 20), groups=20, padding=2, batch=1),
+        P('2d depthwise multiplier 2', (6, 7), (3, 3), (5, 10), groups=5, padding=2),
+        P('2d channels 33 33', (5, 6), (3, 3), (33, 33), padding=1),
+        P('2d channels 17 64', (7, 6), (3, 3), (17, 64), padding=1, stride=2),
+        P('2d many channels', (7, 5), (3, 3), (132, 34), padding=1),
+        P('2d wide', (3, 420), (3, 3), (3, 5), padding=2),
+        P('2d wide strided', (5, 431), (3, 5), (3, 5), padding=2, stride=2),
+        P('2d image', (70, 71), (3, 3), (3, 4), padding=1, batch=3),
+        P('2d 7 by 7 samples', (7, 7), (3, 3), (33, 17), padding=1, batch=6),
+        P('3d', (4, 5, 6), (2, 3, 2), padding=1),
+        P('3d groups everything', (6, 7, 5), (2, 3, 2), (4, 6), groups=2, stride=(2, 1, 3), dilation=(1, 2, 2),
+          padding=((1, 0), (2, 1), (3, 2))),
+        P('3d depthwise', (4, 5, 6), (3, 3, 3), (5, 5), groups=5, padding=2),
+        P('3d cropped and padded', (5, 4, 6), (2, 2, 3), (2, 3), padding=((3, -2), (-1, 4), (0, 2)), stride=(1, 2, 1)),
+    )
+]
+
 PROBLEMS = [*BASIC, *STRIDES, *DILATIONS, *PADDINGS, *GROUPS, *CHANNELS, *LENGTHS, *SQUARES, *LARGE, *TRANSPOSED]
-BY_NAME = {problem.name: problem for problem in PROBLEMS}
-assert len(BY_NAME) == len(PROBLEMS), 'every problem has its own name'
+EVERY = [*PROBLEMS, *MODES]
+BY_NAME = {problem.name: problem for problem in EVERY}
+assert len(BY_NAME) == len(EVERY), 'every problem has its own name'
 
 
 def some(*names):
@@ -418,6 +480,10 @@ VARIED = some(
     '1d long kernel', '2d wide', '2d wide strided', '2d image', '2d many groups',
     '2d transposed output padding above stride',
 )
+
+VARIED_MODES = some(*(f'{mode} {name}' for mode in ('circular', 'replicate', 'reflect', 'constant -1') for name in (
+    '1d far strided', '1d cropped behind', '2d', '2d same strided dilated', '2d groups everything',
+    '2d depthwise strided', '2d channels 33 33', '3d groups everything')))
 
 # Ordinary layers at a size that takes milliseconds, with enough work for several threads and several blocks; for
 # random floats only, so they are no rows of PROBLEMS.

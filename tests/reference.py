@@ -5,9 +5,10 @@ One trilinear form says it all (n batch, g group, o and i channels inside the gr
     T(x, w, y) = sum over n, g, o, i, a, k of  y[n, (g,o), a] * w[(g,o), i, k] * x[n, (g,i), stride*a + dilation*k - lo]
 
 A cell outside x is nothing: it is skipped, not multiplied by zero, so that Inf and NaN show up only where they take
-part.  The three maps are the three partial derivatives of T.  Arrays have a batch axis and any number of spatial axes;
+part; or it is what the padding mode says: a cell of x (phi says which), or a constant, and takes part like any other.
+The three maps are the three partial derivatives of T.  Arrays have a batch axis and any number of spatial axes;
 stride, lo and dilation are tuples with one int per axis.  Any dtype that numpy multiplies and adds will do (float, int,
-complex).  This file imports no pyconv.
+complex, Python's integers as objects).  This file imports no pyconv.
 """
 import itertools
 import math
@@ -50,17 +51,61 @@ def transposed_size(size, kernel, stride, pads, dilation, output_padding):
     )
 
 
-def taps(input_size, kernel_size, positions, stride, lo, dilation):
+def kept(size, pads):
+    """(first cell, cell behind the last) of every axis after the negative pads have cropped it."""
+    return tuple((max(0, -lo), length - max(0, -hi)) for length, (lo, hi) in zip(size, pads))
+
+
+def phi(cell, first, end, mode):
+    """The cell that is read for this one of an axis, of whose cells those from first to end are left; None: nothing."""
+    length, c = end - first, cell - first
+    if 0 <= c < length:
+        return cell
+    if mode == 'circular':
+        return first + c % length
+    if mode == 'replicate':
+        return first if c < 0 else end - 1
+    if mode == 'reflect':
+        there_and_back = c % (2 * length - 2) if length > 1 else 0
+        return first + min(there_and_back, 2 * length - 2 - there_and_back)
+    return None
+
+
+class Padding:
+    """The mode of the padding, the value of 'constant', and what is left of every axis (None: all)."""
+
+    def __init__(self, mode='zeros', value=0, kept=None):
+        self.mode, self.value, self.kept = mode, value, kept
+
+
+NOTHING = Padding()
+
+
+def taps(input_size, kernel_size, positions, stride, lo, dilation, padding=NOTHING):
     """For every tap k: the index of k, of the positions a that meet a cell of x, and of the cells that they meet."""
+    kept = padding.kept or tuple((0, length) for length in input_size)
     for k in itertools.product(*map(range, kernel_size)):
         meets, cells = [], []
         for axis in range(len(k)):
-            a = np.arange(positions[axis])
-            cell = stride[axis] * a + dilation[axis] * k[axis] - lo[axis]
-            inside = (0 <= cell) & (cell < input_size[axis])
-            meets.append(a[inside])
-            cells.append(cell[inside])
-        yield k, np.ix_(*meets), np.ix_(*cells)
+            there = [phi(stride[axis] * a + dilation[axis] * k[axis] - lo[axis], *kept[axis], padding.mode)
+                     for a in range(positions[axis])]
+            meets.append([a for a, cell in enumerate(there) if cell is not None])
+            cells.append([cell for cell in there if cell is not None])
+        yield k, index(meets), index(cells)
+
+
+def index(places):
+    """Of the product of the places on each axis."""
+    return np.ix_(*(np.array(some, int) for some in places))
+
+
+def seen(x, a, cell, positions, padding):
+    """(positions, what of x is seen there): those that meet a cell, or all where the others see a constant."""
+    if padding.mode != 'constant':
+        return a, x[(..., *cell)]
+    values = np.full((*x.shape[:-len(positions)], *positions), padding.value, x.dtype)
+    values[(..., *a)] = x[(..., *cell)]
+    return index([range(length) for length in positions]), values
 
 
 def grouped(array, groups, axis):
@@ -68,57 +113,73 @@ def grouped(array, groups, axis):
     return array.reshape(array.shape[:axis] + (groups, array.shape[axis] // groups) + array.shape[axis + 1:])
 
 
-def forward(x, w, positions, stride, lo, dilation, groups):
+def forward(x, w, positions, stride, lo, dilation, groups, padding=NOTHING):
     """dT/dy: y[n, (g,o), a] = sum over i, k of w[(g,o), i, k] * x[n, (g,i), cell]."""
     y = np.zeros((x.shape[0], w.shape[0], *positions), np.result_type(x, w))
     yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, 0), grouped(x, groups, 1)
-    for k, a, cell in taps(x.shape[2:], w.shape[2:], positions, stride, lo, dilation):
+    for k, a, cell in taps(x.shape[2:], w.shape[2:], positions, stride, lo, dilation, padding):
         for g in range(groups):
-            yg[:, g][(..., *a)] += np.einsum('oi,ni...->no...', wg[g][(..., *k)], xg[:, g][(..., *cell)])
+            at, values = seen(xg[:, g], a, cell, positions, padding)
+            yg[:, g][(..., *at)] += np.einsum('oi,ni...->no...', wg[g][(..., *k)], values)
     return y
 
 
-def grad_input(w, y, input_size, stride, lo, dilation, groups):
+def grad_input(w, y, input_size, stride, lo, dilation, groups, padding=NOTHING):
     """dT/dx: x[n, (g,i), cell] = sum over o and the (a, k) that meet the cell of w[(g,o), i, k] * y[n, (g,o), a]."""
     x = np.zeros((y.shape[0], w.shape[1] * groups, *input_size), np.result_type(w, y))
     yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, 0), grouped(x, groups, 1)
-    for k, a, cell in taps(input_size, w.shape[2:], y.shape[2:], stride, lo, dilation):
-        for g in range(groups):  # for one k, different a meet different cells: += adds each once
-            xg[:, g][(..., *cell)] += np.einsum('oi,no...->ni...', wg[g][(..., *k)], yg[:, g][(..., *a)])
+    for k, a, cell in taps(input_size, w.shape[2:], y.shape[2:], stride, lo, dilation, padding):
+        for g in range(groups):
+            products = np.einsum('oi,no...->ni...', wg[g][(..., *k)], yg[:, g][(..., *a)])
+            np.add.at(xg[:, g], (slice(None), slice(None), *cell), products)
     return x
 
 
-def grad_weight(x, y, kernel_size, stride, lo, dilation, groups):
-    """dT/dw: w[(g,o), i, k] = sum over n, a of y[n, (g,o), a] * x[n, (g,i), cell]."""
+def grad_weight(x, y, kernel_size, stride, lo, dilation, groups, padding=NOTHING, per_sample=False):
+    """dT/dw: w[(g,o), i, k] = sum over n, a of y[n, (g,o), a] * x[n, (g,i), cell]; per_sample: of each n alone."""
+    settings = (kernel_size, stride, lo, dilation, groups, padding)
+    if per_sample:
+        alone = [grad_weight(x[n:n + 1], y[n:n + 1], *settings) for n in range(len(x))]
+        return np.stack(alone) if alone else grad_weight(x, y, *settings)[None][:0]
     w = np.zeros((y.shape[1], x.shape[1] // groups, *kernel_size), np.result_type(x, y))
     yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, 0), grouped(x, groups, 1)
     axes = 'abcdefgh'[:len(kernel_size)]
-    for k, a, cell in taps(x.shape[2:], kernel_size, y.shape[2:], stride, lo, dilation):
+    for k, a, cell in taps(x.shape[2:], kernel_size, y.shape[2:], stride, lo, dilation, padding):
         for g in range(groups):
-            wg[g][(..., *k)] = np.einsum(f'no{axes},ni{axes}->oi', yg[:, g][(..., *a)], xg[:, g][(..., *cell)])
+            at, values = seen(xg[:, g], a, cell, y.shape[2:], padding)
+            wg[g][(..., *k)] = np.einsum(f'no{axes},ni{axes}->oi', yg[:, g][(..., *at)], values)
     return w
 
 
-def transposed(u, w, size, stride, lo, dilation, groups):
+def transposed(u, w, size, stride, lo, dilation, groups, padding=NOTHING):
     """The transposed convolution of u: the gradient, to an input of that size, of the convolution that gives u."""
-    return grad_input(w, u, size, stride, lo, dilation, groups)
+    return grad_input(w, u, size, stride, lo, dilation, groups, padding)
 
 
-def unfold(x, kernel_size, positions, stride, lo, dilation):
+def unfold(x, kernel_size, positions, stride, lo, dilation, padding=NOTHING):
     """columns[n, (c, k), a] = x[n, c, cell], and zero where there is no cell."""
     columns = np.zeros((*x.shape[:2], *kernel_size, *positions), x.dtype)
-    for k, a, cell in taps(x.shape[2:], kernel_size, positions, stride, lo, dilation):
-        columns[(slice(None), slice(None), *k)][(..., *a)] = x[(..., *cell)]
+    for k, a, cell in taps(x.shape[2:], kernel_size, positions, stride, lo, dilation, padding):
+        at, values = seen(x, a, cell, positions, padding)
+        columns[(slice(None), slice(None), *k)][(..., *at)] = values
     return columns.reshape(x.shape[0], x.shape[1] * math.prod(kernel_size), math.prod(positions))
 
 
-def fold(columns, input_size, kernel_size, positions, stride, lo, dilation):
+def fold(columns, input_size, kernel_size, positions, stride, lo, dilation, padding=NOTHING):
     """x[n, c, cell] = sum of the columns[n, (c, k), a] that unfold reads from the cell."""
     columns = columns.reshape(columns.shape[0], -1, *kernel_size, *positions)
     x = np.zeros((*columns.shape[:2], *input_size), columns.dtype)
-    for k, a, cell in taps(input_size, kernel_size, positions, stride, lo, dilation):
-        x[(..., *cell)] += columns[(slice(None), slice(None), *k)][(..., *a)]
+    for k, a, cell in taps(input_size, kernel_size, positions, stride, lo, dilation, padding):
+        np.add.at(x, (slice(None), slice(None), *cell), columns[(slice(None), slice(None), *k)][(..., *a)])
     return x
+
+
+def modulo(values, dtype):
+    """Python's integers as an integer dtype holds them: modulo 2 to the number of its bits."""
+    info = np.iinfo(dtype)
+    count = int(info.max) - int(info.min) + 1
+    flat = [(int(value) - int(info.min)) % count + int(info.min) for value in values.ravel()]
+    return np.array(flat, dtype).reshape(values.shape)
 
 
 def channel_sum(y):

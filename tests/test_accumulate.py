@@ -6,10 +6,11 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel
-from problems import BY_NAME, PROBLEMS, VARIED, expected, some
-from test_identities import backward_of, double_backward, generic, unrolled
+from problems import BY_NAME, EVERY, VARIED, VARIED_MODES, expected, maps, some
+from test_identities import backward_of, double_backward, generic, linear, unrolled
 
-every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
+varied = pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 LAYOUTS = {
     'C': lambda a: a,
     'Fortran': np.asfortranarray,
@@ -46,7 +47,7 @@ def test_the_maps_and_the_transposed_convolution(problem, dtype):
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@varied
 def test_any_layout_of_out(problem, layout, dtype):
     data, wanted, into = problem.integers(dtype), expected(problem.name), LAYOUTS[layout]
     biased = wanted.forward + per_channel(data.b, problem.rank)
@@ -55,19 +56,19 @@ def test_any_layout_of_out(problem, layout, dtype):
     check(lambda **more: calls.grad_weight(problem, data.x, data.y, **more), wanted.grad_weight, dtype, into)
 
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@varied
 def test_bias_columns_and_jvp(problem, dtype):
     data, wanted = problem.integers(dtype), expected(problem.name)
     check(lambda **more: pyconv.conv_bias(data.y, **more), reference.channel_sum(data.y), dtype)
     turned = np.asfortranarray(data.y)
     check(lambda **more: pyconv.conv_bias(turned, **more), reference.channel_sum(data.y), dtype)
     tangents = data.x, data.w, data.b, problem.stride, problem.padding, problem.dilation, problem.groups
-    tangent = 2 * wanted.forward + per_channel(data.b, problem.rank)
-    check(lambda **more: pyconv.conv_jvp(data.x, data.w, *tangents, **more), tangent, dtype)
+    tangent = wanted.forward + maps(linear(problem), *data[:3]).forward + per_channel(data.b, problem.rank)
+    check(lambda **more: pyconv.conv_jvp(data.x, data.w, *tangents, **problem.mode, **more), tangent, dtype)
     public, form = unrolled(problem)
     columns = reference.unfold(data.x, problem.kernel, problem.positions, **form)
     folded = reference.fold(columns, problem.size, problem.kernel, problem.positions, **form)
-    check(lambda **more: pyconv.fold(columns, problem.size, *public, **more), folded, dtype)
+    check(lambda **more: pyconv.fold(columns, problem.size, **public, **more), folded, dtype)
     if problem.groups == 1:
         check(lambda **more: calls.WEIGHT[problem.rank](
             None, problem.weight_shape, data.y, **problem.keywords, finput=columns, **more), wanted.grad_weight, dtype)
@@ -88,17 +89,20 @@ def check_tuple(call, wanted, mask, dtype):
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@varied
 def test_backward(problem, transposed, dtype):
     data = problem.integers(dtype)
     grad_output, input_, wanted = backward_of(problem, transposed, data)
     for mask in MASKS:
         check_tuple(lambda **more: pyconv.convolution_backward(
-            grad_output, input_, data.w, *generic(problem, transposed), mask, **more), wanted, mask, dtype)
+            grad_output, input_, data.w, *generic(problem, transposed), mask, **problem.mode, **more),
+            wanted, mask, dtype)
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('problem', some('1d stride 2', '2d groups everything', '2d channels 33 33'), ids=str)
+@pytest.mark.parametrize('problem', some(
+    '1d stride 2', '2d groups everything', '2d channels 33 33', 'reflect 2d groups everything',
+    'circular 1d cropped behind'), ids=str)
 def test_double_backward(problem, transposed, dtype):
     """Where nothing comes in, nothing is added."""
     data, other = problem.integers(dtype), problem._replace(name='again').integers(dtype)
@@ -106,8 +110,8 @@ def test_double_backward(problem, transposed, dtype):
     for given in [(False, False, False), *MASKS]:
         arguments, wanted = double_backward(problem, transposed, data, second, given)
         for mask in MASKS:
-            check_tuple(lambda **more: pyconv.convolution_double_backward(*arguments, mask, **more), wanted, mask,
-                        dtype)
+            check_tuple(lambda **more: pyconv.convolution_double_backward(
+                *arguments, mask, **problem.mode, **more), wanted, mask, dtype)
 
 
 def test_nothing_adds_nothing_but_the_bias(dtype):

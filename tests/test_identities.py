@@ -12,9 +12,10 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
-from problems import BY_NAME, PROBLEMS, VARIED, expected, maps, some
+from problems import BY_NAME, EVERY, VARIED_MODES, VARIED, expected, maps, some
 
-every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
+varied = pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 MASKS = list(itertools.product([False, True], repeat=3))
 
 
@@ -34,20 +35,23 @@ def generic(problem, transposed):
 
 @every_problem
 def test_the_three_maps_are_adjoint(problem, dtype):
+    """What a constant in the padding adds is no part of the form that is linear in x."""
     data = problem.integers(dtype)
     y, x, w = calls.three_maps(problem, data.x, data.w, data.y)
-    assert dot(y, data.y) == dot(x, data.x) == dot(w, data.w)
+    assert dot(y, data.y) == dot(w, data.w)
+    alone = calls.forward(problem, 0 * data.x, data.w) if problem.padding_value else np.zeros(1)
+    assert dot(y - alone, data.y) == dot(x, data.x)
 
 
 @every_problem
 def test_convolution(problem, dtype):
     data, wanted = problem.integers(dtype), expected(problem.name)
-    answer = pyconv.convolution(data.x, data.w, data.b, *generic(problem, False))
-    assert_equal(answer, wanted.forward + per_channel(data.b, problem.rank), dtype)
-    assert_equal(pyconv.convolution(data.x[0], data.w, None, *generic(problem, False)), wanted.forward[0], dtype)
-    answer = pyconv.convolution(data.y, data.w, data.c, *generic(problem, True))
-    assert_equal(answer, wanted.grad_input + per_channel(data.c, problem.rank), dtype)
-    assert_equal(pyconv.convolution(data.y[0], data.w, None, *generic(problem, True)), wanted.grad_input[0], dtype)
+    for transposed, input_, bias, exact in ((False, data.x, data.b, wanted.forward),
+                                            (True, data.y, data.c, wanted.grad_input)):
+        rest = generic(problem, transposed)
+        answer = pyconv.convolution(input_, data.w, bias, *rest, **problem.mode)
+        assert_equal(answer, exact + per_channel(bias, problem.rank), dtype)
+        assert_equal(pyconv.convolution(input_[0], data.w, None, *rest, **problem.mode), exact[0], dtype)
 
 
 def backward_of(problem, transposed, data):
@@ -55,7 +59,13 @@ def backward_of(problem, transposed, data):
     answers = expected(problem.name)
     if not transposed:
         return data.y, data.x, (answers.grad_input, answers.grad_weight, reference.channel_sum(data.y))
+    answers = maps(linear(problem), data.x, data.w, data.y) if problem.padding_value else answers
     return data.x, data.y, (answers.forward, answers.grad_weight, reference.channel_sum(data.x))
+
+
+def linear(problem):
+    """The problem of a derivative with respect to x, where constant cells have none; of what is transposed, too."""
+    return problem._replace(padding_mode='zeros') if problem.padding_mode == 'constant' else problem
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
@@ -63,9 +73,10 @@ def backward_of(problem, transposed, data):
 def test_backward(problem, transposed, dtype):
     grad_output, input_, wanted = backward_of(problem, transposed, problem.integers(dtype))
     weight = problem.integers(dtype).w
-    masks = MASKS if problem in VARIED else [(True, True, True)]
+    masks = MASKS if problem in VARIED + VARIED_MODES else [(True, True, True)]
     for mask in masks:
-        answers = pyconv.convolution_backward(grad_output, input_, weight, *generic(problem, transposed), mask)
+        answers = pyconv.convolution_backward(grad_output, input_, weight, *generic(problem, transposed), mask,
+                                              **problem.mode)
         assert isinstance(answers, tuple) and len(answers) == 3
         for answer, exact, asked in zip(answers, wanted, mask):
             if asked:
@@ -75,14 +86,14 @@ def test_backward(problem, transposed, dtype):
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@varied
 def test_backward_into_out(problem, transposed, dtype):
     grad_output, input_, wanted = backward_of(problem, transposed, problem.integers(dtype))
     weight = problem.integers(dtype).w
     for mask in MASKS:
         out = tuple(poisoned(w.shape, dtype) if asked else None for w, asked in zip(wanted, mask))
         answers = pyconv.convolution_backward(grad_output, input_, weight, *generic(problem, transposed), mask,
-                                              bias_sizes=wanted[2].shape, out=out)
+                                              bias_sizes=wanted[2].shape, out=out, **problem.mode)
         for answer, given, exact in zip(answers, out, wanted):
             assert answer is given
             if given is not None:
@@ -90,17 +101,18 @@ def test_backward_into_out(problem, transposed, dtype):
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@varied
 def test_backward_without_batch_axis(problem, transposed, dtype):
     data = problem.integers(dtype)
     alone = problem._replace(batch=1)
     answers = maps(alone, data.x[-1:], data.w, data.y[-1:])
     grad_output, input_, grad_input = data.y, data.x, answers.grad_input
     if transposed:
+        answers = maps(linear(alone), data.x[-1:], data.w, data.y[-1:])
         grad_output, input_, grad_input = data.x, data.y, answers.forward
     wanted = grad_input[0], answers.grad_weight, reference.channel_sum(grad_output[-1:])
     given = pyconv.convolution_backward(grad_output[-1], input_[-1], data.w, *generic(problem, transposed),
-                                        (True, True, True))
+                                        (True, True, True), **problem.mode)
     for answer, exact in zip(given, wanted):
         assert_equal(answer, exact, dtype)
 
@@ -128,13 +140,13 @@ def double_backward(problem, transposed, data, second, given):
     """
     zero = [np.zeros_like(part) for part in second]
     ggx, ggw, ggb = (part if there else none for part, none, there in zip(second, zero, given))
-    first = maps(problem, data.x, ggw, data.y)
+    first = maps(linear(problem) if transposed else problem, data.x, ggw, data.y)
     if not transposed:
-        other = maps(problem, ggx, data.w, data.y)
+        other = maps(linear(problem), ggx, data.w, data.y)
         to_output = other.forward + first.forward + per_channel(ggb, problem.rank)
         operands, answers = (data.y, data.w, data.x), (to_output, first.grad_input, other.grad_weight)
     else:
-        other = maps(problem, data.x, data.w, ggx)
+        other = maps(linear(problem), data.x, data.w, ggx)
         to_output = other.grad_input + first.grad_input + per_channel(ggb, problem.rank)
         operands, answers = (data.x, data.w, data.y), (to_output, first.forward, other.grad_weight)
     incoming = [part if there else None for part, there in zip(second, given)]
@@ -142,9 +154,9 @@ def double_backward(problem, transposed, data, second, given):
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('problem', VARIED + some('1d transposed output padding above stride',
-                                                 '3d transposed groups dilated', '2d transposed groups dilated',
-                                                 '1d causal dilated', '2d padding pairs strided'), ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES + some(
+    '1d transposed output padding above stride', '3d transposed groups dilated', '2d transposed groups dilated',
+    '1d causal dilated', '2d padding pairs strided'), ids=str)
 def test_double_backward(problem, transposed, dtype):
     """With all eight subsets of what can come in; the products are all exact integers."""
     data, other = problem.integers(dtype), problem._replace(name=problem.name + ' again').integers(dtype)
@@ -153,7 +165,7 @@ def test_double_backward(problem, transposed, dtype):
         arguments, wanted = double_backward(problem, transposed, data, second, given)
         masks = MASKS if problem.name == '2d groups everything' else [(True, True, True)]
         for mask in masks:
-            answers = pyconv.convolution_double_backward(*arguments, mask)
+            answers = pyconv.convolution_double_backward(*arguments, mask, **problem.mode)
             assert isinstance(answers, tuple) and len(answers) == 3
             for answer, exact, asked in zip(answers, wanted, mask):
                 if asked:
@@ -184,31 +196,69 @@ def test_double_backward_without_batch_axis(name, transposed, dtype):
     second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
     arguments, wanted = double_backward(problem, transposed, data, second, (True, True, True))
     arguments = [part[0] if i in (0, 3, 5) else part for i, part in enumerate(arguments)]
-    answers = pyconv.convolution_double_backward(*arguments, (True, True, True))
+    answers = pyconv.convolution_double_backward(*arguments, (True, True, True), **problem.mode)
     for answer, exact in zip(answers, (wanted[0][0], wanted[1][0], wanted[2])):
         assert_equal(answer, exact, dtype)
 
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@varied
 def test_jvp(problem, dtype):
     data, other = problem.integers(dtype), problem._replace(name=problem.name + ' again').integers(dtype)
     for given in MASKS[1:]:
         dx, dw, db = (part if there else None for part, there in zip((other.x, other.w, other.b), given))
         wanted = np.zeros(problem.output_shape)
         if dx is not None:
-            wanted = wanted + maps(problem, dx, data.w, data.y).forward
+            wanted = wanted + maps(linear(problem), dx, data.w, data.y).forward
         if dw is not None:
             wanted = wanted + maps(problem, data.x, dw, data.y).forward
         if db is not None:
             wanted = wanted + per_channel(db, problem.rank)
         answer = pyconv.conv_jvp(data.x, data.w, dx, dw, db, problem.stride, problem.padding, problem.dilation,
-                                 problem.groups)
+                                 problem.groups, **problem.mode)
         assert_equal(answer, wanted, dtype)
 
 
+@varied
+def test_jvp_is_a_difference(problem, dtype):
+    """A convolution is affine in its input and in its weight, so that a finite difference is the derivative."""
+    data, other = problem.integers(dtype), problem._replace(name=problem.name + ' again').integers(dtype)
+    rest = problem.stride, problem.padding, problem.dilation, problem.groups
+    before = calls.forward(problem, data.x, data.w)
+    answer = pyconv.conv_jvp(data.x, data.w, other.x, None, None, *rest, **problem.mode)
+    assert_equal(answer, calls.forward(problem, data.x + other.x, data.w) - before, dtype)
+    answer = pyconv.conv_jvp(data.x, data.w, None, other.w, None, *rest, **problem.mode)
+    assert_equal(answer, calls.forward(problem, data.x, data.w + other.w) - before, dtype)
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@varied
+def test_double_backward_is_a_difference(problem, transposed, dtype):
+    """<ggx, gx> + <ggw, gw> + <ggb, gb> is affine in each of grad_output, input and weight."""
+    data, other = problem.integers(dtype, -2, 2), problem._replace(name=problem.name + ' again').integers(dtype, -2, 2)
+    third = problem._replace(name='and again').integers(dtype, -2, 2)
+    rest = *generic(problem, transposed), (True, True, True)
+
+    def roles(some):
+        return (some.x, some.y, some.w) if transposed else (some.y, some.x, some.w)  # grad_output, input, weight
+
+    second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    point, steps = roles(data), roles(third)
+
+    def pairing(grad_output, input_, weight):
+        gradients = pyconv.convolution_backward(grad_output, input_, weight, *rest, **problem.mode)
+        return sum(map(dot, second, gradients))
+
+    grad_output, input_, weight = point
+    answers = pyconv.convolution_double_backward(*second, grad_output, weight, input_, *rest, **problem.mode)
+    for place, answer in enumerate(answers):
+        moved = [part + step if place == which else part for which, (part, step) in enumerate(zip(point, steps))]
+        assert pairing(*moved) - pairing(*point) == dot(answer, steps[place])
+
+
 def unrolled(problem):
-    """The arguments of unfold after the input, and the reference's form."""
-    public = problem.kernel, problem.dilation, problem.padding, problem.stride
+    """The keywords of unfold, and the reference's form."""
+    public = {name: value for name, value in problem.keywords.items() if name != 'groups'} | {
+        'kernel_size': problem.kernel}
     form = {name: value for name, value in problem.form.items() if name != 'groups'}
     return public, form
 
@@ -218,10 +268,10 @@ def test_unfold(problem, dtype):
     x = problem.integers(dtype).x
     public, form = unrolled(problem)
     wanted = reference.unfold(x, problem.kernel, problem.positions, **form)
-    assert_equal(pyconv.unfold(x, *public), wanted, dtype)
-    assert_equal(pyconv.unfold(x[-1], *public), wanted[-1], dtype)
+    assert_equal(pyconv.unfold(x, **public), wanted, dtype)
+    assert_equal(pyconv.unfold(x[-1], **public), wanted[-1], dtype)
     out = poisoned(wanted.shape, dtype)
-    assert pyconv.unfold(x, *public, out=out) is out
+    assert pyconv.unfold(x, **public, out=out) is out
     assert_equal(out, wanted, dtype)
 
 
@@ -233,12 +283,13 @@ def test_fold(problem, dtype):
     shape = reference.unfold(x, problem.kernel, problem.positions, **form).shape
     columns = rng.integers(-3, 4, shape).astype(dtype)
     wanted = reference.fold(columns, problem.size, problem.kernel, problem.positions, **form)
-    assert_equal(pyconv.fold(columns, problem.size, *public), wanted, dtype)
-    assert_equal(pyconv.fold(columns[-1], problem.size, *public), wanted[-1], dtype)
+    assert_equal(pyconv.fold(columns, problem.size, **public), wanted, dtype)
+    assert_equal(pyconv.fold(columns[-1], problem.size, **public), wanted[-1], dtype)
     out = poisoned(wanted.shape, dtype)
-    assert pyconv.fold(columns, problem.size, *public, out=out) is out
+    assert pyconv.fold(columns, problem.size, **public, out=out) is out
     assert_equal(out, wanted, dtype)
-    assert dot(pyconv.unfold(x, *public), columns) == dot(x, wanted)
+    alone = pyconv.unfold(0 * x, **public) if problem.padding_value else 0
+    assert dot(pyconv.unfold(x, **public) - alone, columns) == dot(x, wanted)
 
 
 def test_fold_of_unfold_counts_how_often_a_cell_is_read(dtype):
@@ -257,11 +308,11 @@ def test_an_int_kernel_means_two_axes(dtype):
                  pyconv.fold(pyconv.unfold(x[:, :, :9, :9], (3, 3)), (9, 9), (3, 3)), dtype)
 
 
-@pytest.mark.parametrize('problem', [p for p in VARIED if p.groups == 1], ids=str)
+@pytest.mark.parametrize('problem', [p for p in VARIED + VARIED_MODES if p.groups == 1], ids=str)
 def test_weight_gradient_is_columns_times_grad_output(problem, dtype):
     """unfold is what grad_weight unrolls: the design's own picture of it."""
     data = problem.integers(dtype)
-    columns = pyconv.unfold(data.x, *unrolled(problem)[0]).astype(np.float64)
+    columns = pyconv.unfold(data.x, **unrolled(problem)[0]).astype(np.float64)
     y = data.y.reshape(problem.batch, problem.channels[1], -1).astype(np.float64)
     product = np.einsum('nop,nkp->ok', y, columns).reshape(problem.weight_shape)
     assert_equal(calls.grad_weight(problem, data.x, data.y), product, dtype)

@@ -1,4 +1,4 @@
-"""Every problem, both dtypes, all maps, against the reference with ==.
+"""Every problem, float32 and float64, all maps, against the reference with ==.
 
 `out` and the buffers come in poisoned with NaN, every call is made twice, and inputs come with and without batch axis.
 """
@@ -9,9 +9,9 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
-from problems import PROBLEMS, VARIED, expected
+from problems import EVERY, PROBLEMS, VARIED, VARIED_MODES, expected
 
-every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
 
 
 def scratch(problem, dtype, transposed=False):
@@ -102,7 +102,7 @@ def test_conv_bias(problem, dtype):
     assert_equal(out, reference.channel_sum(y), dtype)
 
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_empty_batch(problem, dtype):
     data = problem.integers(dtype)
     x, y = data.x[:0], data.y[:0]
@@ -159,13 +159,14 @@ def test_positional_order(dtype):
     assert_equal(answer, wanted.grad_input + per_channel(data.c, 2), dtype)
 
 
-@pytest.mark.parametrize('problem', [p for p in PROBLEMS if p.output_padding is None], ids=str)
+@pytest.mark.parametrize('problem', [p for p in EVERY if p.output_padding is None], ids=str)
 def test_output_size_of_the_transposed_convolution(problem):
     """With numbers for padding it grows the far end; with a name it chooses the pads."""
     data = problem.integers(np.float32)
     padding = problem.padding if problem.padding in ('same', 'same_lower') else problem.transposed_padding[0]
     answer = calls.TRANSPOSE[problem.rank](data.y, data.w, stride=problem.stride, padding=padding,
-                                           groups=problem.groups, dilation=problem.dilation, output_size=problem.size)
+                                           groups=problem.groups, dilation=problem.dilation, output_size=problem.size,
+                                           **problem.mode)
     assert_equal(answer, expected(problem.name).grad_input, np.float32)
 
 

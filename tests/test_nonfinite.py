@@ -12,11 +12,11 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel
-from problems import BY_NAME, PROBLEMS, VARIED, Problem, maps, some
+from problems import BY_NAME, EVERY, VARIED, VARIED_MODES, Problem, maps, some
 
 pytestmark = pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
 
 
 def spoiled(array, values, seed, corners):
@@ -72,7 +72,7 @@ def test_in_one_operand(problem, values):
         check(problem, parts, part)
 
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_in_every_operand_at_once(problem):
     data = problem.integers()
     for seed in range(3):
@@ -81,7 +81,7 @@ def test_in_every_operand_at_once(problem):
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_everywhere(problem, value):
     """A whole operand of them: what no pair (a, k) meets is still a plain zero."""
     data = without_zeros(problem.integers())
@@ -104,7 +104,7 @@ def test_every_place(problem):
             check(alone, parts, part)
 
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_bias(problem, dtype):
     data = problem.integers(dtype)
     b, c = spoiled(data.b, (np.nan, np.inf), 0, False), spoiled(data.c, (-np.inf, np.nan), 0, False)
@@ -115,19 +115,19 @@ def test_bias(problem, dtype):
     assert_equal(pyconv.conv_bias(y), reference.channel_sum(y), dtype)
 
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_unfold_and_fold(problem, dtype):
     x = spoiled(problem.integers(dtype).x, (np.nan, np.inf, -np.inf), 2, False)
     form = {name: value for name, value in problem.form.items() if name != 'groups'}
     public = problem.kernel, problem.dilation, problem.padding, problem.stride
     columns = reference.unfold(x, problem.kernel, problem.positions, **form)
-    assert_equal(pyconv.unfold(x, *public), columns, dtype)
+    assert_equal(pyconv.unfold(x, *public, **problem.mode), columns, dtype)
     columns = spoiled(columns, (np.nan, np.inf, -np.inf), 3, False)
     wanted = reference.fold(columns, problem.size, problem.kernel, problem.positions, **form)
-    assert_equal(pyconv.fold(columns, problem.size, *public), wanted, dtype)
+    assert_equal(pyconv.fold(columns, problem.size, *public, **problem.mode), wanted, dtype)
 
 
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_buffers_full_of_nan_stay_out(problem, dtype):
     """Poison in scratch never meets a non-finite recomputation either."""
     data = problem.integers(dtype)

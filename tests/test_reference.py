@@ -6,23 +6,36 @@ import pytest
 import torch
 
 import reference
-from problems import BY_NAME, PROBLEMS, VARIED, expected, maps
+from problems import BY_NAME, EVERY, VARIED, P, expected, maps
 
 CONV = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 TRANSPOSE = {1: torch.nn.functional.conv_transpose1d, 2: torch.nn.functional.conv_transpose2d,
              3: torch.nn.functional.conv_transpose3d}
 
 
+NUMPY_S = {'zeros': 'constant', 'constant': 'constant', 'circular': 'wrap', 'replicate': 'edge', 'reflect': 'reflect'}
+
+
+def padded(problem, x):
+    """A copy with the padding around it (or without the border): numpy.pad says which cell lies where."""
+    places = np.arange(math.prod(problem.size)).reshape(problem.size)
+    crop = tuple(slice(max(0, -lo), length - max(0, -hi)) for length, (lo, hi) in zip(problem.size, problem.pads))
+    around = [(max(0, lo), max(0, hi)) for lo, hi in problem.pads]
+    nowhere = {'constant_values': -1} if problem.padding_mode in ('zeros', 'constant') else {}
+    places = torch.from_numpy(np.pad(places[crop], around, NUMPY_S[problem.padding_mode], **nowhere))
+    cells = x.flatten(2)[..., places.clamp(min=0)]
+    return torch.where(places >= 0, cells, torch.tensor(float(problem.padding_value), dtype=x.dtype))
+
+
 def torch_maps(problem, x, w, y):
-    """Padding as a copy with zeros around (or without the border), then torch's own convolution and autograd."""
+    """Padding as a copy, then torch's own convolution and autograd."""
     x, w, y = (torch.from_numpy(a.copy()).requires_grad_() for a in (x, w, y))
-    around = [amount for pair in reversed(problem.pads) for amount in pair]
-    answer = CONV[problem.rank](torch.nn.functional.pad(x, around), w, None, problem.per_axis(problem.stride), 0,
+    answer = CONV[problem.rank](padded(problem, x), w, None, problem.per_axis(problem.stride), 0,
                                 problem.per_axis(problem.dilation), problem.groups)
     return answer.detach().numpy(), *(a.numpy() for a in torch.autograd.grad(answer, (x, w), y))
 
 
-@pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+@pytest.mark.parametrize('problem', EVERY, ids=str)
 def test_maps_are_torch_s(problem):
     data = problem.integers()
     for mine, other in zip(expected(problem.name), torch_maps(problem, data.x, data.w, data.y)):
@@ -32,11 +45,11 @@ def test_maps_are_torch_s(problem):
 
 def test_transposed_is_torch_s():
     compared = 0
-    for problem in PROBLEMS:
+    for problem in EVERY:
         padding, output_padding = problem.transposed_padding
         padding = reference.named_or_numeric_padding(
             padding, problem.size, problem.kernel, problem.per_axis(problem.stride), problem.per_axis(problem.dilation))
-        if any(lo != hi or lo < 0 for lo, hi in padding):
+        if problem.mode or any(lo != hi or lo < 0 for lo, hi in padding):
             continue
         data = problem.integers()
         wanted = TRANSPOSE[problem.rank](
@@ -78,6 +91,48 @@ def test_padding_by_hand(padding, pads):
     assert reference.named_or_numeric_padding(padding, (10, 12), (3, 4), (2, 3), (2, 1)) == pads
 
 
+@pytest.mark.parametrize('mode, cells', [
+    ('zeros', [None, None, None, None, None, 0, 1, 2, None, None]),
+    ('circular', [1, 2, 0, 1, 2, 0, 1, 2, 0, 1]),
+    ('replicate', [0, 0, 0, 0, 0, 0, 1, 2, 2, 2]),
+    ('reflect', [1, 0, 1, 2, 1, 0, 1, 2, 1, 0])])
+def test_modes_by_hand(mode, cells):
+    assert [reference.phi(cell, 0, 3, mode) for cell in range(-5, 5)] == cells
+    assert [reference.phi(cell, 2, 5, mode) for cell in range(-3, 7)] == [c if c is None else c + 2 for c in cells]
+
+
+def test_one_cell_is_its_own_mirror():
+    assert {reference.phi(cell, 4, 5, 'reflect') for cell in range(10)} == {4}
+
+
+def test_a_constant_takes_part():
+    x, w = np.array([[[np.nan, 1.]]]), np.array([[[np.inf, 1.]]])
+    form = {'stride': (1,), 'lo': (1,), 'dilation': (1,), 'groups': 1, 'padding': reference.Padding('constant', -2)}
+    assert reference.forward(np.ones_like(x), w, (3,), **form).tolist() == [[[-np.inf, np.inf, np.inf]]]
+    y = reference.forward(x, np.ones_like(w), (3,), **form)
+    assert np.isnan(y).tolist() == [[[True, True, False]]] and y[0, 0, 2] == -1
+    assert reference.grad_weight(x, y * 0 + 1, (2,), **form)[0, 0, 1:].tolist()[0] != 0
+
+
+def test_per_sample_sums_to_the_gradient():
+    problem = BY_NAME['reflect 2d groups everything']
+    data = problem.integers()
+    alone = reference.grad_weight(data.x, data.y, problem.kernel, **problem.form, per_sample=True)
+    assert alone.shape == (2, *problem.weight_shape)
+    assert (alone.sum(0) == expected(problem.name).grad_weight).all()
+
+
+def test_integers_modulo_powers_of_two():
+    assert reference.modulo(np.array([127, 128, -129, 2**70 + 3], object), np.int8).tolist() == [127, -128, 127, 3]
+    assert reference.modulo(np.array([[-1, 2**64]], object), np.uint64).tolist() == [[2**64 - 1, 0]]
+    problem = P('objects', (5,), (2,))
+    data = problem.integers(np.int64)
+    exact = maps(problem, *(part.astype(object) for part in data[:3]))
+    assert exact.forward.dtype == object
+    for mine, wanted in zip(exact, maps(problem, *data[:3])):
+        assert (mine == wanted).all()
+
+
 def test_padding_multiplies_nothing():
     x, w = np.ones((1, 1, 3)), np.array([[[np.inf, 1., np.nan]]])
     y = reference.forward(x, w, (5,), (1,), (2,), (1,), 1)
@@ -101,6 +156,6 @@ def test_complex_and_integers():
 
 
 def test_float32_is_exact_for_every_problem():
-    for problem in PROBLEMS:
+    for problem in EVERY:
         assert max(problem.terms) * 3 * 3 < 2**24, problem.name
         assert math.prod(problem.output_shape) > 0, problem.name

@@ -337,7 +337,7 @@ def arrays_met(monkeypatch):
 
     def recording(geometry, dtype, results, *rest):
         answers = evaluate(geometry, dtype, results, *rest)
-        [(_, first, second)] = results[0].terms
+        [(_, first, second, _)] = results[0].terms
         met.append(({first.ctypes.data, second.ctypes.data}, answers[0].ctypes.data))
         return answers
 
