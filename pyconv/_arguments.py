@@ -139,7 +139,11 @@ def _operands(
     first_bias = len(given) - len(biases)
     if leader >= first_bias and is_integer(arrays[leader].dtype):  # which does not say what the others are
         leader = present[0]
-    dtype = native_dtype(names[leader], arrays[leader].dtype)  # type: ignore[union-attr]
+    found = arrays[leader].dtype  # type: ignore[union-attr]
+    lists = [arrays[place].dtype for place in present if place < first_bias]  # type: ignore[union-attr]
+    if isinstance(given[leader], list | tuple) and all(one.kind in "iufc" for one in lists):
+        found = np.result_type(*lists)  # of lists alone
+    dtype = native_dtype(names[leader], found)
     result = result_dtype(dtype, wanted)
     for place in present:
         own = result if place >= first_bias else dtype

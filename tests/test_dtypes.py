@@ -1,0 +1,306 @@
+"""Every type of elements through every function, against the reference with ==.
+
+Integers fill their type, and the reference's are Python's, modulo 2 to the number of the result's bits. Floats and
+complex numbers are small integers, whose sums float32 holds; halves are rounded once, when they are stored.
+"""
+import zlib
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import reference
+from calls import assert_same_bits, per_channel
+from problems import BY_NAME, Data, maps, some
+from test_identities import double_backward, generic, linear, unrolled
+
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+
+INTEGERS = tuple(f'{sign}int{bits}' for sign in ('', 'u') for bits in (8, 16, 32, 64))
+DTYPES = ('float16', 'bfloat16', 'complex64', 'complex128', *INTEGERS)
+PROBLEMS = some(
+    '1d', '1d causal dilated', '2d one of everything', '2d 13 by 14', '2d stride 2', '2d stride above kernel',
+    '2d same strided dilated', '2d crop strided dilated', '2d kernel 1 cropped', '2d fully connected',
+    '2d groups everything', '2d depthwise', '2d depthwise strided', '2d depthwise multiplier 2', '2d channels 33 33',
+    '2d 7 by 7 samples kernel 1', '3d groups everything', '3d depthwise', '1d long kernel strided',
+    '2d transposed output padding above stride',
+    'circular 2d groups everything', 'circular 1d cropped behind', 'reflect 1d far strided',
+    'reflect 2d channels 33 33', 'replicate 2d depthwise strided', 'replicate 3d groups everything', 'constant 2 2d', 'constant 2 2d depthwise',
+    'constant 2 3d groups everything')
+FEW = some('1d', '2d stride 2', '2d groups everything', '2d depthwise', '3d groups everything', 'reflect 2d stride 2',
+           'circular 2d depthwise', 'constant 2 2d groups everything', 'replicate 2d cropped and padded')
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request):
+    if request.param == 'bfloat16':
+        if ml_dtypes is None:
+            pytest.skip('bfloat16 comes with ml_dtypes')
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(request.param)
+
+
+def result_of(dtype):
+    """What the results are by default."""
+    return np.dtype({'int8': 'i4', 'uint8': 'i4', 'uint64': 'u8'}.get(dtype.name, 'i8')) if is_integer(dtype) else dtype
+
+
+def is_integer(dtype):
+    return dtype.name in INTEGERS
+
+
+def values(rng, shape, dtype, most=2):
+    if is_integer(dtype):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    real = rng.integers(-most, most, shape, endpoint=True)
+    if dtype.kind == 'c':
+        real = real + 1j * rng.integers(-most, most, shape, endpoint=True)
+    return real.astype(dtype)
+
+
+def data_of(problem, dtype, seed=0, most=2, result=None):
+    """Operands of the dtype and biases of the result's."""
+    rng = np.random.default_rng([seed, zlib.crc32(problem.name.encode())])
+    result = result_of(dtype) if result is None else result
+    shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+    return Data(*(values(rng, shape, dtype, most) for shape in shapes),
+                *(values(rng, channels, result, most) for channels in (problem.channels[1], problem.channels[0])))
+
+
+def exact(array):
+    """The same numbers in a type that adds and multiplies them exactly."""
+    if is_integer(array.dtype):
+        return array.astype(object)
+    return array.astype(np.complex128 if array.dtype.kind == 'c' else np.float64)
+
+
+def exactly(data):
+    return type(data)(*map(exact, data))
+
+
+def stored(array, dtype):
+    """Exact numbers as a result of that dtype holds them."""
+    return reference.modulo(array, dtype) if is_integer(dtype) else array.astype(dtype)
+
+
+def same(answer, wanted, dtype):
+    """The stored numbers, in a plain array of the dtype."""
+    assert type(answer) is np.ndarray and answer.dtype == dtype and answer.shape == wanted.shape
+    wrong = answer != stored(wanted, dtype)
+    assert not wrong.any(), f'{np.count_nonzero(wrong)} of {wrong.size} differ, first at {np.argwhere(wrong)[0]}'
+
+
+def check_maps(problem, data, result, **more):
+    whole = exactly(data)
+    wanted, rank = maps(problem, *whole[:3]), problem.rank
+    same(calls.forward(problem, data.x, data.w, **more), wanted.forward, result)
+    biased = wanted.forward + per_channel(whole.b, rank)
+    same(calls.forward(problem, data.x, data.w, data.b, **more), biased, result)
+    same(calls.forward(problem, data.x[-1], data.w, data.b, **more), biased[-1], result)
+    same(calls.grad_input(problem, data.w, data.y, **more), wanted.grad_input, result)
+    same(calls.grad_weight(problem, data.x, data.y, **more), wanted.grad_weight, result)
+    biased = wanted.grad_input + per_channel(whole.c, rank)
+    same(calls.transposed(problem, data.y, data.w, data.c, **more), biased, result)
+    alone = reference.grad_weight(whole.x, whole.y, problem.kernel, **problem.form, per_sample=True)
+    same(calls.grad_weight(problem, data.x, data.y, per_sample=True, **more), alone, result)
+
+
+@pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+def test_maps(problem, dtype):
+    check_maps(problem, data_of(problem, dtype), result_of(dtype))
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+@pytest.mark.parametrize('wanted', ['int32', 'int64', np.uint64], ids=str)
+def test_sums_of_integers_of_a_chosen_type(problem, wanted, dtype):
+    if not is_integer(dtype) or (wanted is np.uint64 and dtype.name != 'uint64'):
+        pytest.skip('no such result')
+    result = np.dtype(wanted)
+    data = data_of(problem, dtype, result=result)
+    check_maps(problem, data, result, dtype=wanted)
+    same(pyconv.conv_bias(data.y, dtype=wanted), reference.channel_sum(exact(data.y)), result)
+    public, form = unrolled(problem)
+    columns = reference.unfold(data.x, problem.kernel, problem.positions, **form)
+    folded = reference.fold(exact(columns), problem.size, problem.kernel, problem.positions, **form)
+    same(pyconv.fold(columns, problem.size, **public, dtype=wanted), folded, result)
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_bias_and_columns(problem, dtype):
+    data, result = data_of(problem, dtype), result_of(dtype)
+    summed = reference.channel_sum(exact(data.y))
+    for y in (data.y, np.asfortranarray(data.y)):
+        same(pyconv.conv_bias(y), summed, result)
+    same(pyconv.conv_bias(data.y[0], batched=False), reference.channel_sum(exact(data.y[:1])), result)
+    public, form = unrolled(problem)
+    columns = pyconv.unfold(data.x, **public)
+    wanted = reference.unfold(data.x, problem.kernel, problem.positions, **form)
+    same(columns, exact(wanted), dtype)
+    folded = reference.fold(exact(wanted), problem.size, problem.kernel, problem.positions, **form)
+    same(pyconv.fold(columns, problem.size, **public), folded, result)
+    if isinstance(problem.padding, str):
+        return
+    weight = maps(problem, *exactly(data)[:3]).grad_weight
+    same(calls.grad_weight(problem, None, data.y, finput=columns), weight, result)
+    alone = reference.grad_weight(exact(data.x), exact(data.y), problem.kernel, **problem.form, per_sample=True)
+    same(calls.grad_weight(problem, None, data.y, finput=columns, per_sample=True), alone, result)
+
+
+def addable(dtype):
+    """Numbers so small that sums of several results are exact in a half: they are rounded whenever they are stored."""
+    return 1 if dtype.itemsize == 2 and not is_integer(dtype) else 2
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_backward_double_backward_and_jvp(problem, transposed, dtype):
+    most, result = addable(dtype), result_of(dtype)
+    data, other = (data_of(problem, dtype, seed, most) for seed in (0, 1))
+    whole, again = exactly(data), exactly(other)
+    mask, rest = (True, True, True), generic(problem, transposed)
+    first = maps(linear(problem) if transposed else problem, *whole[:3])
+    grad_output, input_, wanted = (
+        (data.x, data.y, (first.forward, first.grad_weight, reference.channel_sum(whole.x))) if transposed else
+        (data.y, data.x, (first.grad_input, first.grad_weight, reference.channel_sum(whole.y))))
+    for answer, exact_one in zip(
+            pyconv.convolution_backward(grad_output, input_, data.w, *rest, mask, **problem.mode), wanted):
+        same(answer, exact_one, result)
+    second, of_second = (
+        ((other.y, other.w, other.c), (again.y, again.w, again.c)) if transposed else
+        ((other.x, other.w, other.b), (again.x, again.w, again.b)))
+    roles, wanted = double_backward(problem, transposed, whole, of_second, mask)
+    given = (data.x, data.w, data.y) if transposed else (data.y, data.w, data.x)
+    for answer, exact_one in zip(
+            pyconv.convolution_double_backward(*second, *given, *rest, mask, **problem.mode), wanted):
+        same(answer, exact_one, result)
+    if not transposed:
+        tangent = pyconv.conv_jvp(data.x, data.w, *second, problem.stride, problem.padding, problem.dilation,
+                                  problem.groups, **problem.mode)
+        same(tangent, wanted[0], result)
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_out_accumulate_and_scratch(problem, dtype):
+    """Scratch of the least size and of full speed, full of rubbish; out in C order and not."""
+    data, result = data_of(problem, dtype, most=addable(dtype)), result_of(dtype)
+    whole = exactly(data)
+    wanted = maps(problem, *whole[:3])
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+    assert sizes.dtype == {'float16': 'f4', 'bfloat16': 'f4', 'complex64': 'f4', 'complex128': 'f8'}.get(
+        dtype.name, result)
+    for finput, fgrad_input in (sizes[:2], sizes[2:4]):
+        finput, fgrad_input = (np.full(max(size, 1), 77, sizes.dtype) for size in (finput, fgrad_input))
+        for call, exact_one in (
+                (lambda **more: calls.forward(problem, data.x, data.w, data.b, finput=finput, **more),
+                 wanted.forward + per_channel(whole.b, problem.rank)),
+                (lambda **more: calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input, **more),
+                 wanted.grad_input),
+                (lambda **more: calls.grad_weight(problem, data.x, data.y, finput=finput, **more), wanted.grad_weight),
+                (lambda **more: pyconv.conv_bias(data.y, **more), reference.channel_sum(whole.y))):
+            for layout in (np.ascontiguousarray, np.asfortranarray):
+                out = layout(np.full(exact_one.shape, 99, result))
+                assert call(out=out) is out
+                same(np.ascontiguousarray(out), exact_one, result)
+                out[...] = 3
+                assert call(out=out, accumulate=True) is out
+                same(np.ascontiguousarray(out), exact_one + 3, result)
+
+
+@pytest.mark.parametrize('problem', some('2d stride 2', 'reflect 2d depthwise strided', 'circular 2d channels 33 33'),
+                         ids=str)
+def test_layouts(problem, dtype):
+    data, result = data_of(problem, dtype), result_of(dtype)
+    wanted = maps(problem, *exactly(data)[:3])
+
+    def misaligned(array):
+        memory = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+        memory[...] = array
+        return memory
+
+    for layout in (np.asfortranarray, lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),
+                   lambda a: np.ascontiguousarray(a[..., ::-1])[..., ::-1], misaligned,
+                   lambda a: a if a.dtype.name == 'bfloat16' else a.astype(a.dtype.newbyteorder())):
+        x, w, y = map(layout, data[:3])
+        for answer, exact_one in zip(calls.three_maps(problem, x, w, y), wanted):
+            same(answer, exact_one, result)
+
+
+def test_empty_batch(dtype):
+    problem, result = BY_NAME['reflect 2d groups everything'], result_of(dtype)
+    data = data_of(problem, dtype)
+    x, y = data.x[:0], data.y[:0]
+    same(calls.forward(problem, x, data.w, data.b), exact(y), result)
+    same(calls.grad_input(problem, data.w, y), exact(x), result)
+    same(calls.grad_weight(problem, x, y), exact(np.zeros(problem.weight_shape, 'i1')), result)
+    assert calls.grad_weight(problem, x, y, per_sample=True).shape == (0, *problem.weight_shape)
+    same(pyconv.conv_bias(y), exact(np.zeros(problem.channels[1], 'i1')), result)
+
+
+def test_lists_take_the_dtype(dtype):
+    w = np.ones((1, 1, 2), dtype)
+    answer = pyconv.conv1d([[1, 2, 3]], w, [1])
+    assert answer.dtype == result_of(dtype) and answer.tolist() == [[4, 6]]
+    assert pyconv.conv1d(np.ones((1, 3), dtype), [[[1, 2]]]).dtype == result_of(dtype)
+
+
+def test_lists_alone():
+    assert pyconv.conv1d([[1, 2, 3]], [[[1, 1]]]).dtype == np.int64
+    assert pyconv.conv1d([[1, 2, 3]], [[[1, 1j]]]).tolist() == [[1 + 2j, 2 + 3j]]
+
+
+@pytest.mark.parametrize('name', ['q', 'l', 'Q', 'L', 'i', 'p'])
+def test_integers_of_the_same_width_are_one_type(name):
+    x, w = np.arange(6).reshape(1, 6).astype(name), np.ones((1, 1, 2), name)
+    out = np.zeros((1, 5), pyconv.conv1d(x, w).dtype.newbyteorder())
+    assert pyconv.conv1d(x, w, out=out).tolist() == [[1, 3, 5, 7, 9]]
+
+
+@pytest.mark.parametrize('name', ['float16', 'bfloat16', 'complex64', 'complex128'])
+@pytest.mark.parametrize('problem', some('2d', '2d stride 2', '2d groups everything', '2d depthwise',
+                                         '2d channels 33 33', 'reflect 2d', 'constant 2 2d'), ids=str)
+@pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
+def test_what_is_not_finite_goes_where_the_definition_puts_it(problem, name, request):
+    if name == 'bfloat16' and ml_dtypes is None:
+        pytest.skip('bfloat16 comes with ml_dtypes')
+    dtype = np.dtype(name if name != 'bfloat16' else ml_dtypes.bfloat16)
+    for value, place, part in ((value, place, part) for value in (np.nan, np.inf) for place in (0, -1)
+                               for part in range(3)):
+        data = data_of(problem, dtype)
+        data[part].flat[place] = value
+        wanted = maps(problem, *exactly(data)[:3])
+        for answer, exact_one in zip(calls.three_maps(problem, *data[:3]), wanted):
+            finite = np.isfinite(exact_one)
+            assert (np.isfinite(answer) == finite).all()
+            assert (answer[finite] == exact_one[finite].astype(dtype)).all()
+
+
+@pytest.mark.parametrize('problem', some('2d channels 33 33', '2d stride 2', '2d depthwise', 'reflect 2d image',
+                                         'circular 2d depthwise strided'), ids=str)
+def test_the_same_bits(problem, dtype):
+    """Of any number of threads, any buffer, and of a sample in any batch."""
+    problem = problem._replace(batch=5)
+    data = data_of(problem, dtype)
+    if not is_integer(dtype):
+        data = type(data)(*(part + (0.1 * part * part).astype(dtype) for part in data))
+    with pyconv.num_threads(1):
+        alone = calls.three_maps(problem, *data[:3])
+        apart = calls.grad_weight(problem, data.x, data.y, per_sample=True)
+        sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+    finput, fgrad_input = (np.empty(max(size, 1), sizes.dtype) for size in sizes[2:4])
+    for threads in (2, 3, 8):
+        with pyconv.num_threads(threads):
+            for again, first in zip(calls.three_maps(problem, *data[:3]), alone):
+                assert_same_bits(again, first)
+            assert_same_bits(calls.grad_weight(problem, data.x, data.y, per_sample=True), apart)
+            assert_same_bits(calls.forward(problem, data.x, data.w, finput=finput), alone[0])
+            assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input), alone[1])
+            assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput), alone[2])
+    for batch in (1, 3):
+        assert_same_bits(calls.forward(problem, data.x[-batch:], data.w), alone[0][-batch:])
+        assert_same_bits(calls.grad_input(problem, data.w, data.y[-batch:]), alone[1][-batch:])
+        assert_same_bits(calls.grad_weight(problem, data.x[-batch:], data.y[-batch:], per_sample=True), apart[-batch:])
