@@ -55,6 +55,14 @@ algorithm: 'auto', 'gemm' or 'winograd'. Kernels of three taps at stride 1 with 
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
 
+Arrays of other libraries in main memory
+----------------------------------------
+torch's CPU tensors, array_api_strict's arrays and all others with DLPack are read where they lie, whatever their
+strides. The operands of a call are of one library (lists go with any), and its results are arrays of that library on
+the first operand's device, over the memory that was written; they are NumPy's where no from_dlpack is known for the
+operand's class. out, finput and fgrad_input may be of any library. A gradient that a tensor requires is not recorded:
+pyconv.torch does that.
+
 GPU arrays
 ----------
 Not yet confirmed on a GPU.

@@ -13,6 +13,7 @@ from numpy import ndarray
 from pyconv._backend import Array, cpu, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, native_dtype, result_dtype
 from pyconv._integers import Shape
+from pyconv._libraries import library_of, name_of, read, visiting
 from pyconv._memory import empty
 from pyconv._padding import MODES, ZEROS, Mode
 
@@ -110,7 +111,8 @@ def operands(
     """(dtype, the arrays): base-class ndarrays of one dtype, as they lie in memory; None only among what is optional.
 
     Biases, the last of them, have the result's dtype, which is `wanted` or what result_dtype makes of None.
-    Where one of them is a GPU array, all must be: then they are DeviceArrays, and dtype a DeviceType.
+    Where they are another library's, the first is a Visitor. Where one of them is a GPU array, all must be: then they
+    are DeviceArrays, and dtype a DeviceType.
     """
     dtype = getattr(required[0], "dtype", None)
     if dtype is FLOAT32 or dtype is FLOAT64:
@@ -136,6 +138,8 @@ def _operands(
     ]
     present = [place for place, array in enumerate(arrays) if array is not None]
     leader = next((place for place in present if not isinstance(given[place], list | tuple)), present[0])
+    _check_libraries(names, given, present, leader)
+    whose_library = given[leader]
     first_bias = len(given) - len(biases)
     if leader >= first_bias and is_integer(arrays[leader].dtype):  # which does not say what the others are
         leader = present[0]
@@ -149,7 +153,21 @@ def _operands(
         own = result if place >= first_bias else dtype
         whose = "the result" if own is not dtype else names[leader]
         arrays[place] = _of_dtype(names[place], given[place], arrays[place], own, whose)
+    if library_of(whose_library) is not None:
+        arrays[0] = visiting(arrays[0], whose_library)
     return dtype, tuple(arrays)
+
+
+def _check_libraries(names: Sequence[str], given: tuple[Any, ...], present: list[int], leader: int) -> None:
+    """TypeError unless all that are no lists are of one library."""
+    wanted = library_of(given[leader])
+    for place in present:
+        library = library_of(given[place])
+        if library is not wanted and not isinstance(given[place], list | tuple):
+            raise TypeError(
+                f"{names[place]} must be an array of the library of {names[leader]}, {name_of(wanted)}; "
+                f"got {name_of(library)}"
+            )
 
 
 def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Array:
@@ -183,6 +201,8 @@ def _on_gpu(value: Any) -> bool:
 def _array(name: str, value: Any) -> Array:
     if value is None:
         raise TypeError(f"{name} must be an array; got None")
+    if not isinstance(value, ndarray | list | tuple) and hasattr(type(value), "__dlpack__"):
+        return read(name, value)
     try:
         return np.asarray(value)
     except ValueError:
@@ -221,18 +241,27 @@ def _overlaps_itself(array: Array) -> bool:
     return False
 
 
+def _in_main_memory(name: str, value: Any) -> Array:
+    """A NumPy array itself, another library's as a Visitor."""
+    if isinstance(value, ndarray):
+        return value
+    if hasattr(type(value), "__dlpack__") and not _on_gpu(value):
+        return visiting(read(name, value), value)
+    raise TypeError(f"{name} must be an array in main memory; got {type(value).__name__}")
+
+
 def check_out(
     name: str, out: Any, shape: Shape, dtype: DType, others: Iterable[tuple[str, Array | None]]
 ) -> Any:
-    """`out`, as a DeviceArray where the operands are such; refused where it cannot hold the result.
+    """`out`, as a DeviceArray where the operands are such, as a Visitor where it is another library's; refused where it
+    cannot hold the result.
 
     Overlap is judged by the bounds of memory alone: an exact answer can take exponential time. So two views that
     interleave without sharing an element are refused too.
     """
     if not isinstance(dtype, np.dtype):
         return gpu_room("arguments").check_out(name, out, shape, dtype, others)
-    if not isinstance(out, ndarray):
-        raise TypeError(f"{name} must be a NumPy array; got {type(out).__name__}")
+    out = _in_main_memory(name, out)
     if out.dtype.newbyteorder("=") != dtype:
         raise TypeError(f"{name} must have dtype {dtype}; got {out.dtype}")
     if out.shape != shape:
@@ -253,8 +282,7 @@ def flat_buffer(
     """The caller's scratch as flat memory; None for an empty array."""
     if not isinstance(dtype, np.dtype):
         return gpu_room("arguments").flat_buffer(name, buffer, dtype, minimum, others)
-    if not isinstance(buffer, ndarray):
-        raise TypeError(f"{name} must be a NumPy array; got {type(buffer).__name__}")
+    buffer = _in_main_memory(name, buffer)
     if not buffer.size:
         return None
     need = f"have at least {minimum} elements"

@@ -104,7 +104,7 @@ def _moved(
         if not accumulate:
             target[...] = 0
         target[... if part is None else (..., *part)] += sums
-    return delivered(target, out)
+    return delivered(target, out, source)
 
 
 class Workspace(NamedTuple):

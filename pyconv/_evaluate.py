@@ -21,6 +21,7 @@ from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
 from pyconv._geometry import Geometry, box, linear
 from pyconv._integers import Shape
+from pyconv._libraries import Visitor, given_back
 from pyconv._padding import ZEROS, Mode
 
 Named = tuple[tuple[str, Array | None], ...]
@@ -175,7 +176,8 @@ def evaluate(
             geometry, results, work, outs, named[0][1], settings.stream, from_columns, settings.accumulate
         )
     return [
-        None if result is None else _run(geometry, dtype, result, calls, out, settings)
+        None if result is None else delivered(
+            _run(geometry, dtype, result, calls, out, settings), out, named[0][1])
         for result, calls, out in zip(results, work, outs)
     ]
 
@@ -246,7 +248,7 @@ def part_of_x(geometry: Geometry, array: Any) -> Any:
 
 def _run(
     geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings
-) -> Any:
+) -> Array:
     rank, own, accumulate = geometry.rank, written(dtype, settings), settings.accumulate
     map = result.terms[0][0] if calls else ""
     if map == "grad_input" and geometry.padding_mode != "zeros":
@@ -266,19 +268,19 @@ def _run(
             bias, accumulate = None, True
     else:
         _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * rank), accumulate)
-    return delivered(target, out)
+    return target
 
 
 def _run_part(
     geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings,
     part: tuple[slice, ...],
-) -> Any:
+) -> Array:
     """As _run, where the plans write that part of a grad_input alone: cropped cells get the bias."""
     own = written(dtype, settings)
     shape = (*result.shape[:-len(part)], *geometry.input_size[-len(part):])
     inner = _run(geometry, dtype, Result(shape, result.terms), calls, None, settings._replace(accumulate=False))
     target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
-    np.asarray(target)[(..., *part)] += inner.astype(own, copy=False)
+    target[(..., *part)] += inner.astype(own, copy=False)
     return target
 
 
@@ -289,13 +291,13 @@ def _put(target: Array, value: Any, accumulate: bool) -> None:
         target[...] = value
 
 
-def delivered(target: Array, out: Any) -> Any:
-    """`out`, holding what `target` holds; `target` itself where there is no out."""
+def delivered(target: Array, out: Any, like: Any) -> Any:
+    """`out`, holding what `target` holds; where there is no out, `target` in the library of the operand `like`."""
     if out is None:
-        return target
+        return given_back(target, like)
     if not np.may_share_memory(out, target):
         np.asarray(out)[...] = target
-    return out
+    return out.owner if type(out) is Visitor else out
 
 
 def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Settings) -> Any:
@@ -319,4 +321,4 @@ def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Sett
         cpu.channel_sum(columns, sums, threads=_threads.get_num_threads())
         if accumulate:
             target += sums
-    return delivered(target, out)
+    return delivered(target, out, array)

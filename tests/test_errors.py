@@ -262,7 +262,7 @@ HUGE = [
 
 SMALL = np.ones(4)
 OUTS = [
-    (conv(out=[]), TypeError, 'out must be a NumPy array; got list'),
+    (conv(out=[]), TypeError, 'out must be an array in main memory; got list'),
     (conv(out=Y.astype(F32)), TypeError, 'out must have dtype float64; got float32'),
     (conv(out=np.ones((1, 3, 3, 4))), ValueError, 'out must have shape (1, 3, 3, 3); got shape (1, 3, 3, 4)'),
     (conv(out=read_only(Y.shape)), ValueError, 'out must be writeable; got a read-only array'),
@@ -328,7 +328,7 @@ def test_buffer_errors(name, call):
     least = least_elements(lambda buffer: call(**{name: buffer}))
     need = f'have at least {least} elements'
     for buffer, error, text in (
-        ([1.0], TypeError, f'{name} must be a NumPy array; got list'),
+        ([1.0], TypeError, f'{name} must be an array in main memory; got list'),
         (np.ones(least, F32), TypeError, f'{name} must have dtype float64 and {need}; got float32'),
         (np.ones(2 * least)[::2], ValueError,
          f'{name} must be contiguous, aligned and writeable, and {need}; got strides (16,)'),

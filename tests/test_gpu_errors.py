@@ -99,7 +99,7 @@ ERRORS = {
     'host out': (lambda f: conv(out=np.empty_like(Y)), TypeError,
                  'out must be on the device of input, cuda:0; got an array in main memory (ndarray)'),
     'gpu out': (lambda f: pyconv.conv2d(X, W, **SETTINGS, out=f.torch.Tensor(Y)), TypeError,
-                'out must be a NumPy array; got Tensor'),
+                'out must be an array in main memory; got Tensor'),
     'out elsewhere': (lambda f: conv(out=f.torch.Tensor(Y.copy(), 1)), TypeError,
                       'out must be on the device of input, cuda:0; got cuda:1'),
     'out dtype': (lambda f: conv(out=Interface(Y.astype('f8'))), TypeError,

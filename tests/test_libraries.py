@@ -1,0 +1,305 @@
+"""Arrays of other libraries in main memory: read in place, answered in kind, never mixed."""
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import pyconv
+import reference
+
+torch = pytest.importorskip('torch')
+strict = pytest.importorskip('array_api_strict')
+
+F32, F64 = np.float32, np.float64
+SETTINGS = (1, 1, 1)  # stride, padding, dilation
+MASK = (True, True, True)
+RNG = np.random.default_rng(3)
+X, W, Y, B = (RNG.integers(-3, 4, shape).astype(F64) for shape in ((2, 4, 5, 6), (6, 4, 3, 3), (2, 6, 5, 6), (6,)))
+
+
+class Torch:
+    name, array = 'torch', torch.Tensor
+    asked = staticmethod(torch.from_numpy)
+
+    @staticmethod
+    def is_one(value):
+        return type(value) is torch.Tensor and value.device.type == 'cpu'
+
+
+class Strict:
+    name, array = 'array_api_strict', type(strict.ones(1))
+    asked = staticmethod(lambda array: strict.asarray(array, copy=False))
+
+    @staticmethod
+    def is_one(value):
+        return type(value) is Strict.array and value.device == strict.Device('CPU_DEVICE')
+
+
+class Library:
+    """Somebody's own: nothing but DLPack, so that results are NumPy's."""
+    name = 'numpy'
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    asked = classmethod(lambda cls, array: cls(array))
+
+    @staticmethod
+    def is_one(value):
+        return type(value) is np.ndarray
+
+
+LIBRARIES = [Torch, Strict, Library]
+
+
+@pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)
+def library(request):
+    return request.param
+
+
+def numbers(value):
+    """As NumPy's, the same memory."""
+    return value if isinstance(value, np.ndarray) else np.from_dlpack(value)
+
+
+CALLS = {
+    'conv2d': (lambda x, w, b: pyconv.conv2d(x, w, b, *SETTINGS), (X, W, B)),
+    'conv2d without bias': (lambda x, w: pyconv.conv2d(x, w, None, *SETTINGS), (X, W)),
+    'conv2d_input': (lambda w, y: pyconv.conv2d_input(X.shape, w, y, *SETTINGS), (W, Y)),
+    'conv2d_weight': (lambda x, y: pyconv.conv2d_weight(x, W.shape, y, *SETTINGS), (X, Y)),
+    'conv_bias': (pyconv.conv_bias, (Y,)),
+    'conv_transpose2d': (lambda y, w: pyconv.conv_transpose2d(y, w, None, 2), (Y, W)),
+    'convolution': (lambda x, w, b: pyconv.convolution(x, w, b, *SETTINGS, False, 0, 1), (X, W, B)),
+    'convolution_backward': (
+        lambda y, x, w: pyconv.convolution_backward(y, x, w, *SETTINGS, False, 0, 1, MASK), (Y, X, W)),
+    'convolution_double_backward': (
+        lambda y, w, x, gx, gw: pyconv.convolution_double_backward(
+            gx, gw, None, y, w, x, *SETTINGS, False, 0, 1, MASK), (Y, W, X, X, W)),
+    'conv_jvp': (lambda x, w, t: pyconv.conv_jvp(x, w, t, None, None, *SETTINGS), (X, W, X)),
+    'unfold': (lambda x: pyconv.unfold(x, 3), (X,)),
+    'fold': (lambda columns: pyconv.fold(columns, (3, 3), 2), (np.ones((2, 8, 4)),)),
+}
+
+
+@pytest.mark.parametrize('dtype', [F32, F64], ids=['float32', 'float64'])
+@pytest.mark.parametrize('name', CALLS)
+def test_answers_in_kind(library, name, dtype):
+    call, arrays = CALLS[name]
+    arrays = [array.astype(dtype) for array in arrays]
+    kept = [array.copy() for array in arrays]
+    wanted, found = call(*arrays), call(*map(library.asked, arrays))
+    wanted, found = (value if isinstance(value, tuple) else (value,) for value in (wanted, found))
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted):
+        assert library.is_one(one)
+        np.testing.assert_array_equal(numbers(one), other, strict=True)
+    for array, before in zip(arrays, kept):
+        np.testing.assert_array_equal(array, before)
+
+
+def test_the_definition(library):
+    found = pyconv.conv2d(library.asked(X), library.asked(W), padding=1)
+    wanted = reference.forward(X, W, (5, 6), (1, 1), (1, 1), (1, 1), 1)
+    np.testing.assert_array_equal(numbers(found), wanted)
+
+
+def test_strides_are_read_in_place(library):
+    x, w = library.asked(X[:, ::2, ::-1][..., ::2]) if library is Strict else library.asked(X[:, ::2, :, ::2]), W[:, :2]
+    wanted = pyconv.conv2d(numbers(x), w)
+    np.testing.assert_array_equal(numbers(pyconv.conv2d(x, library.asked(w))), wanted)
+
+
+def test_of_channels_last_tensors():
+    x = torch.from_numpy(X).contiguous(memory_format=torch.channels_last)
+    np.testing.assert_array_equal(pyconv.conv2d(x, torch.from_numpy(W)).numpy(), pyconv.conv2d(X, W))
+
+
+def test_no_operand_and_no_result_is_copied(library):
+    x, w = np.ones((4, 32, 64, 64)), np.ones((32, 32, 3, 3))
+    sizes = pyconv.workspace(x.shape, w.shape, padding=1, dtype=F64)
+    out, finput = np.empty(x.shape), np.empty(sizes.finput)
+    call = [library.asked(array) for array in (x, w, out, finput)]
+    pyconv.conv2d(*call[:2], padding=1, out=call[2], finput=call[3])
+    tracemalloc.start()
+    result = pyconv.conv2d(*call[:2], padding=1, out=call[2], finput=call[3])
+    with_out, _ = tracemalloc.get_traced_memory()[1], tracemalloc.reset_peak()
+    pyconv.conv2d(*call[:2], padding=1, finput=call[3])
+    without = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert result is call[2] and out[1, 1, 1, 1] == 32 * 9
+    assert with_out < 1e5 and without < out.nbytes + 1e5
+
+
+def test_out_of_any_library(library):
+    for other in LIBRARIES:
+        out = np.full((2, 6, 3, 4), np.nan)
+        given = other.asked(out)
+        assert pyconv.conv2d(library.asked(X), library.asked(W), out=given) is given
+        np.testing.assert_array_equal(out, pyconv.conv2d(X, W))
+    strided = np.full((2, 6, 3, 8), np.nan)
+    given = library.asked(strided[..., ::2])
+    assert pyconv.conv2d(X, W, out=given) is given
+    np.testing.assert_array_equal(strided[..., ::2], pyconv.conv2d(X, W))
+    assert np.isnan(strided[..., 1::2]).all()
+
+
+def test_outs_of_a_tuple(library):
+    outs = [np.full(shape, np.nan) for shape in (X.shape, W.shape)]
+    given = tuple(map(library.asked, outs))
+    found = pyconv.convolution_backward(Y, X, W, *SETTINGS, False, 0, 1, MASK, out=(*given, None))
+    assert found[0] is given[0] and found[1] is given[1] and type(found[2]) is np.ndarray
+    wanted = pyconv.convolution_backward(Y, X, W, *SETTINGS, False, 0, 1, MASK)
+    for one, other in zip(outs, wanted):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_scratch_of_any_library(library):
+    sizes = pyconv.workspace(X.shape, W.shape, padding=1, dtype=F64)
+    finput, fgrad_input = (library.asked(np.full(size, np.nan)) for size in (sizes.finput, sizes.fgrad_input))
+    found = pyconv.convolution_backward(
+        Y, X, W, *SETTINGS, False, 0, 1, MASK, finput=finput, fgrad_input=fgrad_input)
+    for one, other in zip(found, pyconv.convolution_backward(Y, X, W, *SETTINGS, False, 0, 1, MASK)):
+        np.testing.assert_array_equal(one, other)
+    assert np.isfinite(numbers(finput)).any(), 'it is used'
+
+
+def test_columns_of_any_library(library):
+    columns = library.asked(pyconv.unfold(X, 3, padding=1))
+    found = pyconv.conv2d_weight(None, W.shape, library.asked(Y), padding=1, finput=columns)
+    assert library.is_one(found)
+    np.testing.assert_array_equal(numbers(found), pyconv.conv2d_weight(X, W.shape, Y, padding=1))
+
+
+def test_what_has_no_library_goes_with_numpy():
+    found = pyconv.conv2d(Library(X), W, Library(B))
+    np.testing.assert_array_equal(found, pyconv.conv2d(X, W, B))
+
+
+def test_lists_go_with_any_library(library):
+    for x, w in ((X.tolist(), library.asked(W)), (library.asked(X), W.tolist())):
+        found = pyconv.conv2d(x, w)
+        assert library.is_one(found)
+        np.testing.assert_array_equal(numbers(found), pyconv.conv2d(X, W))
+
+
+def test_batches_of_nothing(library):
+    found = pyconv.conv2d(library.asked(X[:0]), library.asked(W))
+    assert library.is_one(found) and numbers(found).shape == (0, 6, 3, 4)
+
+
+def test_devices_of_a_library():
+    device = strict.Device('device1')
+    x, w = strict.asarray(X, device=device), strict.asarray(W, device=device)
+    assert pyconv.conv2d(x, w).device == device
+
+
+def test_a_gradient_that_a_tensor_requires_is_not_recorded():
+    x, w = torch.from_numpy(X).requires_grad_(), torch.nn.Parameter(torch.from_numpy(W))
+    found = pyconv.conv2d(x, w)
+    assert type(found) is torch.Tensor and not found.requires_grad
+    np.testing.assert_array_equal(found.numpy(), pyconv.conv2d(X, W))
+
+
+def test_a_subclass_of_a_tensor_is_answered_with_a_tensor():
+    class Named(torch.Tensor):
+        pass
+
+    found = pyconv.conv2d(torch.from_numpy(X).as_subclass(Named), torch.from_numpy(W))
+    assert type(found) is torch.Tensor
+
+
+class NoCpu:
+    """An array that nobody can read."""
+    def __dlpack__(self, **keywords):
+        raise BufferError('no')
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def read_only(library):
+    array = np.ones((2, 6, 3, 4))
+    array.flags.writeable = False
+    return library.asked(array)
+
+
+X_TORCH, W_TORCH, X_STRICT, W_STRICT = Torch.asked(X), Torch.asked(W), Strict.asked(X), Strict.asked(W)
+ERRORS = [
+    (lambda: pyconv.conv2d(X_TORCH, W_STRICT), TypeError,
+     'weight must be an array of the library of input, torch; got array_api_strict'),
+    (lambda: pyconv.conv2d(X_STRICT, W_TORCH), TypeError,
+     'weight must be an array of the library of input, array_api_strict; got torch'),
+    (lambda: pyconv.conv2d(X, W_TORCH), TypeError,
+     'weight must be an array of the library of input, numpy; got torch'),
+    (lambda: pyconv.conv2d(X_TORCH, W), TypeError,
+     'weight must be an array of the library of input, torch; got numpy'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH, B), TypeError,
+     'bias must be an array of the library of input, torch; got numpy'),
+    (lambda: pyconv.conv2d(X.tolist(), W_TORCH, Strict.asked(B)), TypeError,
+     'bias must be an array of the library of weight, torch; got array_api_strict'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH.float()), TypeError,
+     'weight must have the dtype of input, float64; got float32'),
+    (lambda: pyconv.conv2d(X_TORCH > 0, W_TORCH > 0), TypeError, 'input must have dtype float32 or float64; got bool'),
+    (lambda: pyconv.conv2d(X_TORCH.to_sparse(), W_TORCH), TypeError,
+     'input must be an array that NumPy can read; got Tensor'),
+    (lambda: pyconv.conv2d(X_TORCH.to('meta'), W_TORCH), TypeError,
+     'input must be an array that NumPy can read; got Tensor'),
+    (lambda: pyconv.conv2d(X_TORCH, torch._neg_view(W_TORCH)), TypeError,
+     'weight must hold its values as they are; got a tensor that resolve_neg would negate'),
+    (lambda: pyconv.conv2d(NoCpu(), W), TypeError, 'input must be an array that NumPy can read; got NoCpu'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH, out=torch.ones(2)), TypeError,
+     'out must have dtype float64; got float32'),
+    (lambda: pyconv.conv2d(X_STRICT, W_STRICT, out=read_only(Strict)), ValueError,
+     'out must be writeable; got a read-only array'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH, out=torch.ones(1, 1, dtype=torch.float64).expand(2, 6, 3, 4)),
+     ValueError, 'out must not overlap itself; got strides (0, 0, 0, 0)'),
+    (lambda: pyconv.conv2d(X_TORCH, Torch.asked(W[:4, :, :1, :1].copy()), out=X_TORCH), ValueError,
+     'out must not overlap input; got arrays with common bounds of memory'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH, out=NoCpu()), TypeError,
+     'out must be an array that NumPy can read; got NoCpu'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH, finput=5), TypeError,
+     'finput must be an array in main memory; got int'),
+]
+
+
+@pytest.mark.parametrize(('call', 'error', 'text'), ERRORS, ids=lambda value: value if isinstance(value, str) else '')
+def test_error(call, error, text):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    assert type(caught.value) is error and str(caught.value) == text
+
+
+def test_bfloat16_comes_and_goes_as_bits():
+    from pyconv import _libraries
+    dtypes = pytest.importorskip('ml_dtypes')
+    tensor = torch.tensor([[1.0, -2.5, 3e38]], dtype=torch.bfloat16)
+    array = _libraries.read('input', tensor)
+    assert array.dtype == dtypes.bfloat16 and array.tolist() == [[1.0, -2.5, float(tensor[0, 2])]]
+    tensor[0, 1] = 7.0
+    assert array[0, 1] == 7.0, 'the same memory'
+    back = _libraries.given_back(array.copy(), _libraries.visiting(array, tensor))
+    assert back.dtype == torch.bfloat16 and torch.equal(back, tensor)
+
+
+def test_bfloat16_without_ml_dtypes(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'ml_dtypes', None)
+    with pytest.raises(TypeError) as caught:
+        pyconv.conv2d(X_TORCH.bfloat16(), W_TORCH.bfloat16())
+    assert str(caught.value) == (
+        'input must have a dtype of NumPy where ml_dtypes is not installed; got torch.bfloat16')
+
+
+def test_no_library_is_imported():
+    code = ('import sys, array_api_strict as xp, pyconv; before = set(sys.modules); '
+            'x = xp.ones((1, 1, 5)); pyconv.conv1d(x, xp.ones((1, 1, 3)), out=xp.ones((1, 1, 3))); '
+            'print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))')
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert not set(run.stdout.split()) & {'torch', 'jax', 'cupy', 'numba', 'ml_dtypes'}
