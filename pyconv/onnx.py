@@ -1,0 +1,111 @@
+"""Door: ONNX. The attributes of its operators Conv and ConvTranspose as keyword arguments of this library's functions.
+
+    conv_arguments              of conv1d, conv2d, conv3d and, with transposed=False and output_padding=0, convolution
+    conv_transpose_arguments    of conv_transpose1d, conv_transpose2d, conv_transpose3d
+
+Names, meanings and defaults of the attributes are those of the operators' documents; an attribute that a node does not
+have is None, or left out. The onnx package is not needed:
+
+>>> import numpy as np
+>>> import pyconv.onnx
+>>> image, weight = np.ones((1, 2, 7, 7)), np.ones((4, 2, 3, 3))
+>>> attributes = {"auto_pad": "SAME_UPPER", "strides": [2, 2], "dilations": [1, 2]}
+>>> pyconv.conv2d(image, weight, **pyconv.onnx.conv_arguments(weight.shape, **attributes)).shape
+(1, 4, 4, 4)
+"""
+
+from collections.abc import Sequence
+from reprlib import repr as shown
+from typing import Any, SupportsIndex
+
+from pyconv._geometry import rank_of
+from pyconv._integers import Shape, exact, exact_count, exact_shape, length_of
+
+__all__ = ["conv_arguments", "conv_transpose_arguments"]
+
+PADDINGS = {"NOTSET": None, "SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": "valid"}
+Attribute = Sequence[SupportsIndex] | None
+
+
+def _ints(name: str, value: Any, count: int, least: int, default: int) -> Shape:
+    """An attribute of so many integers."""
+    if value is None:
+        return (default,) * count
+    rule = f"be a sequence of {count} ints >= {least}"
+    if length_of(value) is None:
+        raise TypeError(f"{name} must {rule}; got {shown(value)}")
+    found: Shape = exact(name, rule, value, count)
+    if min(found) < least:
+        raise ValueError(f"{name} must {rule}; got {shown(value)}")
+    return found
+
+
+def _auto_pad(value: Any) -> str:
+    """Its name; a node holds it as bytes."""
+    name = value.decode("ascii", "replace") if isinstance(value, bytes) else value
+    if not isinstance(name, str) or name not in PADDINGS:
+        error = ValueError if isinstance(name, str) else TypeError
+        raise error(f"auto_pad must be one of {', '.join(map(repr, PADDINGS))}; got {shown(value)}")
+    return name
+
+
+def _common(
+    weight_shape: Any, auto_pad: Any, dilations: Any, group: Any, kernel_shape: Any, pads: Any, strides: Any
+) -> tuple[int, dict[str, Any]]:
+    """The rank, and what both operators have."""
+    shape = exact_shape("weight_shape", weight_shape)
+    rank = rank_of("weight_shape", shape)
+    kernel = _ints("kernel_shape", kernel_shape, rank, 1, 1)
+    if kernel_shape is not None and kernel != shape[2:]:
+        raise ValueError(f"kernel_shape must be that of the weight, {shape[2:]}; got {shown(kernel_shape)}")
+    padding, found = PADDINGS[_auto_pad(auto_pad)], _ints("pads", pads, 2 * rank, 0, 0)
+    if padding is not None and any(found):
+        raise ValueError(f"pads must be 0 where auto_pad is not 'NOTSET'; got {shown(pads)}")
+    return rank, {
+        "stride": _ints("strides", strides, rank, 1, 1),
+        "padding": padding or tuple(zip(found[:rank], found[rank:])),
+        "dilation": _ints("dilations", dilations, rank, 1, 1),
+        "groups": exact_count("group", group),
+    }
+
+
+def conv_arguments(
+    weight_shape: Sequence[SupportsIndex], *, auto_pad: str | bytes = "NOTSET", dilations: Attribute = None,
+    group: SupportsIndex = 1, kernel_shape: Attribute = None, pads: Attribute = None, strides: Attribute = None,
+) -> dict[str, Any]:
+    """stride, padding, dilation and groups for the convolution that a Conv node stands for.
+
+    pads: the leading pads of all axes, then the trailing ones. auto_pad 'SAME_UPPER' and 'SAME_LOWER' make the output's
+    size ceil(input's / stride), an odd cell of padding last or first; they and 'VALID' go with no pads, or with zeros.
+    kernel_shape must be that of the weight. TypeError or ValueError otherwise, in the attribute's name.
+
+    >>> conv_arguments((4, 2, 3, 3), pads=[0, 1, 2, 3], strides=[2, 2], group=2)
+    {'stride': (2, 2), 'padding': ((0, 2), (1, 3)), 'dilation': (1, 1), 'groups': 2}
+    """
+    return _common(weight_shape, auto_pad, dilations, group, kernel_shape, pads, strides)[1]
+
+
+def conv_transpose_arguments(
+    weight_shape: Sequence[SupportsIndex], *, auto_pad: str | bytes = "NOTSET", dilations: Attribute = None,
+    group: SupportsIndex = 1, kernel_shape: Attribute = None, output_padding: Attribute = None,
+    output_shape: Attribute = None, pads: Attribute = None, strides: Attribute = None,
+) -> dict[str, Any]:
+    """stride, padding, output_padding, groups, dilation and output_size for the node's conv_transpose.
+
+    With output_shape, the spatial sizes, pads are ignored, as ONNX has it: of the padding that gives this shape an odd
+    cell goes last with auto_pad 'SAME_UPPER' and first otherwise. Without, 'SAME_UPPER' and 'SAME_LOWER' make the
+    output's size input's * stride. The other attributes: as in conv_arguments.
+
+    >>> arguments = conv_transpose_arguments((4, 2, 3), output_shape=[9], strides=[2])
+    >>> arguments["padding"], arguments["output_padding"], arguments["output_size"]
+    ('same_lower', (0,), (9,))
+    """
+    ignored = output_shape is not None
+    rank, arguments = _common(
+        weight_shape, auto_pad, dilations, group, kernel_shape, None if ignored else pads, strides
+    )
+    arguments["output_padding"] = _ints("output_padding", output_padding, rank, 0, 0)
+    arguments["output_size"] = _ints("output_shape", output_shape, rank, 1, 1) if ignored else None
+    if ignored and arguments["padding"] != "same":
+        arguments["padding"] = "same_lower"
+    return arguments
