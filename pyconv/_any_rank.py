@@ -20,20 +20,21 @@ Gradients = tuple[Array | None, Array | None, Array | None]
 
 def convolution(
     input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None, stride: Sizes, padding: Padding, dilation: Sizes,
-    transposed: bool, output_padding: Sizes, groups: SupportsIndex, *, out: Array | None = None,
-    accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0, dtype: DTypeLike | None = None,
-    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-    stream: Any = None,
+    transposed: bool, output_padding: Sizes, groups: SupportsIndex, *, output_size: Sizes | None = None,
+    out: Array | None = None, accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0,
+    dtype: DTypeLike | None = None, finput: Array | None = None, fgrad_input: Array | None = None,
+    algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
 ) -> Array:
     """conv1d, conv2d or conv3d, or where transposed their conv_transpose, after the number of the weight's axes.
 
-    output_padding must be 0 unless transposed. TypeError or ValueError: see the package.
+    output_padding must be 0 unless transposed; output_size is that of these functions.
+    TypeError or ValueError: see the package.
 
     >>> convolution(np.ones((1, 2, 5)), np.ones((4, 2, 3)), None, 1, 0, 1, False, 0, 1).shape
     (1, 4, 3)
     """
     return convolve(  # type: ignore[no-any-return]
-        None, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, None, out,
+        None, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size, out,
         settings_of(
             finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
         ),
@@ -162,9 +163,9 @@ def convolution_double_backward(
 def conv_jvp(
     input: ArrayLike, weight: ArrayLike, input_tangent: ArrayLike | None, weight_tangent: ArrayLike | None,
     bias_tangent: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1,
-    groups: SupportsIndex = 1, *, out: Array | None = None, accumulate: bool = False, padding_mode: str = "zeros",
-    padding_value: complex = 0, dtype: DTypeLike | None = None, finput: Array | None = None, algorithm: str = "auto",
-    allow_tf32: bool = False, stream: Any = None,
+    groups: SupportsIndex = 1, *, output_size: Sizes | None = None, out: Array | None = None,
+    accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0, dtype: DTypeLike | None = None,
+    finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
 ) -> Array:
     """The derivative of a convolution in the direction of the tangents (forward mode).
 
@@ -190,7 +191,7 @@ def conv_jvp(
     geometry, shape = geometries.convolved(
         rank_of("weight", weight.shape), input.shape, weight.shape, None if to_bias is None else to_bias.shape, None,
         stride, padding, dilation, groups, ("input", "weight", "bias_tangent"),
-        settings.mode,
+        settings.mode, output_size,
     )
     check_shape("input_tangent", None if to_input is None else to_input.shape, input.shape)
     check_shape("weight_tangent", None if to_weight is None else to_weight.shape, weight.shape)

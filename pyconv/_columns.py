@@ -123,9 +123,9 @@ class Workspace(NamedTuple):
 def workspace(
     input_shape: Sequence[SupportsIndex], weight_shape: Sequence[SupportsIndex], stride: Sizes = 1,
     padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, transposed: bool = False,
-    output_padding: Sizes = 0, dtype: DTypeLike = np.float32, result_dtype: DTypeLike | None = None,
-    algorithm: str = "auto", padding_mode: str = "zeros", padding_value: complex = 0, per_sample: bool = False,
-    device: Any = "cpu", allow_tf32: bool = False,
+    output_padding: Sizes = 0, output_size: Sizes | None = None, dtype: DTypeLike = np.float32,
+    result_dtype: DTypeLike | None = None, algorithm: str = "auto", padding_mode: str = "zeros",
+    padding_value: complex = 0, per_sample: bool = False, device: Any = "cpu", allow_tf32: bool = False,
 ) -> Workspace:
     """How large finput and fgrad_input should be for a convolution and all of its gradients.
 
@@ -148,7 +148,7 @@ def workspace(
     check_flag("per_sample", per_sample)
     geometry, output_shape = geometries.problem(
         transposed, rank_of("weight_shape", weight), shape, weight, None, None, stride, padding, dilation, groups,
-        output_padding, None, ("input_shape", "weight_shape", "bias"), settings.mode,
+        output_padding, output_size, ("input_shape", "weight_shape", "bias"), settings.mode,
     )
     if 0 in (*shape, *weight, *output_shape):
         return Workspace(0, 0, 0, 0, real)

@@ -2,7 +2,7 @@
 
 With Ke = dilation * (kernel - 1) + 1 on each axis,
 
-    convolution              output = (input + lo + hi - Ke) // stride + 1
+    convolution              output = (input + lo + hi - Ke) // stride + 1, or with output_size one more
     transposed convolution   output = (input - 1) * stride - lo - hi + Ke + output_padding
 
 (V. Dumoulin, F. Visin, A guide to convolution arithmetic for deep learning, 2016). 'same' pads as ONNX's SAME_UPPER and
@@ -122,20 +122,33 @@ def _spans(kernel: Shape, dilation: Shape) -> Shape:
     return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation))
 
 
-def _output_size(
-    input_name: str, size: Shape, kernel_name: str, kernel: Shape, settings: _Settings
-) -> tuple[Shape, Pads]:
-    """(output size, pads) of a convolution."""
+def _output_sizes(
+    input_name: str, size: Shape, kernel_name: str, kernel: Shape, settings: _Settings, asked: bool = False
+) -> tuple[Shape, Shape, Pads]:
+    """(output size, the largest that may be asked for, pads) of a convolution.
+
+    Where a stride leaves cells over behind the last position, one more may be asked for, if it starts before the
+    trailing pad (ceil_mode in torch's pooling).
+    """
     spans = _spans(kernel, settings.dilation)
     pads = all_pads(settings.padding, size, spans, settings.stride)
     padded = tuple(n + lo + hi for n, (lo, hi) in zip(size, pads))
-    if any(n < span for n, span in zip(padded, spans)):
+    output = tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, settings.stride))
+    most = tuple(
+        y + ((n - span) % s > 0 and y * s < x + lo)
+        for y, n, span, s, x, (lo, _) in zip(output, padded, spans, settings.stride, size, pads)
+    )
+    if min(most if asked else output) < 1:
         raise ValueError(
             f"{kernel_name} must span at most the padded {input_name}, {padded}; "
             f"got a span of {spans}, kernel {kernel} with dilation {settings.dilation}"
         )
-    output = tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, settings.stride))
-    return output, pads
+    return output, most, pads
+
+
+def _is_between(least: Shape, sizes: Shape, most: Shape) -> bool:
+    """Whether every size is in its range, and some position."""
+    return len(sizes) == len(least) and all(max(a, 1) <= b <= c for a, b, c in zip(least, sizes, most))
 
 
 def _lifted(values: Shape, lead: int) -> Triple:
@@ -259,17 +272,22 @@ _cached: Callable[[Cached], Cached] = lru_cache(maxsize=1024)  # type: ignore[as
 def convolved(
     rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
     stride: Any, padding: Any, dilation: Any, groups: Any,
-    names: tuple[str, str, str] = NAMES, mode: Mode = ZEROS,
+    names: tuple[str, str, str] = NAMES, mode: Mode = ZEROS, output_size: Any = None,
 ) -> tuple[Geometry, Shape]:
-    """A convolution, and the shape of its output; the shapes of bias and grad_output are checked where not None."""
+    """A convolution, and the shape of its output; the shapes of bias and grad_output are checked where not None.
+
+    The size of grad_output, where given, stands for output_size.
+    """
     settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
-    return _convolved(rank, input_shape, weight_shape, bias_shape, grad_output_shape, settings, names)
+    if output_size is not None:
+        output_size = exact_ints("output_size", output_size, rank, 1)
+    return _convolved(rank, input_shape, weight_shape, bias_shape, grad_output_shape, settings, names, output_size)
 
 
 @_cached
 def _convolved(
     rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
-    given: _Exact, names: tuple[str, str, str],
+    given: _Exact, names: tuple[str, str, str], output_size: Ints | None,
 ) -> tuple[Geometry, Shape]:
     input_name, weight_name, bias_name = names
     settings = _settings(rank, *given)
@@ -279,7 +297,16 @@ def _convolved(
     _check_channels(input_name, input_shape, rank, in_channels, f"axis 1 of {weight_name} times groups")
     check_shape(bias_name, bias_shape, (out_channels,))
     size, kernel = input_shape[-rank:], weight_shape[2:]
-    output, pads = _output_size(input_name, size, weight_name, kernel, settings)
+    wanted = None if output_size is None else _spread("output_size", output_size, rank, 1)
+    asked = wanted is not None or grad_output_shape is not None
+    output, most, pads = _output_sizes(input_name, size, weight_name, kernel, settings, asked)
+    if wanted is not None and not _is_between(output, wanted, most):
+        raise ValueError(f"output_size must be from {output} to {most}, axis by axis; got {wanted}")
+    if grad_output_shape is not None and _is_between(output, grad_output_shape[-rank:], most):
+        wanted = grad_output_shape[-rank:]
+    output = wanted or output
+    axes = zip(output, settings.stride, _spans(kernel, settings.dilation), size, pads)
+    pads = tuple((lo, max(hi, (y - 1) * s + span - n - lo)) for y, s, span, n, (lo, hi) in axes)
     output_shape = (*batch, out_channels, *output)
     check_shape("grad_output", grad_output_shape, output_shape)
     channels = in_channels, out_channels
@@ -376,7 +403,7 @@ def problem(
     added = exact_ints("output_padding", output_padding, rank, 0)
     if added != 0 and any(_spread("output_padding", added, rank, 0)):
         raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
-    return convolved(*shapes, stride, padding, dilation, groups, names, mode)
+    return convolved(*shapes, stride, padding, dilation, groups, names, mode, output_size)
 
 
 def columns_of(
@@ -453,7 +480,7 @@ def _unfolded(
     settings = _settings(rank, *given)
     batch = _batch_of(input_name, input_shape, rank)
     channels, size = input_shape[-rank - 1], input_shape[-rank:]
-    output, pads = _output_size(input_name, size, "kernel_size", kernel, settings)
+    output, _, pads = _output_sizes(input_name, size, "kernel_size", kernel, settings)
     settings = settings._replace(groups=max(channels, 1))
     geometry = _geometry(input_name, prod(batch), (channels, channels), size, kernel, output, settings, pads)
     columns_shape = (*batch, channels * prod(kernel), prod(output))

@@ -64,9 +64,10 @@ def _instance(function: Function, name: str, rank: int) -> Function:
 def _conv(rank: int) -> Conv:
     def conv(
         input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1, padding: Padding = 0,
-        dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None, accumulate: bool = False,
-        padding_mode: str = "zeros", padding_value: complex = 0, dtype: DTypeLike | None = None,
-        finput: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
+        dilation: Sizes = 1, groups: SupportsIndex = 1, *, output_size: Sizes | None = None, out: Array | None = None,
+        accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0,
+        dtype: DTypeLike | None = None, finput: Array | None = None, algorithm: str = "auto",
+        allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
         """Convolution over {rank} spatial axes, as in neural networks: the weight is not turned round.
 
@@ -77,7 +78,9 @@ def _conv(rank: int) -> Conv:
         input: (batch, channels, *size); weight: (out channels, channels // groups, *kernel); bias: (out channels,).
         Returns (batch, out channels, *output size),
         output size = (size + lo + hi - dilation*(kernel-1) - 1) // stride + 1.
-        What the size leaves over behind the last stride is not read.
+        What the size leaves over behind the last stride is not read, unless output_size asks for one position more on
+        that axis, as ceil_mode does in torch's pooling: the far end then grows by padded cells. Such a position must
+        start in the input or its leading pad. The gradients tell from the size of grad_output.
 
         TypeError or ValueError: see the package.
 
@@ -86,7 +89,7 @@ def _conv(rank: int) -> Conv:
         (1, 4, {twos})
         """
         return convolve(  # type: ignore[no-any-return]
-            rank, False, input, weight, bias, stride, padding, dilation, groups, 0, None, out,
+            rank, False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, out,
             settings_of(
                 finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
             ),

@@ -18,8 +18,8 @@ class Conv(Protocol):
 
     def __call__(
         self, input: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None, stride: Sizes = 1,
-        padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, out: Array | None = None,
-        accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0,
+        padding: Padding = 0, dilation: Sizes = 1, groups: SupportsIndex = 1, *, output_size: Sizes | None = None,
+        out: Array | None = None, accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0,
         dtype: DTypeLike | None = None, finput: Array | None = None, algorithm: str = "auto",
         allow_tf32: bool = False, stream: Any = None,
     ) -> Array: ...

@@ -142,20 +142,20 @@ BACK = f'{SUMS} fgrad_input {WAYS}'
 BOTH = f'{SUMS} finput fgrad_input {WAYS}'
 GENERIC = 'stride padding dilation transposed output_padding groups'
 ORDERS = {
-    'conv{}d': f'input weight bias {COMMON} | {FORWARD}',
+    'conv{}d': f'input weight bias {COMMON} | output_size {FORWARD}',
     'conv{}d_input': f'input_size weight grad_output {COMMON} | {BACK}',
     'conv{}d_weight': f'input weight_size grad_output {COMMON} | per_sample {FORWARD}',
     'conv_transpose{}d': f'input weight bias stride padding output_padding groups dilation | output_size {BACK}',
-    'convolution': f'input weight bias {GENERIC} | {BOTH}',
+    'convolution': f'input weight bias {GENERIC} | output_size {BOTH}',
     'convolution_backward': f'grad_output input weight {GENERIC} output_mask | bias_sizes {BOTH}',
     'convolution_double_backward': 'grad_grad_input grad_grad_weight grad_grad_bias grad_output weight input '
                                    f'{GENERIC} output_mask | {BOTH}',
-    'conv_jvp': f'input weight input_tangent weight_tangent bias_tangent {COMMON} | {FORWARD}',
+    'conv_jvp': f'input weight input_tangent weight_tangent bias_tangent {COMMON} | output_size {FORWARD}',
     'conv_bias': 'grad_output | batched out accumulate dtype stream',
     'unfold': 'input kernel_size dilation padding stride | out padding_mode padding_value stream',
     'fold': f'input output_size kernel_size dilation padding stride | {SUMS} stream',
-    'workspace': f'input_shape weight_shape {COMMON} | transposed output_padding dtype result_dtype algorithm '
-                 'padding_mode padding_value per_sample device allow_tf32',
+    'workspace': f'input_shape weight_shape {COMMON} | transposed output_padding output_size dtype '
+                 'result_dtype algorithm padding_mode padding_value per_sample device allow_tf32',
 }
 
 
