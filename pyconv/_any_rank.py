@@ -27,6 +27,7 @@ def convolution(
 ) -> Array:
     """conv1d, conv2d or conv3d, or where transposed their conv_transpose, after the number of the weight's axes.
 
+    More than three spatial axes are served here and in the functions below, one volume of three after the other.
     output_padding must be 0 unless transposed; output_size is that of these functions.
     TypeError or ValueError: see the package.
 

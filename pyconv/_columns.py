@@ -38,7 +38,7 @@ def unfold(
         conv2d(input, weight) = weight.reshape(out channels, -1) @ unfold(input, weight.shape[2:]), reshaped
 
     input: (batch, channels, *size). Returns (batch, channels * taps, positions), channels before taps, both in C order.
-    The length of kernel_size, 1 to 3, is the number of spatial axes; an int means two. Mind the order of the settings.
+    The length of kernel_size is the number of spatial axes; an int means two. Mind the order of the settings.
 
     TypeError or ValueError: see the package.
 
@@ -87,6 +87,8 @@ def _moved(
     elif accumulate:
         raise no_out("out")
     if not isinstance(dtype, np.dtype):
+        if geometry.rank > 3:
+            raise ValueError(f"kernel_size must have at most 3 axes on a GPU; got {geometry.rank}")
         return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate)
     target = writing_place(out, shape, own, accumulate)
     part = box(geometry, shape[-geometry.rank:]) if fold else None

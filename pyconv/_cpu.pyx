@@ -18,10 +18,10 @@ from cpython.exc cimport PyErr_CheckSignals
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
-from pyconv import _blocking, _pieces, _unfolding
+from pyconv import _blocking, _outer, _pieces, _unfolding
 from pyconv._dtypes import element
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
@@ -139,30 +139,75 @@ def is_ready(cnp.ndarray array not None, dtype):
     return cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_ALIGNED) and array.descr is dtype
 
 
+cdef class Columns:
+    """Which volume of the input is under which of an outer tap and position, and how long everything is."""
+
+    cdef const kernels_t *kernels
+    cdef piece_t piece
+    cdef index_t outer_taps, taps, outer_positions, positions  # positions and what follows in elements
+    cdef index_t volumes, volume, height, width
+    cdef index_t[::1] met  # by (outer tap, outer position): the volume, -1 for none
+    cdef index_t[::1] order, first  # places in `met` by volume, and where those of a volume begin
+
+    def __cinit__(self, geometry, dtype):
+        inner = _outer.of_volumes(geometry)
+        _fill_piece(&self.piece, _pieces.whole_piece(inner))
+        self.kernels = _kernels(dtype)
+        self.volumes, self.outer_taps, self.outer_positions = inner.volumes
+        self.taps, self.positions = prod(inner.kernel_size), prod(inner.output_size)
+        self.volume, self.height, self.width = prod(inner.input_size), inner.input_size[1], inner.input_size[2]
+        met = np.array([-1 if x is None else x for _, _, x in _outer.meetings(geometry)], np.intp)
+        order = np.argsort(met, kind="stable")
+        self.met, self.order = met, order
+        self.first = np.searchsorted(met[order], np.arange(self.volumes + 1))
+
+    cdef void unfold(self, index_t task, const char *cells, char *columns) noexcept nogil:
+        """The positions of one outer position under one tap of one channel."""
+        cdef index_t item = self.kernels.itemsize, place = task % self.outer_positions
+        cdef index_t tap = task // self.outer_positions % self.taps, rest = task // self.outer_positions // self.taps
+        cdef index_t volume = self.met[rest % self.outer_taps * self.outer_positions + place]
+        cdef char *to = columns + task * self.positions * item
+        if volume < 0:
+            memset(to, 0, self.positions * item)
+        else:
+            volume += rest // self.outer_taps * self.volumes
+            self.kernels.unfold_tap(&self.piece, tap, cells + volume * self.volume * item, to)
+
+    cdef void fold(self, index_t task, const char *columns, char *cells) noexcept nogil:
+        """One row of one volume of one channel."""
+        cdef index_t item = self.kernels.itemsize, rows = self.volume // self.width, row = task % rows
+        cdef index_t volume = task // rows % self.volumes, channel = task // rows // self.volumes
+        cdef index_t at, tap, place, pitch = self.outer_positions * self.positions
+        cdef char *to = cells + task * self.width * item
+        memset(to, 0, self.width * item)
+        for at in range(self.first[volume], self.first[volume + 1]):
+            tap, place = self.order[at] // self.outer_positions, self.order[at] % self.outer_positions
+            self.kernels.fold_row(
+                &self.piece, row // self.height, row % self.height,
+                columns + ((channel * self.outer_taps + tap) * self.taps * pitch + place * self.positions) * item,
+                pitch, to)
+
+
 def unfold(geometry, input, columns, fold, threads=None):
     """columns (batch, in_channels * taps, positions) <- input, or input <- the sum of columns."""
     if input.dtype.name not in ("float32", "float64") or geometry.padding_mode != "zeros":
         return _unfolding.fold(geometry, columns, input) if fold else _unfolding.unfold(geometry, input, columns)
-    cdef const kernels_t *kernels = _kernels(input.dtype)
+    cdef Columns plan = Columns(geometry, input.dtype)
     cdef Watch watch = Watch()
-    cdef piece_t piece
-    cdef index_t item = kernels.itemsize, planes = geometry.batch * geometry.in_channels, task
-    cdef index_t plane = prod(geometry.input_size) * item, taps = prod(geometry.kernel_size)
-    cdef index_t column = prod(geometry.output_size) * item
-    cdef index_t depth = geometry.input_size[0], height = geometry.input_size[1], width = geometry.input_size[2] * item
+    cdef index_t planes = geometry.batch * geometry.in_channels, task
     cdef char *cells = _data(input)
     cdef char *to = _data(columns)
     cdef int number = min(_process_threads if threads is None else threads, MOST_THREADS)
-    _fill_piece(&piece, _pieces.whole_piece(geometry))
     if fold:
-        for task in prange(planes * depth * height, nogil=True, num_threads=number, schedule="static"):
+        planes *= plan.volumes * plan.volume // plan.width
+        for task in prange(planes, nogil=True, num_threads=number, schedule="static"):
             if not watch.look():
-                kernels.fold_row(&piece, task // height % depth, task % height,
-                                 to + task // height // depth * taps * column, cells + task * width)
+                plan.fold(task, to, cells)
     else:
-        for task in prange(planes * taps, nogil=True, num_threads=number, schedule="static"):
+        planes *= plan.outer_taps * plan.taps * plan.outer_positions
+        for task in prange(planes, nogil=True, num_threads=number, schedule="static"):
             if not watch.look():
-                kernels.unfold_tap(&piece, task % taps, cells + task // taps * plane, to + task * column)
+                plan.unfold(task, cells, to)
     watch.settle()
 
 

@@ -6,8 +6,8 @@ With Ke = dilation * (kernel - 1) + 1 on each axis,
     transposed convolution   output = (input - 1) * stride - lo - hi + Ke + output_padding
 
 (V. Dumoulin, F. Visin, A guide to convolution arithmetic for deep learning, 2016). 'same' pads as ONNX's SAME_UPPER and
-'same_lower' as its SAME_LOWER. A 1-D or 2-D problem is a 3-D one whose leading axes have size 1; the transposed
-convolution is the map grad_input on the geometry that it undoes.
+'same_lower' as its SAME_LOWER. A 1-D or 2-D problem is a 3-D one whose leading axes have size 1, one of more axes keeps
+them (see _outer); the transposed convolution is the map grad_input on the geometry that it undoes.
 
 There is one public function per role. Each makes its arguments exact (see _integers) and then asks a bounded cache.
 """
@@ -45,7 +45,8 @@ class Geometry(NamedTuple):
     """The trilinear form T(x, w, y): cell (a, k) reads x at stride * a + dilation * k - padding.
 
     x: (batch, in_channels, *input_size); y: (batch, out_channels, *output_size);
-    w: (out_channels, in_channels // groups, *kernel_size). `padding` is the leading pad alone and may be negative.
+    w: (out_channels, in_channels // groups, *kernel_size); three axes, or more where the problem has more.
+    `padding` is the leading pad alone and may be negative.
     A stride over a single output position and the dilation of a single tap never act, and are 1 here.
     Outside x, `padding_mode` says what is read: nothing ('zeros'), padding_value ('constant'), or the cell at
     c mod n ('circular'), the nearest ('replicate'), or mirrored at the outermost cells ('reflect'). It is 'zeros'
@@ -67,6 +68,7 @@ class Geometry(NamedTuple):
     padding_mode: str = "zeros"
     padding_value: complex = 0
     per_sample: bool = False  # grad_weight has a batch axis
+    volumes: Triple = (1, 1, 1)  # that x, w and y have of each channel: see _outer
     x_last: bool = False  # whether the channels of x lie last in memory
     y_last: bool = False
     parts: int = 1  # real numbers of an element
@@ -204,10 +206,10 @@ def linear(geometry: Geometry) -> Geometry:
 
 def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
     """The part of an array of this spatial size that the geometry's x is; None where it is all of it."""
-    lengths = geometry.input_size[3 - len(size):]
+    lengths = geometry.input_size[-len(size):]
     if lengths == size:
         return None
-    low = geometry.padding[3 - len(size):]
+    low = geometry.padding[-len(size):]
     # an axis is cropped on one side and padded on the other: in front where that leaves no leading pad
     return tuple(slice(length) if lo > 0 else slice(n - length, n) for lo, length, n in zip(low, lengths, size))
 
@@ -217,8 +219,8 @@ def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
 
 def rank_of(name: str, shape: Shape) -> int:
     """The number of spatial axes of a weight of this shape."""
-    if len(shape) not in (3, 4, 5):
-        raise ValueError(f"{name} must have 3, 4 or 5 axes (channels, channels per group, spatial); got shape {shape}")
+    if len(shape) < 3:
+        raise ValueError(f"{name} must have at least 3 axes (channels, channels per group, spatial); got shape {shape}")
     return len(shape) - 2
 
 
@@ -454,9 +456,8 @@ def _columns_of(
 
 def _exact_kernel(kernel_size: Any) -> Shape:
     """kernel_size of unfold and fold; its length is the rank, and an int means two axes."""
-    rule = "be an int >= 1, which means two axes, or a sequence of 1, 2 or 3 such"
-    length = length_of(kernel_size)
-    kernel = exact("kernel_size", rule, kernel_size, 2 if length is None else min(length, 3))
+    rule = "be an int >= 1, which means two axes, or a sequence of at least one such"
+    kernel = exact("kernel_size", rule, kernel_size, length_of(kernel_size) or 2)
     sizes: Shape = (kernel, kernel) if isinstance(kernel, int) else kernel
     if min(sizes, default=0) < 1:
         raise ValueError(f"kernel_size must {rule}; got {shown(kernel_size)}")

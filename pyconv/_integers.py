@@ -10,6 +10,7 @@ from typing import Any
 
 Shape = tuple[int, ...]
 Ints = int | Shape
+MOST_AXES = 64  # of an array of NumPy's
 
 
 def ints_rule(count: int, least: int) -> str:
@@ -78,13 +79,13 @@ def exact_count(name: str, value: Any) -> int:
 
 def exact_shape(name: str, value: Any) -> Shape:
     """A whole shape, as `input_size` or `weight_size`: a sequence of ints >= 0."""
-    if _is_exact_tuple(value) and 0 < len(value) <= 5 and min(value) >= 0:
+    if _is_exact_tuple(value) and 0 < len(value) <= MOST_AXES and min(value) >= 0:
         return value  # type: ignore[no-any-return]
-    rule = "be a sequence of at most 5 ints >= 0"
+    rule = f"be a sequence of at most {MOST_AXES} ints >= 0"
     length = length_of(value)
     if length is None:
         raise TypeError(f"{name} must {rule}; got {shown(value)}")
-    sizes: Shape = exact(name, rule, value, min(length, 5))
+    sizes: Shape = exact(name, rule, value, min(length, MOST_AXES))
     if min(sizes, default=0) < 0:
         raise ValueError(f"{name} must {rule}; got {shown(value)}")
     return sizes

@@ -60,7 +60,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         double (*sum)(index_t, const void *) noexcept nogil
         int (*finite)(int, index_t, const void *) noexcept nogil
         void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
-        void (*fold_row)(const piece_t *, index_t, index_t, const void *, void *) noexcept nogil
+        void (*fold_row)(const piece_t *, index_t, index_t, const void *, index_t, void *) noexcept nogil
     const kernels_t *pyconv_kernels(int, int, int)
 
 cdef extern from "_tiles/host.h" nogil:

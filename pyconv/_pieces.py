@@ -136,8 +136,8 @@ def copied(map: str, g: Geometry) -> tuple[bool, bool, bool]:
     return (reads, reads, writes) if map == "grad_weight" else (reads, writes, reads)
 
 
-def _dense(groups: int, channels: int, size: Triple, last: bool) -> Strides:
-    plane, all_channels = prod(size), groups * channels
+def _dense(groups: int, channels: int, size: Triple, volumes: int, last: bool) -> Strides:
+    plane, all_channels = prod(size) * volumes, groups * channels
     if last:
         inner = (size[1] * size[2] * all_channels, size[2] * all_channels, all_channels)
         return Strides(0, all_channels * plane, 1, inner, channels)
@@ -155,9 +155,10 @@ def _of_parts(whole: Operands, parts: int) -> Operands:
 
 
 def _operands(map: str, g: Geometry) -> Operands:
-    ins, outs, kernel = g.in_channels // g.groups, g.out_channels // g.groups, prod(g.kernel_size)
+    ins, outs, kernel = g.in_channels // g.groups, g.out_channels // g.groups, prod(g.kernel_size) * g.volumes[1]
     inner = (g.kernel_size[1] * g.kernel_size[2], g.kernel_size[2], 1)
-    x, y = _dense(g.groups, ins, g.input_size, g.x_last), _dense(g.groups, outs, g.output_size, g.y_last)
+    x = _dense(g.groups, ins, g.input_size, g.volumes[0], g.x_last)
+    y = _dense(g.groups, outs, g.output_size, g.volumes[2], g.y_last)
     if is_swapped(map, g):
         w = Strides(0, kernel, ins * kernel, inner, outs * ins * kernel)
         return Operands(ins, g.batch, outs, w, x._replace(batch=x.channel, channel=x.batch), y)
@@ -308,7 +309,7 @@ def _is_dense_layer(g: Geometry) -> bool:
     """Whether the kernel covers the input: one position, each cell under its own tap, as in a fully connected layer."""
     return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and all(
         d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and not (
-        g.x_last or g.per_sample or _is_copied(g))
+        g.x_last or g.per_sample or _is_copied(g)) and g.volumes == (1, 1, 1)
 
 
 def _dense_layer(map: str, g: Geometry) -> Piece:
@@ -330,7 +331,7 @@ def is_disjoint(g: Geometry) -> bool:
     """Whether no two taps of any positions meet in a cell, and none falls outside the input."""
     return g.kernel_size != (1, 1, 1) and not has_padding(tuple(_forward_axes(g, a)[0] for a in range(3))) and all(
         y == 1 or s > d * (k - 1) for y, s, d, k in zip(g.output_size, g.stride, g.dilation, g.kernel_size)) and (
-        not _is_copied(g))
+        not _is_copied(g) and g.volumes == (1, 1, 1))
 
 
 def _disjoint(g: Geometry) -> list[Piece]:

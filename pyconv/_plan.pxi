@@ -153,11 +153,13 @@ cdef class Plan:
     cdef int count, waves
     cdef int gathers, swapped, gapped, tiled
     cdef int adds  # a step adds to what others stored
+    cdef int looped, covered  # there are axes beyond three; and every volume of the result has a term (see _outer)
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
     cdef object map, geometry, dtype, result, real, algorithm, exact, chosen
     cdef index_t least_scratch
+    cdef Plan padding  # of the terms whose volume of x is padding, if there are such
     cdef int stored[3]  # the types of source, target and weight
     cdef index_t size[3]  # bytes that a stride counts in them
     cdef index_t weights  # elements of a weight, as strides count them
@@ -179,6 +181,12 @@ cdef class Plan:
             self.size[i] = (result if types[i] == writes else dtype).itemsize if types[i] else self.kernels.itemsize
         self.weights = geometry.out_channels * geometry.in_channels // geometry.groups
         self.weights *= prod(geometry.kernel_size) * geometry.parts
+        self.looped, self.covered = geometry.rank > _outer.LAST, _outer.is_covered(map, geometry)
+        self.adds = self.looped
+        padding = None if map == "grad_input" else _outer.of_padding(geometry)
+        if padding is not None:
+            self.padding = Plan(map, padding, dtype, "gemm", result)
+        geometry = _outer.of_volumes(geometry)
         self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
         self.exact = () if _pieces.touches_padding(map, geometry) and not exact and not whole else None
         if algorithm == "columns":
@@ -347,6 +355,8 @@ cdef class Plan:
                     self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
             self.thread_scratch = max(self.thread_scratch, own)
         self.least_scratch = self.thread_scratch + LINE // self.kernels.itemsize
+        if self.padding is not None:
+            self.least_scratch = max(self.least_scratch, self.padding.least_scratch)
 
     @property
     def scratch_minimum(self):
@@ -361,7 +371,8 @@ cdef class Plan:
 
     def own_scratch(self, threads):
         """The same, for what is not added to out."""
-        return self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
+        own = self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
+        return own if self.padding is None else max(own, self.padding.own_scratch(threads))
 
     def enough(self, scratch):
         """The scratch, or where that was given but is too small for this plan, the least that is not."""
@@ -401,15 +412,16 @@ cdef class Plan:
             if self.swapped and self.geometry.batch > 1:
                 return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
-        if self.swapped and bias is not None:  # a swapped plan has the channels where others have the samples
-            channels = out.reshape(self.geometry.batch, -1, self.geometry.in_channels) if self.geometry.x_last else (
-                out.reshape(self.geometry.batch, self.geometry.in_channels, -1).swapaxes(1, 2))
-            channels[...] = (channels if accumulate else 0) + bias
+        # a swapped plan has the channels where others have the samples
+        if not self.covered or (self.swapped and bias is not None):
+            self._begin(out, bias, accumulate)
             call.bias, call.accumulate = NULL, True
         cdef bint doubts = self.tiled and self.gathers
         doubtful = np.zeros(self.geometry.batch, np.bool_) if doubts else None
         call.doubtful = _data(doubtful) if doubts else NULL
-        if self.gathers:
+        if self.looped:
+            self._each_volume(call, scratch)
+        elif self.gathers:
             call.gather()
         else:
             call.correlate()
@@ -429,13 +441,63 @@ cdef class Plan:
                            single.enough(scratch), False, call.threads)
 
     def _rounded_once(self, first, second, out, bias, scratch, accumulate, threads):
-        """Sample by sample in the type of sums, where what is stored would be rounded and then added to."""
-        single = plan(self.map, self.geometry._replace(batch=1), self.dtype, self.algorithm, self.real)
+        """In the type of sums, where what is stored would be rounded and then added to; sample by sample if it can."""
+        batch = (first, out) if self.gathers else ((first,), (out,))
+        geometry = self.geometry._replace(batch=1) if self.gathers else self.geometry
+        single = plan(self.map, geometry, self.dtype, self.algorithm, self.real)
         bias = None if bias is None else bias.astype(self.real)
-        for sample, result in zip(first, out):
+        for sample, result in zip(*batch):
             total = empty(result.shape, self.real)
             single.run(sample, second, total, bias, single.enough(scratch), False, threads)
             result[...] = total + result if accumulate else total
+
+    cdef int _begin(self, out, bias, accumulate) except -1:
+        """out <- bias or 0, or out + bias."""
+        cdef bint backwards = self.map == "grad_input"
+        geometry = self.geometry
+        count = geometry.in_channels if backwards else geometry.out_channels
+        if not accumulate:
+            out[...] = 0
+        if bias is None:
+            return 0
+        if geometry.x_last if backwards else geometry.y_last:
+            channels = out.reshape(geometry.batch, -1, count)
+        else:
+            channels = out.reshape(geometry.batch, count, -1).swapaxes(1, 2)
+        channels += bias
+        return 0
+
+    cdef int _each_volume(self, Call call, scratch) except -1:
+        """The terms of the map, one after the other: each works on volumes of the operands."""
+        cdef char *source = call.source
+        cdef char *weight = call.weight
+        cdef char *target = call.target
+        cdef char *bias = call.bias
+        cdef int accumulate = call.accumulate, threads = call.threads
+        cdef index_t x, w, y
+        cdef Plan plan
+        inner = _outer.of_volumes(self.geometry)
+        steps = [inner.parts * step for step in (
+            prod(inner.input_size) * (inner.in_channels if inner.x_last else 1), prod(inner.kernel_size),
+            prod(inner.output_size) * (inner.out_channels if inner.y_last else 1))]
+        for term in _outer.terms(self.map, self.geometry):
+            plan = self if term.x is not None else self.padding
+            if plan is not call.plan:
+                call.plan, call.threads = plan, threads
+                call.place(_data(scratch), scratch.size)
+            x, w, y = (term.x or 0) * steps[0], term.w * steps[1], term.y * steps[2]
+            if self.map == "grad_input":
+                x, y = y, x
+            if self.swapped:
+                x, w = w, x
+            call.source, call.weight = source + x * self.size[SOURCE], weight + w * self.size[WEIGHT]
+            call.target = target + y * self.size[TARGET]
+            call.accumulate, call.bias = accumulate or term.adds, NULL if term.adds else bias
+            if self.gathers:
+                call.gather()
+            else:
+                call.correlate()
+        return 0
 
     def _one_by_one(self, first, second, out, bias, scratch, accumulate, threads):
         """Sample by sample, where one that is not finite must not change the bits of the others."""

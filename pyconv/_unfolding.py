@@ -1,5 +1,6 @@
 """unfold and fold by NumPy's indices: for types of elements and for padded cells that have no kernels of their own."""
 
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -26,14 +27,13 @@ def _cells(g: Geometry, a: int) -> Array:
     return size - 1 - abs(size - 1 - at % (2 * (size - 1)))
 
 
-def _taps(g: Geometry) -> list[tuple[tuple[Array, Array, Array], Array]]:
-    """For each tap the cells that its positions read along z, y and x, and which positions have one."""
-    axes = [_cells(g, a) for a in range(3)]
+def _taps(g: Geometry) -> list[tuple[tuple[Array, ...], Array]]:
+    """For each tap the cells that its positions read along each axis, and which positions have one."""
+    axes = [_cells(g, a) for a in range(len(g.input_size))]
     found = []
     for tap in product(*(range(k) for k in g.kernel_size)):
-        z, y, x = (cells[:, k] for cells, k in zip(axes, tap))
-        cells = z[:, None, None], y[:, None], x
-        found.append((cells, (cells[0] >= 0) & (cells[1] >= 0) & (cells[2] >= 0)))
+        cells = np.ix_(*(of_axis[:, k] for of_axis, k in zip(axes, tap)))
+        found.append((cells, reduce(np.logical_and, (cell >= 0 for cell in cells))))
     return found
 
 

@@ -460,8 +460,37 @@ MODES = [
 
 PROBLEMS = [*BASIC, *STRIDES, *DILATIONS, *PADDINGS, *GROUPS, *CHANNELS, *LENGTHS, *SQUARES, *LARGE, *TRANSPOSED]
 EVERY = [*PROBLEMS, *MODES]
-BY_NAME = {problem.name: problem for problem in EVERY}
-assert len(BY_NAME) == len(EVERY), 'every problem has its own name'
+
+# For the functions without a rank in their name.
+MORE_AXES = [
+    P('4d', (3, 4, 3, 5), (2, 3, 2, 2)),
+    P('4d one of everything', (1,) * 4, (1,) * 4, (1, 1), batch=1),
+    P('4d padded', (3, 2, 4, 5), (3, 3, 3, 3), (3, 5), padding=1),
+    P('4d kernel 1', (3, 4, 3, 5), (1,) * 4, (5, 7)),
+    P('4d strided', (5, 4, 5, 6), (2, 3, 3, 2), (2, 3), stride=2, padding=(0, 1, 1, 0)),
+    P('4d outer stride above kernel', (7, 3, 4, 5), (2, 2, 3, 1), (2, 3), stride=(3, 1, 2, 2)),
+    P('4d dilated', (6, 3, 5, 6), (3, 2, 2, 3), (2, 3), dilation=(2, 1, 3, 1), padding=(1, 0, 2, 1)),
+    P('4d everything', (5, 4, 6, 7), (2, 1, 3, 2), (4, 6), groups=2, stride=(2, 1, 1, 2), dilation=(3, 1, 2, 1),
+      padding=((2, 0), (1, 1), (-1, 2), (0, 1))),
+    P('4d padding far above kernel', (2, 2, 3, 4), (2, 2, 2, 3), (2, 3), padding=(4, 0, 1, 3), batch=1),
+    P('4d cropped', (6, 3, 4, 5), (2, 2, 2, 2), (2, 3), padding=((-2, -1), (0, 0), (-1, 1), (0, -1))),
+    P('4d same strided', (5, 4, 3, 6), (3, 2, 3, 3), (2, 3), stride=(2, 1, 2, 3), padding='same'),
+    P('4d depthwise', (3, 3, 5, 6), (2, 2, 3, 3), (8, 8), groups=8, padding=1),
+    P('4d kernel is input', (3, 2, 3, 4), (3, 2, 3, 4), (3, 4), batch=3),
+    P('4d kernel nearly input', (4, 2, 7, 7), (3, 2, 6, 6), (4, 2)),
+    P('4d patches', (4, 2, 6, 4), (2, 2, 3, 2), (3, 5), stride=(2, 2, 3, 2)),
+    P('4d many channels', (3, 3, 6, 7), (3, 3, 3, 3), (40, 33), padding=1),
+    P('4d volumes', (3, 9, 14, 13), (3, 3, 3, 3), (5, 6), padding=1, batch=1),
+    P('4d many samples', (2, 2, 3, 3), (2, 1, 3, 2), (3, 4), padding=1, batch=9),
+    P('5d', (3, 2, 3, 2, 4), (2, 2, 2, 1, 3), (2, 3)),
+    P('5d everything', (4, 3, 3, 4, 5), (2, 3, 1, 2, 3), (4, 2), groups=2, stride=(2, 1, 1, 2, 1),
+      dilation=(1, 2, 1, 1, 2), padding=((1, 0), (3, 2), (0, 0), (1, 1), (2, 1))),
+    P('5d padded beyond', (1, 2, 2, 3, 3), (2, 2, 1, 2, 2), (1, 2), stride=(3, 2, 1, 1, 1), padding=(3, 2, 0, 1, 1)),
+    P('6d', (2, 2, 2, 2, 2, 3), (2, 1, 2, 1, 2, 2), (2, 2), padding=(1, 0, 0, 1, 1, 0), batch=1),
+]
+
+BY_NAME = {problem.name: problem for problem in EVERY + MORE_AXES}
+assert len(BY_NAME) == len(EVERY + MORE_AXES), 'every problem has its own name'
 
 
 def some(*names):

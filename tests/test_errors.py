@@ -12,7 +12,7 @@ INT = 'must be an int >= 1 or a sequence of 2 such; got'
 ZERO = 'must be an int >= 0 or a sequence of 2 such; got'
 PADDING = ("padding must be an int >= 0, a sequence of 2 such or of 2 pairs (lo, hi) of ints, or one of 'valid', "
            "'same', 'same_lower', 'causal', 'full'; got")
-SHAPE = 'must be a sequence of at most 5 ints >= 0; got'
+SHAPE = 'must be a sequence of at most 64 ints >= 0; got'
 DTYPES = ('float16, bfloat16, float32, float64, complex64, complex128, int8, int16, int32, int64, uint8, uint16, '
           'uint32 or uint64')
 DTYPE = f'must have dtype {DTYPES}; got'
@@ -104,7 +104,7 @@ SHAPES = [
     (conv(X, W[0]), ValueError,
      'weight must have 4 axes (channels, channels per group, 2 spatial); got shape (2, 3, 3)'),
     (convolution(weight=W[0, 0]), ValueError,
-     'weight must have 3, 4 or 5 axes (channels, channels per group, spatial); got shape (3, 3)'),
+     'weight must have at least 3 axes (channels, channels per group, spatial); got shape (3, 3)'),
     (conv_input(size=(5, 5)), ValueError,
      'input_size must have 4 axes (batch, channels, 2 spatial) or 3 without batch; got shape (5, 5)'),
     (conv_weight(size=(3, 2, 3)), ValueError,
@@ -161,12 +161,15 @@ SHAPES = [
     # sizes given
     *((conv_input(size), error, f'input_size {SHAPE} {size!r}')
       for size, error in ((5, TypeError), (None, TypeError), ('abc', TypeError), ((1, 2, 5.0, 5), TypeError),
-                          ((1, 2, True, 5), TypeError), ((1, 2, -5, 5), ValueError), ((1, 1, 1, 1, 5, 5), ValueError))),
+                          ((1, 2, True, 5), TypeError), ((1, 2, -5, 5), ValueError))),
+    (conv_input(size=(1,) * 65), ValueError, f'input_size {SHAPE} (1, 1, 1, 1, 1, 1, ...)'),
+    (conv_input(size=(1, 1, 1, 1, 5, 5)), ValueError, 'input_size must have 4 axes (batch, channels, 2 spatial) or 3 '
+     'without batch; got shape (1, 1, 1, 1, 5, 5)'),
     (conv_weight(size=(3, 2, 3, None)), TypeError, f'weight_size {SHAPE} (3, 2, 3, None)'),
     (conv_weight(size=5), TypeError, f'weight_size {SHAPE} 5'),
     (lambda: pyconv.workspace(5, W.shape), TypeError, f'input_shape {SHAPE} 5'),
     (lambda: pyconv.workspace(X.shape, (2, 3)), ValueError,
-     'weight_shape must have 3, 4 or 5 axes (channels, channels per group, spatial); got shape (2, 3)'),
+     'weight_shape must have at least 3 axes (channels, channels per group, spatial); got shape (2, 3)'),
     (backward(bias_sizes=3), TypeError, f'bias_sizes {SHAPE} 3'),
 ]
 
@@ -214,11 +217,13 @@ SETTINGS = [
     (convolution(output_padding=-1), ValueError, f'output_padding {ZERO} -1'),
     # unfold and fold
     *((lambda value=value: pyconv.unfold(X, value), error, 'kernel_size must be an int >= 1, which means two axes, '
-       f'or a sequence of 1, 2 or 3 such; got {value!r}')
-      for value, error in ((0, ValueError), ((), ValueError), ((1, 0), ValueError), ((1,) * 4, ValueError),
+       f'or a sequence of at least one such; got {value!r}')
+      for value, error in ((0, ValueError), ((), ValueError), ((1, 0), ValueError),
                            (2.0, TypeError), (None, TypeError))),
     (lambda: pyconv.unfold(X, 6), ValueError, 'kernel_size must span at most the padded input, (5, 5); '
      'got a span of (6, 6), kernel (6, 6) with dilation (1, 1)'),
+    (lambda: pyconv.unfold(X, (1,) * 4), ValueError,
+     'input must have 6 axes (batch, channels, 4 spatial) or 5 without batch; got shape (1, 2, 5, 5)'),
     (lambda: pyconv.unfold(X, (2,)), ValueError,
      'input must have 3 axes (batch, channels, 1 spatial) or 2 without batch; got shape (1, 2, 5, 5)'),
     (lambda: pyconv.fold(np.ones(4), 3, 2), ValueError,

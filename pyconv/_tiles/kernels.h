@@ -126,7 +126,7 @@ typedef struct {
     int (*finite)(int stored, index_t n, const void *from);
     /* columns <- one plane (channel of a sample) under one tap; one row of a plane <- the sum of its columns */
     void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);
-    void (*fold_row)(const piece_t *, index_t z, index_t y, const void *columns, void *row);
+    void (*fold_row)(const piece_t *, index_t z, index_t y, const void *columns, index_t pitch, void *row);
 } kernels_t;
 
 /* The which-th best kernels that the processor can run, of whole numbers modulo 2**(8 * itemsize) or of floats, or

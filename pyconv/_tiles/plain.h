@@ -76,14 +76,12 @@ static void NAME(unfold_tap)(const piece_t *piece, index_t tap, const void *plan
         }
 }
 
-/* Row (cz, cy) of one plane <- the sum of all columns that were read from it, taps in ascending order. */
-static void NAME(fold_row)(const piece_t *piece, index_t cz, index_t cy, const void *columns, void *row)
+/* Row (cz, cy) of one plane += the sum of all columns that were read from it, taps in ascending order; `pitch` elements
+   lie between the columns of two taps. */
+static void NAME(fold_row)(const piece_t *piece, index_t cz, index_t cy, const void *columns, index_t pitch, void *row)
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
-    const index_t positions = piece->count[0] * piece->count[1] * piece->count[2];
     REAL *to = row;
-    for (index_t i = 0; i < x->size; i++)
-        to[i] = 0;
     for (index_t tz = 0; tz < z->taps; tz++)
         for (index_t ty = 0; ty < y->taps; ty++) {
             const index_t fz = cz - z->offset - z->tap_step * tz, fy = cy - y->offset - y->tap_step * ty;
@@ -92,7 +90,7 @@ static void NAME(fold_row)(const piece_t *piece, index_t cz, index_t cy, const v
                 continue;
             for (index_t tx = 0; tx < x->taps; tx++) {
                 const index_t shift = x->offset + x->tap_step * tx;
-                const REAL *from = (const REAL *)columns + ((tz * y->taps + ty) * x->taps + tx) * positions
+                const REAL *from = (const REAL *)columns + ((tz * y->taps + ty) * x->taps + tx) * pitch
                     + (fz / z->step * piece->count[1] + fy / y->step) * piece->count[2];
                 index_t lo, hi;
                 NAME(valid)(x, 0, piece->count[2], shift, &lo, &hi);

@@ -1,0 +1,118 @@
+"""Axes beyond the last three: loops over volumes, each a problem of three axes. Standard library only.
+
+A volume is what the last three axes span; an array holds one for each index of its outer axes and each channel. T is a
+sum over outer positions a and taps k, and each of its terms is the T of three axes on volume a of y, volume k of w and
+the volume of x that tap k meets at position a.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from pyconv._geometry import Geometry
+from pyconv._integers import Shape
+
+LAST = 3
+RESULTS = ("grad_input", "grad_weight", "forward")  # the maps whose results are like x, w and y
+
+
+class Term(NamedTuple):
+    """The number of a volume of x, of w and of y, and whether the result's volume has had a term before.
+
+    x is None for a volume of padding that holds a constant.
+    """
+
+    x: int | None
+    w: int
+    y: int
+    adds: bool
+
+
+def of_volumes(g: Geometry) -> Geometry:
+    """The problem of three axes that every term is."""
+    if g.rank <= LAST:
+        return g
+    sizes = {name: getattr(g, name)[-LAST:]
+             for name in ("input_size", "kernel_size", "output_size", "stride", "dilation", "padding")}
+    inner = g._replace(rank=LAST, volumes=volumes(g), **sizes)
+    return inner if _reads_outside(inner) else inner._replace(padding_mode="zeros", padding_value=0)
+
+
+def _reads_outside(g: Geometry) -> bool:
+    return any(lo > 0 or s * (y - 1) + d * (k - 1) - lo >= n for n, k, y, s, d, lo in zip(
+        g.input_size, g.kernel_size, g.output_size, g.stride, g.dilation, g.padding))
+
+
+def of_padding(g: Geometry) -> Geometry | None:
+    """The problem of three axes that a term is whose volume of x is padding, if there are such terms."""
+    if g.rank <= LAST or g.padding_mode != "constant":
+        return None
+    inner = of_volumes(g)
+    reach = inner.stride[0] * (inner.output_size[0] - 1) + inner.dilation[0] * (inner.kernel_size[0] - 1)
+    return inner._replace(
+        padding_mode=g.padding_mode, padding_value=g.padding_value, padding=(reach + 1, *inner.padding[1:]))
+
+
+def volumes(g: Geometry) -> tuple[int, int, int]:
+    """How many x, w and y have of each channel."""
+    return prod(g.input_size[:-LAST]), prod(g.kernel_size[:-LAST]), prod(g.output_size[:-LAST])
+
+
+def _held(mode: str, cell: int, size: int) -> int | None:
+    """Which cell of the input a cell is or, beyond the edge, stands for."""
+    if 0 <= cell < size:
+        return cell
+    if mode == "circular":
+        return cell % size
+    if mode == "replicate":
+        return min(max(cell, 0), size - 1)
+    if mode == "reflect":
+        turn = cell % max(1, 2 * (size - 1))
+        return min(turn, 2 * (size - 1) - turn)
+    return None
+
+
+def _cell(g: Geometry, taps: Shape, positions: Shape) -> int | None:
+    """The number of the volume of x that outer taps meet at outer positions."""
+    number = 0
+    for n, s, d, lo, k, a in zip(g.input_size, g.stride, g.dilation, g.padding, taps, positions):
+        cell = _held(g.padding_mode, s * a + d * k - lo, n)
+        if cell is None:
+            return None
+        number = number * n + cell
+    return number
+
+
+def meetings(g: Geometry) -> Iterator[tuple[int, int, int | None]]:
+    """The numbers of volumes of w, of y and of x that meet, tap by tap; no number where x has none there."""
+    for w, taps in enumerate(product(*map(range, g.kernel_size[:-LAST]))):
+        for y, positions in enumerate(product(*map(range, g.output_size[:-LAST]))):
+            yield w, y, _cell(g, taps, positions)
+
+
+def terms(map: str, g: Geometry) -> Iterator[Term]:
+    """The terms of a map, in the order of their sum."""
+    result = RESULTS.index(map)
+    had = bytearray(volumes(g)[result])
+    constant = g.padding_mode == "constant" and map != "grad_input"
+    for w, y, x in meetings(g):
+        if x is not None or constant:
+            at = (x, w, y)[result]
+            assert at is not None
+            yield Term(x, w, y, bool(had[at]))
+            had[at] = 1
+
+
+def is_covered(map: str, g: Geometry) -> bool:
+    """Whether every volume of the result has a term: along each axis, every cell, tap or position has."""
+    result = RESULTS.index(map)
+    if g.padding_mode == "constant" and map != "grad_input":
+        return True
+    for n, taps, positions, s, d, lo in zip(
+        g.input_size[:-LAST], g.kernel_size, g.output_size, g.stride, g.dilation, g.padding
+    ):
+        met = ((_held(g.padding_mode, s * a + d * k - lo, n), k, a) for k in range(taps) for a in range(positions))
+        if len({one[result] for one in met if one[0] is not None}) < (n, taps, positions)[result]:
+            return False
+    return True

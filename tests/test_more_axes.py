@@ -1,0 +1,221 @@
+"""Four spatial axes and more: the same definition, the same promises."""
+import itertools
+
+import numpy as np
+import pytest
+
+import pyconv
+import reference
+from calls import assert_equal, assert_same_bits, per_channel, poisoned
+from problems import BY_NAME, MORE_AXES, expected, maps, some
+from pyconv._backend import cpu
+from pyconv._geometry import convolved
+
+every_problem = pytest.mark.parametrize('problem', MORE_AXES, ids=str)
+ways = pytest.mark.parametrize('algorithm', ['auto', 'gemm', 'winograd'])
+FEW = some('4d', '4d padded', '4d everything', '4d kernel nearly input', '4d depthwise', '4d many channels',
+           '5d everything', '5d padded beyond')
+ALL = (True, True, True)
+
+
+def steps(problem, transposed=False):
+    """The arguments from stride to groups of convolution and its kin."""
+    if not transposed:
+        return problem.stride, problem.padding, problem.dilation, False, 0, problem.groups
+    padding, output_padding = problem.transposed_padding
+    return problem.stride, padding, problem.dilation, True, output_padding, problem.groups
+
+
+@ways
+@every_problem
+def test_convolution(problem, dtype, algorithm):
+    data, wanted, more = problem.integers(dtype), expected(problem.name), {'algorithm': algorithm}
+    tolerance = {'rtol': 0, 'atol': 0 if algorithm != 'winograd' else 1e-3}  # F(4, 3) has thirds of numbers below 2**14
+    for x, w, bias, truth, transposed in ((data.x, data.w, data.b, wanted.forward, False),
+                                          (data.y, data.w, data.c, wanted.grad_input, True)):
+        answer = pyconv.convolution(x, w, bias, *steps(problem, transposed), **more)
+        assert answer.dtype == dtype
+        np.testing.assert_allclose(answer, truth + per_channel(bias, problem.rank), **tolerance)
+        answer = pyconv.convolution(x[0], w, None, *steps(problem, transposed), **more)
+        np.testing.assert_allclose(answer, truth[0], **tolerance)
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@every_problem
+def test_backward(problem, transposed, dtype):
+    data, truth = problem.integers(dtype), expected(problem.name)
+    grad_output, input_ = (data.x, data.y) if transposed else (data.y, data.x)
+    found = pyconv.convolution_backward(grad_output, input_, data.w, *steps(problem, transposed), ALL)
+    assert_equal(found[0], truth.forward if transposed else truth.grad_input, dtype)
+    assert_equal(found[1], truth.grad_weight, dtype)
+    assert_equal(found[2], reference.channel_sum(grad_output), dtype)
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@every_problem
+def test_double_backward(problem, transposed, dtype):
+    data, other = problem.integers(dtype), problem.integers(dtype, -2, 4)
+    x, y, w = data.x, data.y, data.w
+    crossed, turned = maps(problem, other.x, w, other.y), maps(problem, x, other.w, y)
+    mixed = maps(problem, other.x, w, y), maps(problem, x, w, other.y)
+    if transposed:
+        found = pyconv.convolution_double_backward(
+            other.y, other.w, data.c, x, w, y, *steps(problem, True), ALL)
+        wanted = (crossed.grad_input + turned.grad_input + per_channel(data.c, problem.rank), turned.forward,
+                  mixed[1].grad_weight)
+    else:
+        found = pyconv.convolution_double_backward(
+            other.x, other.w, data.b, y, w, x, *steps(problem), ALL)
+        wanted = (crossed.forward + turned.forward + per_channel(data.b, problem.rank), turned.grad_input,
+                  mixed[0].grad_weight)
+        tangent = pyconv.conv_jvp(x, w, other.x, other.w, data.b, *steps(problem)[:3], problem.groups)
+        assert_equal(tangent, wanted[0], dtype)
+    for one, truth in zip(found, wanted):
+        assert_equal(one, truth, dtype)
+
+
+@every_problem
+def test_columns(problem, dtype):
+    data, (stride, lo, dilation, _) = problem.integers(dtype), problem.form.values()
+    form = (problem.kernel, problem.positions, stride, lo, dilation)
+    more = (problem.dilation, problem.padding, problem.stride)
+    wanted = reference.unfold(data.x, *form)
+    assert_equal(pyconv.unfold(data.x, problem.kernel, *more), wanted, dtype)
+    columns = np.random.default_rng(5).integers(-3, 4, wanted.shape).astype(dtype)
+    wanted = reference.fold(columns, problem.size, *form)
+    assert_equal(pyconv.fold(columns, problem.size, problem.kernel, *more), wanted, dtype)
+    assert_equal(pyconv.fold(columns[0], problem.size, problem.kernel, *more), wanted[0], dtype)
+
+
+def three(problem, x, w, y, **more):
+    """The three maps with a bias on the first and last."""
+    grads = pyconv.convolution_backward(y, x, w, *steps(problem), (True, True, False), **more)
+    return pyconv.convolution(x, w, None, *steps(problem), **more), *grads[:2]
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_the_bits_do_not_depend_on_threads_and_batch(problem, dtype):
+    data = problem.floats(dtype)
+    alone = [[part[0] for part in three(problem, data.x[n:n + 1], data.w, data.y[n:n + 1])[:2]]
+             for n in range(problem.batch)]
+    pyconv.set_num_threads(1)
+    wanted = three(problem, data.x, data.w, data.y)
+    for threads in (2, 3, 8):
+        pyconv.set_num_threads(threads)
+        for one, other in zip(three(problem, data.x, data.w, data.y), wanted):
+            assert_same_bits(one, other)
+    for n in range(problem.batch):
+        for one, other in zip(alone[n], wanted):
+            assert_same_bits(one, other[n])
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_scratch_and_out_of_the_caller(problem, dtype):
+    data = problem.floats(dtype)
+    wanted = three(problem, data.x, data.w, data.y)
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+    for full in (False, True):
+        number = (sizes.finput, sizes.fgrad_input) if full else (sizes.finput_minimum, sizes.fgrad_input_minimum)
+        more = {'finput': poisoned(number[0], dtype), 'fgrad_input': poisoned(number[1], dtype)}
+        for one, other in zip(three(problem, data.x, data.w, data.y, **more), wanted):
+            assert_same_bits(one, other)
+    out = tuple(poisoned(one.shape, dtype) for one in wanted[1:])
+    found = pyconv.convolution_backward(
+        data.y, data.x, data.w, *steps(problem), (True, True, False), out=(*out, None))
+    for one, other, place in zip(found, wanted[1:], out):
+        assert one is place
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_numbers_that_are_not_finite_arrive_where_the_definition_puts_them(problem, value, dtype):
+    for which, seed in itertools.product((0, 1, 2), range(2)):
+        arrays = [array.copy() for array in problem.integers(dtype)[:3]]
+        arrays[which].flat[np.random.default_rng(seed).integers(arrays[which].size)] = value
+        with np.errstate(invalid='ignore'):
+            truth = maps(problem, *arrays)
+        for one, wanted in zip(three(problem, *arrays), truth):
+            assert_equal(one, wanted, dtype)
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_channels_last(problem, dtype):
+    data, truth = problem.integers(dtype), expected(problem.name)
+    x, y = (np.moveaxis(np.ascontiguousarray(np.moveaxis(array, 1, -1)), -1, 1) for array in (data.x, data.y))
+    for one, wanted in zip(three(problem, x, data.w, y), truth):
+        assert_equal(one, wanted, dtype)
+    out = np.moveaxis(poisoned((problem.batch, *problem.positions, problem.channels[1]), dtype), -1, 1)
+    assert pyconv.convolution(x, data.w, data.b, *steps(problem), out=out) is out
+    np.testing.assert_array_equal(out, truth.forward + per_channel(data.b, problem.rank))
+
+
+def test_nothing_in_the_batch(dtype):
+    problem = BY_NAME['4d padded']
+    data = problem.integers(dtype)
+    found = three(problem, data.x[:0], data.w, data.y[:0])
+    assert found[0].shape[0] == found[1].shape[0] == 0 and not found[2].any()
+
+
+def test_as_many_axes_as_numpy_has(dtype):
+    x, w = np.full((1, 1) + (1,) * 60, 3, dtype), np.full((2, 1) + (1,) * 60, 5, dtype)
+    assert pyconv.convolution(x, w, None, 1, 0, 1, False, 0, 1).ravel().tolist() == [15, 15]
+    assert pyconv.unfold(x, (1,) * 60).tolist() == [[[3]]]
+
+
+def test_a_loop_over_the_first_axis_says_the_same(dtype):
+    """A rank lower, position by position."""
+    problem = BY_NAME['4d padded']
+    data = problem.integers(dtype)
+    wanted = np.zeros(problem.output_shape, dtype)
+    for a, k in itertools.product(range(problem.positions[0]), range(3)):
+        if 0 <= a + k - 1 < problem.size[0]:
+            wanted[:, :, a] += pyconv.conv3d(data.x[:, :, a + k - 1], data.w[:, :, k], padding=1)
+    assert_equal(pyconv.convolution(data.x, data.w, None, 1, 1, 1, False, 0, 1), wanted, dtype)
+
+
+# --- what padded volumes hold ---
+
+MODES = {'circular': 'wrap', 'replicate': 'edge', 'reflect': 'reflect', 'constant': 'constant'}  # numpy.pad's names
+PADDED = some('4d padded', '4d everything', '4d padding far above kernel', '4d depthwise', '4d many channels',
+              '4d dilated', '5d everything', '5d padded beyond', '4d cropped')
+
+
+def adjoint_of_pad(array, pads, size, mode):
+    """What numpy.pad does, turned round: the gradients of padded cells added to the cells that they came from."""
+    for axis, ((lo, hi), n) in enumerate(zip(pads, size), start=2):
+        cells = np.pad(np.arange(n), (lo, hi), MODES[mode], **({'constant_values': -1} if mode == 'constant' else {}))
+        array = np.moveaxis(array, axis, 0)
+        summed = np.zeros((n, *array.shape[1:]), array.dtype)
+        for cell, values in zip(cells, array):
+            if cell >= 0:
+                summed[cell] += values
+        array = np.moveaxis(summed, 0, axis)
+    return array
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('problem', PADDED, ids=str)
+@pytest.mark.parametrize('accumulate', [False, True])
+def test_padding_modes_of_the_plans(problem, mode, dtype, accumulate):
+    """Every map, in the backend's own words; crops come first, as numpy.pad has none."""
+    value = 2 if mode == 'constant' else 0
+    crops = [slice(max(0, -lo), n - max(0, -hi)) for (lo, hi), n in zip(problem.pads, problem.size)]
+    size = tuple(crop.stop - crop.start for crop in crops)
+    pads = [(max(lo, 0), max(hi, 0)) for lo, hi in problem.pads]
+    data = problem.integers(dtype)
+    x = np.ascontiguousarray(data.x[(..., *crops)])
+    more = {'constant_values': value} if mode == 'constant' else {}
+    padded = np.pad(x, ((0, 0), (0, 0), *pads), MODES[mode], **more)
+    form = {**problem.form, 'lo': (0,) * problem.rank}
+    wanted = (reference.forward(padded, data.w, problem.positions, **form),
+              adjoint_of_pad(reference.grad_input(data.w, data.y, padded.shape[2:], **form), pads, size, mode),
+              reference.grad_weight(padded, data.y, problem.kernel, **form))
+    geometry = convolved(problem.rank, x.shape, data.w.shape, None, None, problem.stride, pads, problem.dilation,
+                         problem.groups)[0]._replace(padding_mode=mode, padding_value=value)
+    for map, first, second, truth in zip(('forward', 'grad_input', 'grad_weight'), (x, data.y, x),
+                                         (data.w, data.w, data.y), wanted):
+        plan = cpu.plan(map, geometry, np.dtype(dtype))
+        out = np.ones(truth.shape, dtype) if accumulate else poisoned(truth.shape, dtype)
+        plan.run(first, second, out, None, poisoned(plan.scratch_minimum, dtype), accumulate, threads=2)
+        assert_equal(out, truth + accumulate, dtype)
