@@ -442,8 +442,10 @@ cdef class Plan:
 
     def _rounded_once(self, first, second, out, bias, scratch, accumulate, threads):
         """In the type of sums, where what is stored would be rounded and then added to; sample by sample if it can."""
-        batch = (first, out) if self.gathers else ((first,), (out,))
         geometry = self.geometry._replace(batch=1) if self.gathers else self.geometry
+        batch = ((first,), (out,))
+        if self.gathers:
+            batch = [array.reshape(self.geometry.batch, -1) for array in (first, out)]
         single = plan(self.map, geometry, self.dtype, self.algorithm, self.real)
         bias = None if bias is None else bias.astype(self.real)
         for sample, result in zip(*batch):

@@ -247,7 +247,9 @@ ERRORS = [
      'bias must be an array of the library of weight, torch; got array_api_strict'),
     (lambda: pyconv.conv2d(X_TORCH, W_TORCH.float()), TypeError,
      'weight must have the dtype of input, float64; got float32'),
-    (lambda: pyconv.conv2d(X_TORCH > 0, W_TORCH > 0), TypeError, 'input must have dtype float32 or float64; got bool'),
+    (lambda: pyconv.conv2d(X_TORCH > 0, W_TORCH > 0), TypeError,
+     'input must have dtype float16, bfloat16, float32, float64, complex64, complex128, int8, int16, int32, int64, '
+     'uint8, uint16, uint32 or uint64; got bool'),
     (lambda: pyconv.conv2d(X_TORCH.to_sparse(), W_TORCH), TypeError,
      'input must be an array that NumPy can read; got Tensor'),
     (lambda: pyconv.conv2d(X_TORCH.to('meta'), W_TORCH), TypeError,
@@ -275,6 +277,32 @@ def test_error(call, error, text):
     with pytest.raises((TypeError, ValueError)) as caught:
         call()
     assert type(caught.value) is error and str(caught.value) == text
+
+
+TYPES = {'int8': 'int32', 'uint8': 'int32', 'int16': 'int64', 'uint16': 'int64', 'int32': 'int64', 'uint32': 'int64',
+         'int64': 'int64', 'uint64': 'uint64', 'float16': 'float16', 'complex64': 'complex64',
+         'complex128': 'complex128'}  # of operands, and of the result and the bias
+
+
+@pytest.mark.parametrize('dtype', TYPES)
+def test_every_type_of_torch(dtype):
+    x, w, b = abs(X).astype(dtype), abs(W).astype(dtype), B.astype(TYPES[dtype])
+    found = pyconv.conv2d(*map(torch.from_numpy, (x, w, b)))
+    assert type(found) is torch.Tensor and str(found.dtype) == f'torch.{TYPES[dtype]}'
+    np.testing.assert_array_equal(found.numpy(), pyconv.conv2d(x, w, b), strict=True)
+
+
+def test_bfloat16_of_torch():
+    pytest.importorskip('ml_dtypes')
+    x, w = torch.from_numpy(X).bfloat16(), torch.from_numpy(W).bfloat16()
+    found = pyconv.conv2d(x, w, padding=1)
+    assert found.dtype == torch.bfloat16
+    np.testing.assert_array_equal(
+        found.double().numpy(), torch.from_numpy(pyconv.conv2d(X, W, padding=1)).bfloat16().double().numpy())
+    out = torch.full((2, 6, 5, 6), torch.nan, dtype=torch.bfloat16)
+    assert pyconv.conv2d(x, w, padding=1, out=out) is out and torch.equal(out, found)
+    assert pyconv.conv_bias(found).dtype == torch.bfloat16
+    assert torch.equal(pyconv.unfold(x, 1), x.reshape(2, 4, 30))
 
 
 def test_bfloat16_comes_and_goes_as_bits():

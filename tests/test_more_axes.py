@@ -174,6 +174,48 @@ def test_a_loop_over_the_first_axis_says_the_same(dtype):
     assert_equal(pyconv.convolution(data.x, data.w, None, 1, 1, 1, False, 0, 1), wanted, dtype)
 
 
+# --- other types of elements ---
+
+TYPES = {'float16': 'float16', 'bfloat16': 'bfloat16', 'complex64': 'complex64', 'complex128': 'complex128',
+         'int8': 'int32', 'uint8': 'int32', 'int16': 'int64', 'uint64': 'uint64'}  # of operands, of results
+
+
+@pytest.mark.parametrize('name', TYPES)
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_every_type_is_rounded_once(problem, name):
+    """Whole numbers: their sums are exact in what is computed in, and so is what their rounding has to be."""
+    if name == 'bfloat16':
+        pytest.importorskip('ml_dtypes')
+    dtype, result = np.dtype(name), np.dtype(TYPES[name])
+    low = 0 if dtype.kind == 'u' else -2
+    x, w, y, b, c = problem.integers(complex if dtype.kind == 'c' else np.float64, low, 3)
+    if dtype.kind == 'c':
+        x, w, y = x * (2 - 1j), w * (1 + 3j), y * 1j
+    wanted = maps(problem, x, w, y)
+    given = [array.astype(dtype) for array in (x, w, y)]
+    found = pyconv.convolution(*given[:2], b.astype(result), *steps(problem))
+    assert_equal(found, (wanted.forward + per_channel(b, problem.rank)).astype(result), result)
+    for one, truth in zip(three(problem, *given), wanted):
+        assert_equal(one, truth.astype(result), result)
+    outs = np.full(problem.input_shape, 5, result), np.full(problem.weight_shape, 5, result)
+    pyconv.convolution_backward(given[2], given[0], given[1], *steps(problem), (True, True, False),
+                                out=(*outs, None), accumulate=True)
+    for one, truth in zip(outs, wanted[1:]):
+        assert_equal(one, (truth + 5).astype(result), result)
+
+
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_the_gradient_of_each_sample(problem, dtype):
+    data = problem.integers(dtype)
+    geometry = convolved(problem.rank, data.x.shape, data.w.shape, None, None, problem.stride, problem.pads,
+                         problem.dilation, problem.groups)[0]._replace(per_sample=True)
+    plan = cpu.plan('grad_weight', geometry, np.dtype(dtype))
+    out = poisoned((problem.batch, *data.w.shape), dtype)
+    plan.run(data.x, data.y, out)
+    for n in range(problem.batch):
+        assert_equal(out[n], maps(problem, data.x[n:n + 1], data.w, data.y[n:n + 1]).grad_weight, dtype)
+
+
 # --- what padded volumes hold ---
 
 MODES = {'circular': 'wrap', 'replicate': 'edge', 'reflect': 'reflect', 'constant': 'constant'}  # numpy.pad's names
@@ -219,3 +261,15 @@ def test_padding_modes_of_the_plans(problem, mode, dtype, accumulate):
         out = np.ones(truth.shape, dtype) if accumulate else poisoned(truth.shape, dtype)
         plan.run(first, second, out, None, poisoned(plan.scratch_minimum, dtype), accumulate, threads=2)
         assert_equal(out, truth + accumulate, dtype)
+    settings = (problem.stride, pads, problem.dilation)
+    mode = {'padding_mode': mode, 'padding_value': value}
+    found = pyconv.convolution_backward(data.y, x, data.w, *settings, False, 0, problem.groups, ALL, **mode)
+    assert_equal(pyconv.convolution(x, data.w, None, *settings, False, 0, problem.groups, **mode), wanted[0], dtype)
+    assert_equal(found[0], wanted[1], dtype)
+    assert_equal(found[1], wanted[2], dtype)
+    columns = pyconv.unfold(x, problem.kernel, problem.dilation, pads, problem.stride, **mode)
+    form = (problem.kernel, problem.positions, *(form[word] for word in ('stride', 'lo', 'dilation')))
+    assert_equal(columns, reference.unfold(padded, *form), dtype)
+    back = adjoint_of_pad(reference.fold(columns, padded.shape[2:], *form), pads, size, mode['padding_mode'])
+    assert_equal(pyconv.fold(columns, size, problem.kernel, problem.dilation, pads, problem.stride,
+                             padding_mode=mode['padding_mode']), back, dtype)
