@@ -5,7 +5,7 @@
     conv1d_weight, conv2d_weight, conv3d_weight             its gradient to the weight
     conv_bias                                               its gradient to the bias
     conv_transpose1d, conv_transpose2d, conv_transpose3d    transposed convolution
-    convolution, convolution_backward,                      all of these for any rank, transposed or not,
+    convolution, convolution_backward,                      all of these for any number of axes, transposed or not,
     convolution_double_backward                             and the gradients of the gradients
     conv_jvp                                                its derivative in a direction (forward mode)
     unfold, fold                                            the columns of an input, and their sum

@@ -154,7 +154,7 @@ def _operands(
         whose = "the result" if own is not dtype else names[leader]
         arrays[place] = _of_dtype(names[place], given[place], arrays[place], own, whose)
     if library_of(whose_library) is not None:
-        arrays[0] = visiting(arrays[0], whose_library)
+        arrays[0] = visiting(arrays[0], whose_library)  # type: ignore[arg-type]
     return dtype, tuple(arrays)
 
 

@@ -9,8 +9,8 @@ A result is a sum in an order that one sample's geometry and the dtype decide (f
 no atomic operations, the same bits in every run.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from pyconv._geometry import Geometry
 from pyconv._gpu import launch, maps, program, tiles
 from pyconv._gpu.arrays import DeviceArray, DeviceType
 from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Program, Ref, Target
+from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
 from pyconv._pieces import phases
 
 CACHED = 1024
@@ -115,13 +116,54 @@ class Plan:
         return {"forward": (x, w, y), "grad_input": (y, w, x), "grad_weight": (x, y, w)}[self.problem.map]
 
 
+class Volumes:
+    """A plan of more than three spatial axes: its terms are maps of three, run on volumes of the arrays.
+
+    What a term adds to is rounded to the dtype before.
+    """
+
+    def __init__(self, map: str, geometry: Geometry, of_three: Callable[[Geometry], Plan]) -> None:
+        self.map, self.geometry = map, geometry
+        padding = None if map == "grad_input" else of_padding(geometry)
+        self.plans = [None if g is None else of_three(g._replace(volumes=(1, 1, 1)))  # strides say how they lie
+                      for g in (of_volumes(geometry), padding)]
+        self.scratch_minimum = max(plan.scratch_minimum for plan in self.plans if plan is not None)
+        self.scratch_size = max(plan.scratch_size for plan in self.plans if plan is not None)
+
+    def run(
+        self, first: DeviceArray, second: DeviceArray, out: DeviceArray, bias: DeviceArray | None = None,
+        scratch: DeviceArray | None = None, accumulate: bool = False, *, stream: int,
+    ) -> None:
+        """out = map(first, second) + bias, added to what `out` holds where accumulate."""
+        roles = {"forward": "xwy", "grad_input": "ywx", "grad_weight": "xyw"}[self.map]
+        if not is_covered(self.map, self.geometry):
+            fill(out, 0 if bias is None else bias, accumulate, stream=stream)
+            bias, accumulate = None, True
+        for term in terms(self.map, self.geometry):
+            plan = self.plans[term.x is None]
+            assert plan is not None
+            a, b, to = (volume(array, getattr(term, role) or 0) for role, array in zip(roles, (first, second, out)))
+            plan.run(a, b, to, None if term.adds else bias, scratch, accumulate or term.adds, stream=stream)
+
+
+def volume(array: DeviceArray, number: int) -> DeviceArray:
+    """The volume of that number: the last three axes, behind the first two."""
+    address = array.address
+    for length, step in zip(array.shape[2:-LAST][::-1], array.strides[2:-LAST][::-1]):
+        number, at = divmod(number, length)
+        address += at * step * array.dtype.size
+    shape, strides = (axes[:2] + axes[-LAST:] for axes in (array.shape, array.strides))
+    return array._replace(address=address, shape=shape, strides=strides)
+
+
 @lru_cache(maxsize=CACHED)
 def plan(
     map: str, geometry: Geometry, dtype: DeviceType, algorithm: str = "auto", *, allow_tf32: bool = False,
     device: int = 0,
-) -> Plan:
+) -> "Plan | Volumes":
     """The plan of 'forward', 'grad_input' or 'grad_weight'; with algorithm 'columns' of grad_weight from columns."""
-    return Plan(map, geometry, dtype, algorithm, allow_tf32, device)
+    of_three = partial(Plan, map, dtype=dtype, algorithm=algorithm, allow_tf32=allow_tf32, device=device)
+    return of_three(geometry) if geometry.rank <= LAST else Volumes(map, geometry, of_three)
 
 
 def unfold(
@@ -175,6 +217,10 @@ def _merged(array: DeviceArray) -> DeviceArray:
 
 def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False, *, stream: int) -> None:
     """out <- 0, or the value of each channel (axis 1); added to it where accumulate."""
+    if out.ndim > LAST + 2:
+        for number in range(prod(out.shape[2:-LAST])):
+            fill(volume(out, number), value, accumulate, stream=stream)
+        return
     made, element = Program(launch.device(out.device)), tiles.ELEMENTS[out.dtype.name]
     outer, inner = (*out.shape, 1)[:2], out.shape[2:]
     layout = lifted(out if out.ndim > 1 else out._replace(shape=outer, strides=(*out.strides, 1)), len(inner))

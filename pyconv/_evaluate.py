@@ -106,8 +106,6 @@ def plan_of(map: str, geometry: Geometry, dtype: DType, settings: Settings, devi
         if settings.result is None:
             return cpu.plan(map, geometry, dtype, settings.algorithm)
         return cpu.plan(map, geometry, dtype, settings.algorithm, settings.result)
-    if geometry.rank > 3:
-        raise ValueError(f"weight must have at most 3 spatial axes on a GPU; got {geometry.rank}")
     return cuda().plan(
         map, geometry, dtype, settings.algorithm, allow_tf32=bool(settings.allow_tf32), device=device
     )

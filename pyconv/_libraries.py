@@ -29,7 +29,7 @@ def library_of(value: Any) -> ModuleType | None:
         return None
     if hasattr(type(value), "__array_namespace__"):
         return value.__array_namespace__()  # type: ignore[no-any-return]
-    return _module_of(type(value))
+    return _module_of(type(value))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from calls import assert_equal, assert_same_bits, per_channel, poisoned
 from problems import BY_NAME, MORE_AXES, expected, maps, some
 from pyconv._backend import cpu
 from pyconv._geometry import convolved
+from test_cuda import same
 
 every_problem = pytest.mark.parametrize('problem', MORE_AXES, ids=str)
 ways = pytest.mark.parametrize('algorithm', ['auto', 'gemm', 'winograd'])
@@ -273,3 +274,38 @@ def test_padding_modes_of_the_plans(problem, mode, dtype, accumulate):
     back = adjoint_of_pad(reference.fold(columns, padded.shape[2:], *form), pads, size, mode['padding_mode'])
     assert_equal(pyconv.fold(columns, size, problem.kernel, problem.dilation, pads, problem.stride,
                              padding_mode=mode['padding_mode']), back, dtype)
+
+
+# --- on a GPU ---
+
+
+@pytest.mark.parametrize('problem', some('4d', '4d everything', '4d same strided', '5d padded beyond'), ids=str)
+@pytest.mark.parametrize('name', ['float32', 'float16'])
+def test_on_a_gpu(gpu, problem, name):
+    data, truth = problem.integers(low=-1, high=1), expected_small(problem)
+    x, w, y, b, c = (gpu.upload(array, name) for array in data)
+    same(gpu, pyconv.convolution(x, w, b, *steps(problem)), truth.forward + per_channel(data.b, problem.rank), name)
+    same(gpu, pyconv.convolution(y, w, c, *steps(problem, True)),
+         truth.grad_input + per_channel(data.c, problem.rank), name)
+    same(gpu, pyconv.convolution(gpu.upload(data.x[0], name), w, None, *steps(problem)), truth.forward[0], name)
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=name, device='cuda')
+    found = pyconv.convolution_backward(
+        y, x, w, *steps(problem), ALL, finput=gpu.empty((sizes.finput_minimum,), name),
+        fgrad_input=gpu.empty((sizes.fgrad_input_minimum,), name))
+    for one, wanted in zip(found, (*truth[1:], reference.channel_sum(data.y))):
+        same(gpu, one, wanted, name)
+    outs = gpu.upload(data.x * 0 + 5, name), gpu.upload(data.w * 0 + 5, name)
+    pyconv.convolution_backward(y, x, w, *steps(problem), (True, True, False), out=(*outs, None), accumulate=True)
+    for one, wanted in zip(outs, truth[1:]):
+        same(gpu, one, wanted + 5, name)
+
+
+def expected_small(problem):
+    return maps(problem, *problem.integers(low=-1, high=1)[:3])
+
+
+def test_columns_on_a_gpu_have_three_axes_at_most(gpu):
+    x = gpu.upload(np.ones((1, 1, 2, 2, 2, 2)), 'float32')
+    with pytest.raises(ValueError) as caught:
+        pyconv.unfold(x, (1,) * 4)
+    assert str(caught.value) == 'kernel_size must have at most 3 axes on a GPU; got 4'
