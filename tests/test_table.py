@@ -1,4 +1,5 @@
 """The table of README.md: what it says of pyconv and of torch is what calls do; of the others it is a record."""
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ README = Path(__file__).parents[1] / 'README.md'
 REFUSALS = (TypeError, ValueError, RuntimeError, NotImplementedError)
 TORCH = '2.13.'  # the version that the table is about
 ALL = (True, True, True)
-WORDS = {'Automatic differentiation': 'in torch'}  # where pyconv's cell is not yes
+WORDS = {'Spatial axes': 'any', 'Automatic differentiation': 'in torch'}  # where pyconv's cell is not yes
 ELSEWHERE = {'float64 on a GPU', 'Same bits for any threads and batch', 'Works without a framework', 'GPUs'}
 rng = np.random.default_rng(0)
 X = rng.integers(-3, 4, (2, 4, 8, 9)).astype(np.float64)
@@ -95,6 +96,23 @@ def scratch():
     return same(pyconv.conv2d(X, W, finput=np.full(size, np.nan)), pyconv.conv2d(X, W))
 
 
+def ranks():
+    return all((pyconv.convolution(np.ones((1, 1) + (3,) * rank), np.ones((1, 1) + (2,) * rank), None, *settings())
+                == 2 ** rank).all() for rank in range(1, 6))
+
+
+def other_library():
+    torch = pytest.importorskip('torch')
+    found = pyconv.conv2d(torch.tensor(X), torch.tensor(W))
+    return isinstance(found, torch.Tensor) and same(found.numpy(), pyconv.conv2d(X, W))
+
+
+def onnx():
+    arguments = importlib.import_module('pyconv.onnx').conv_transpose_arguments(
+        W.shape, auto_pad='SAME_UPPER', strides=[2, 2], output_shape=[12, 13])
+    return pyconv.conv_transpose2d(Y, W, **arguments).shape == (2, 4, 12, 13)
+
+
 def differentiable():
     torch = pytest.importorskip('torch')
     door = pytest.importorskip('pyconv.torch')
@@ -103,6 +121,7 @@ def differentiable():
 
 
 PYCONV = {
+    'Spatial axes': ranks,
     'Stride, dilation and groups; transposed too': steps,
     'Asymmetric padding': lambda: same(
         pyconv.conv2d(X, W, padding=((1, 0), (0, 2))),
@@ -110,6 +129,7 @@ PYCONV = {
     'Negative padding, which crops': lambda: same(
         pyconv.conv2d(X, W, padding=((-1, 0), (0, -2))), pyconv.conv2d(X[:, :, 1:, :-2], W)),
     "'same' with a stride": lambda: pyconv.conv2d(X, W, padding='same', stride=2).shape == (2, 6, 4, 5),
+    'Sizes rounded up (ceil mode)': lambda: pyconv.conv2d(X, W, stride=2, output_size=(4, 4)).shape == (2, 6, 4, 4),
     'Circular, replicate, reflect, constant padding': lambda: all(
         same(pyconv.conv2d(X, W, **named(mode)), pyconv.conv2d(padded(mode), W)) for mode in MODES),
     '– and its gradients': lambda: all(
@@ -134,6 +154,8 @@ PYCONV = {
         pyconv.conv2d_weight(X, W.shape, Y, out=W.copy(), accumulate=True), W + pyconv.conv2d_weight(X, W.shape, Y)),
     'Scratch memory of the caller': scratch,
     'Input without a batch axis': lambda: same(pyconv.conv2d(X[0], W), pyconv.conv2d(X, W)[0]),
+    "Takes and returns other libraries' arrays": other_library,
+    "ONNX's attributes as arguments": onnx,
     'Automatic differentiation': differentiable,
 }
 
@@ -158,6 +180,12 @@ class Torch:
     def pad_then(self, mode):
         """The convolution of a padded copy, as torch.nn's layers make it."""
         return lambda x, w: self.F.conv2d(self.F.pad(x, (1, 1, 1, 1), mode), w)
+
+    def ranks(self):
+        for function, rank in ((self.F.conv1d, 1), (self.F.conv2d, 2), (self.F.conv3d, 3)):
+            function(self.torch.ones((1, 1) + (3,) * rank), self.torch.ones((1, 1) + (2,) * rank))
+        x, w = (self.torch.ones((1, 1) + (size,) * 4) for size in (3, 2))
+        return refuses(self.torch.convolution, x, w, None, [1] * 4, [0] * 4, [1] * 4, False, [0] * 4, 1)
 
     def steps(self):
         ones = self.torch.ones
@@ -215,6 +243,7 @@ class Torch:
 
 
 SHOWS = {  # of the other cells no call shows that a thing is not there
+    ('Spatial axes', '1 to 3'): Torch.ranks,
     ('Stride, dilation and groups; transposed too', 'yes'): Torch.steps,
     ('Asymmetric padding', 'copy'): Torch.asymmetric,
     ('Negative padding, which crops', 'copy'): Torch.negative,
@@ -231,6 +260,7 @@ SHOWS = {  # of the other cells no call shows that a thing is not there
         t.func.jvp(t.F.conv2d, (t.x, t.w), (t.x, 0 * t.w))[1], pyconv.conv2d(X, W)),
     ('Weight gradient of each sample', 'vmap'): Torch.per_sample,
     ('Input without a batch axis', 'yes'): Torch.unbatched,
+    ("Takes and returns other libraries' arrays", 'no'): lambda t: refuses(t.F.conv2d, X, W),
     ('Works without a framework', 'no'): lambda t: refuses(t.F.conv2d, X, W),
     ('Automatic differentiation', 'yes'): lambda t: t.autograd.gradcheck(t.F.conv2d, t.small),
 }
