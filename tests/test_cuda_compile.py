@@ -12,8 +12,11 @@ if importlib.util.find_spec('numba_cuda') is None:
     pytest.skip('the compiler is not installed: pip install "pyconv[cuda13]"', allow_module_level=True)
 
 from numba.core.errors import TypingError  # noqa: E402
+from numba.cuda import lowering  # noqa: E402
 
-from pyconv._gpu import ptx  # noqa: E402
+from pyconv._gpu import ptx, tiles  # noqa: E402
+
+QUICK = ptx._find_singly_assigned_variable
 
 TURING, AMPERE, HOPPER = (7, 5), (8, 0), (9, 0)
 ARGUMENTS = ('a', 'b', 'c')  # two global addresses, and a number that the compiler does not know
@@ -137,6 +140,28 @@ def test_matrices_are_read_again_after(between):
 
 def test_arithmetic_that_nobody_reads_is_dropped():
     assert not count(opcodes('q = ldmatrix(s)', 'x = f32(0)', 'mma_f16((x, x, x, x), q, (q[0], q[1]))'), 'HMMA')
+
+
+# Numba
+
+@pytest.mark.parametrize('name', ['gather_hopper', 'correlate', 'direct'])
+def test_lowering_in_linear_time_finds_what_numba_finds(monkeypatch, name):
+    """Of the variables of a whole kernel; and Numba's own is in its place again afterwards."""
+    one = next(one for one in tiles.configurations() if one.source.name == name)
+    own, quick, found = vars(lowering.Lower)[QUICK.__name__], QUICK, []
+
+    def both(self):
+        own(self)
+        found.append((self._singly_assigned_vars, len(self._blk_local_varmap)))
+        quick(self)
+        found.append((self._singly_assigned_vars, len(self._blk_local_varmap)))
+
+    both.__name__ = quick.__name__
+    monkeypatch.setattr(ptx, quick.__name__, both)
+    ptx.to_ptx(one.source, one.threads, one.blocks, HOPPER)
+    (variables, before), (same, after) = found
+    assert variables == same and len(variables) > 100 and before == after == 0
+    assert vars(lowering.Lower)[quick.__name__] is own
 
 
 # Wrong kernels

@@ -153,12 +153,16 @@ def copy_gathered(stage, more, slot):
 
 def row_of(at):
     """(channel, bytes from its group's first cell) of a row."""
-    zy: i32 = at if ROWS_ARE_CHANNELS else divide(at, rx_magic, rx_shift)
-    rest: i32 = at if ROWS_ARE_CHANNELS else divide(zy, ry_magic, ry_shift)
-    channel: i32 = at if ROWS_ARE_CHANNELS else divide(rest, rz_magic, rz_shift)
-    beside: i64 = 0 if ROWS_ARE_CHANNELS else (
-        (rest - channel * rz) * row_z + (zy - rest * ry) * row_y + (at - zy * rx) * row_x)
-    return channel, i64(channel * target_channel + beside)
+    if ROWS_ARE_CHANNELS:
+        channel: i32 = at
+        beside: i64 = channel * target_channel
+    else:
+        zy: i32 = divide(at, rx_magic, rx_shift)
+        rest: i32 = divide(zy, ry_magic, ry_shift)
+        channel: i32 = divide(rest, rz_magic, rz_shift)
+        beside: i64 = channel * target_channel + (rest - channel * rz) * row_z + (zy - rest * ry) * row_y + (
+            at - zy * rx) * row_x
+    return channel, beside
 
 
 def bias_of(column):
