@@ -169,7 +169,7 @@ def bias_of(column):
     """The bias of a column of the tile, zero where there is none."""
     at: i32 = first_n + column
     channel, beside = row_of(at)
-    return load(bias + group * bias_group + channel * bias_row, (bias != 0) & (at < i32(rows)))
+    return load_result(bias + group * bias_group + channel * bias_row, (bias != 0) & (at < i32(rows)))
 
 
 def store_gathered(acc):

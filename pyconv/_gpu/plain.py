@@ -38,7 +38,7 @@ def pack(
         inside = (cell < i32(cells)) & (first_channel + column < i32(groups_padded)) & (channel < i32(channels))
         value = load(i64(place + (group * channels + channel) * source_channel), inside)
         put(i32(base + (column * 33 + lane) * REAL), True, value)
-        store_i32(flag, (flag != 0) & (value - value != 0), i32(1))
+        store_i32(flag, (flag != 0) & is_spoiled(value), i32(1))
     barrier()
     for i in unrolled(4):
         row: i32 = first_cell + warp + i * 8
@@ -75,7 +75,7 @@ def pack_weight(
         + (z - row * i32(kz)) * weight_z + (zy - z * i32(ky)) * weight_y + (tap - zy * i32(kx)) * weight_x)
     value = load(place, inside & (channel < i32(channels)))
     store(i64(packed + i64(i) * SIZE), inside, value)
-    store_i32(flag, (flag != 0) & (value - value != 0), i32(1))
+    store_i32(flag, (flag != 0) & is_spoiled(value), i32(1))
 
 
 def clear_flag(flag):
@@ -91,7 +91,7 @@ def fill(
     i: i32 = block_x() * THREADS + thread()
     inside = i < i32(count)
     a, b, c, d, e = five(i)
-    value = load(i64(bias + b * bias_stride), inside & (bias != 0))
+    value = load_result(i64(bias + b * bias_stride), inside & (bias != 0))
     keep(i64(target + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4), inside, value)
 
 
@@ -107,8 +107,9 @@ def five(i):
 def keep(address, ok, value):
     """Store, or add to what is there."""
     if ACCUMULATE:
-        sum_of_both = value + reload(address, ok)
-        store(address, ok, sum_of_both)
+        there = reload(address, ok)
+        both = plus(value, there)
+        store(address, ok, both)
     else:
         store(address, ok, value)
 
@@ -125,8 +126,10 @@ def finish(
     place: i64 = partial + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3 + e * partial_4
     total = load_real(place, inside)
     for part in range(i32(parts) - 1):
-        total = total + load_real(i64(place + (part + 1) * partial_part), inside)
-    total = total + load(i64(bias + b * bias_stride), inside & (bias != 0))
+        more = load_real(i64(place + (part + 1) * partial_part), inside)
+        total = plus(total, more)
+    added = load_result(i64(bias + b * bias_stride), inside & (bias != 0))
+    total = plus(total, added)
     keep(i64(target + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4), inside, total)
 
 
@@ -155,7 +158,7 @@ def direct(
     group: i32 = divide(row, rows_magic, rows_shift)
     from_source: i64 = source + n * source_n + group * channels * source_channel
     from_weight: i64 = weight + group * weight_group + (row - group * rows) * weight_row
-    total = real(0)
+    total = nothing()
     for c in range(i32(channels) * needed):
         for z in range(i32(kz)):
             cz, z_met = met(i32(qz * step_z + offset_z + z * tap_z), stride_z, stride_z_magic, stride_z_shift)
@@ -169,8 +172,11 @@ def direct(
                     cx, x_met = met(i32(qx * step_x + offset_x + x * tap_x), stride_x, stride_x_magic, stride_x_shift)
                     there = y_inside & x_met & (u32(cx) < u32(size_x))
                     cell = load(i64(from_row + cx * source_x), there)
-                    total = select(there, fma(cell, load(i64(from_tap + x * weight_x), there), total), total)
-    total = total + load(i64(bias + row * bias_row), inside & (bias != 0))
+                    of_weight = load(i64(from_tap + x * weight_x), there)
+                    more = times_plus(cell, of_weight, total)
+                    total = chosen(there, more, total)
+    added = load_result(i64(bias + row * bias_row), inside & (bias != 0))
+    total = plus(total, added)
     keep(i64(target + n * target_n + row * target_row + qz * target_z + qy * target_y + qx * target_x), inside, total)
 
 
@@ -213,7 +219,7 @@ def direct_weight(
     tap: i32 = (tz * ky + ty) * kx + tx
     from_x: i64 = x + channel * source_channel + tap * source_tap
     first, end = range_of(part)
-    total = real(0)
+    total = nothing()
     for k in range(i32(rounds) * needed):
         p: i32 = first + k * THREADS + t
         n, qz, qy, qx = position(p)
@@ -224,7 +230,8 @@ def direct_weight(
         of_x = load(i64(from_x + n * source_n + cz * source_z + cy * source_y + cx * source_x
                         + qz * read_z + qy * read_y + qx * read_x), there)
         of_y = load(i64(y + n * y_n + row * y_row + qz * y_z + qy * y_y + qx * y_x), there)
-        total = select(there, fma(of_x, of_y, total), total)
+        more = times_plus(of_x, of_y, total)
+        total = chosen(there, more, total)
     whole = tree(total)
     store_real(i64(target + part * target_part + i64(element) * REAL), (t == 0) & (needed != 0), whole)
 
@@ -245,7 +252,9 @@ def tree(value):
     barrier()
     for step in unrolled(8):
         HALF = THREADS >> (step + 1)
-        total_of_two = shared(at) + shared(i32(base + ((t + HALF) & (THREADS - 1)) * REAL))
+        own = shared(at)
+        other = shared(i32(base + ((t + HALF) & (THREADS - 1)) * REAL))
+        total_of_two = plus(own, other)
         barrier()
         put(at, t < HALF, total_of_two)
         barrier()
@@ -263,12 +272,13 @@ def channel_sum(
     channel: i32 = block_x()
     part: i32 = block_y()
     first, end = range_of(part)
-    total = real(0)
+    total = nothing()
     for k in range(i32(rounds)):
         p: i32 = first + k * THREADS + t
         n, z, y, x = position(p)
-        total = total + load(i64(source + n * source_n + channel * source_channel + z * source_z + y * source_y
-                                 + x * source_x), p < end)
+        more = load(i64(source + n * source_n + channel * source_channel + z * source_z + y * source_y
+                        + x * source_x), p < end)
+        total = plus(total, more)
     whole = tree(total)
     store_real(i64(target + part * target_part + channel * REAL), t == 0, whole)
 
@@ -280,7 +290,7 @@ def scan(source, flag, count, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     a, b, c, d, e = five(i)
     value = load(i64(source + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4),
                  i < i32(count))
-    store_i32(flag, value - value != 0, i32(1))
+    store_i32(flag, is_spoiled(value), i32(1))
 
 
 def unfold(
@@ -318,7 +328,7 @@ def fold(
     i: i32 = block_x() * THREADS + thread()
     inside = i < i32(count)
     n, channel, cz, cy, cx = five(i)
-    total = real(0)
+    total = nothing()
     for z in range(i32(kz)):
         dz: i32 = cz - offset_z - z * tap_z
         qz: i32 = divide(select(dz > 0, dz, i32(0)), step_z_magic, step_z_shift)
@@ -332,7 +342,8 @@ def fold(
                 qx: i32 = divide(select(dx > 0, dx, i32(0)), step_x_magic, step_x_shift)
                 there = y_there & (qx * step_x == dx) & (qx < px)
                 row: i64 = ((channel * kz + z) * ky + y) * kx + x
-                total = total + load(i64(columns + n * columns_n + row * columns_row
-                                         + ((qz * py + qy) * px + qx) * columns_position), there)
+                more = load(i64(columns + n * columns_n + row * columns_row
+                                + ((qz * py + qy) * px + qx) * columns_position), there)
+                total = plus(total, more)
     keep(i64(target + n * target_n + channel * target_channel + cz * target_z + cy * target_y + cx * target_x),
          inside, total)

@@ -10,38 +10,66 @@ from itertools import pairwise
 from itertools import product as every
 from typing import Any, NamedTuple
 
-from pyconv._gpu import fragments, gemm, hopper, plain
+from pyconv._gpu import arithmetic, fragments, gemm, hopper, plain
 from pyconv._gpu.specialise import Source
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
 
 
 class Element(NamedTuple):
-    """A dtype: its bytes, the type that sums are kept in, and the primitives that load and store it."""
+    """A dtype: its bytes, the type that sums (of complex numbers, their parts) are kept in, and the dtype of results."""
 
     name: str
     size: int
     real: str
+    result: str = ""  # '': the operands'
+
+    @property
+    def parts(self) -> int:
+        """The real numbers that one is made of."""
+        return 2 if self.name.startswith("complex") else 1
+
+    @property
+    def part_size(self) -> int:
+        """The bytes of a part of a sum."""
+        return 8 if self.real in ("f64", "i64") else 4
 
     @property
     def real_size(self) -> int:
-        return 8 if self.real == "f64" else 4
+        """The bytes of a sum."""
+        return self.parts * self.part_size
 
     @property
     def suffix(self) -> str:
-        return {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[self.name]
+        return SUFFIXES[self.name]
 
-    def primitives(self, partial: bool = False) -> dict[str, str]:
-        """The names of primitives; `partial`: results are kept in the type of sums."""
+    @property
+    def summed(self) -> "Element":
+        """The same with results that are kept as sums are."""
+        return self._replace(result=SUMS[self.real] if self.parts == 1 else self.name)
+
+    @property
+    def arithmetic(self) -> dict[str, Callable[..., Any]]:
+        """What its numbers are calculated with."""
+        kinds = {"f": arithmetic.REAL, "i": arithmetic.WHOLE}
+        return arithmetic.COMPLEX if self.parts == 2 else kinds[self.real[0]]
+
+    def primitives(self) -> dict[str, str]:
+        """The names of primitives."""
+        result = SUFFIXES[self.result or self.name]
         return {
-            "load": f"load_{self.suffix}", "reload": f"reload_{self.suffix}",
-            "store": f"store_{self.real if partial else self.suffix}",
+            "load": f"load_{self.suffix}", "load_part": f"load_{self.suffix}",
+            "load_result": f"load_{result}", "reload": f"reload_{result}", "reload_part": f"reload_{result}",
+            "store": f"store_{result}", "store_part": f"store_{result}",
             "load_real": f"load_{self.real}", "store_real": f"store_{self.real}", "real": self.real,
-            "shared": f"shared_{self.real}", "put": f"put_{self.real}",
+            "shared": f"shared_{self.real}", "put": f"put_{self.real}", "shared_part": f"shared_{self.real}",
+            "put_part": f"put_{self.real}", "number": f"number_{self.real}",
             "shared_chunk": "shared_f64x2" if self.real == "f64" else "shared_f32x4",
         }
 
 
+SUFFIXES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+SUMS = {"f32": "float32", "f64": "float64"}
 ELEMENTS = {
     name: Element(name, size, real)
     for name, size, real in (
@@ -174,10 +202,11 @@ def product(
     `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers.
     """
     wgmma = WAYS[way].wgmma if kernel == "gather" else ""
-    constants = _functions(plain, fragments, gemm, hopper) | _constants(kernel, way, element, tile) | {
+    constants = _functions(plain, fragments, gemm, hopper) | element.arithmetic
+    constants |= _constants(kernel, way, element, tile) | {
         "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart}
     constants = {name: value for name, value in constants.items() if value is not None}
-    primitives = element.primitives(partial) | {"mma": WAYS[way].mma}
+    primitives = (element.summed if partial else element).primitives() | {"mma": WAYS[way].mma}
     if wgmma:
         primitives |= {"wgmma": f"{wgmma}_{tile.bn}", "wgmma_results": f"wgmma_results_{tile.bn}"}
         return Source(hopper.gather_hopper, constants, primitives)
@@ -190,11 +219,11 @@ def simple(
     divided: bool = False,
 ) -> Source:
     """A kernel of `plain`."""
-    constants = _functions(plain) | {
-        "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "ACCUMULATE": accumulate,
-        "CHANNELS_LAST": last, "DIVIDED": divided,
+    constants = _functions(plain) | element.arithmetic | {
+        "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
+        "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided,
     }
-    return Source(getattr(plain, kernel), constants, element.primitives(partial))
+    return Source(getattr(plain, kernel), constants, (element.summed if partial else element).primitives())
 
 
 FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips emulate them, slower than their units
