@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import launch, maps, program, tiles
+from pyconv._gpu import launch, maps, padding, program, tiles
 from pyconv._gpu.arrays import DeviceArray, DeviceType
 from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Program, Ref, Target
 from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
@@ -40,9 +40,10 @@ class Plan:
     """One map on one geometry for one dtype on one device; holds no array and serves any number of concurrent calls."""
 
     def __init__(
-        self, map: str, geometry: Geometry, dtype: DeviceType, algorithm: str, allow_tf32: bool, device: int
+        self, map: str, geometry: Geometry, dtype: DeviceType, algorithm: str, result: DeviceType, allow_tf32: bool,
+        device: int,
     ) -> None:
-        element, gpu = tiles.ELEMENTS[dtype.name], launch.device(device)
+        element, gpu = tiles.element(dtype.name, result.name), launch.device(device)
         way = tiles.way_of(map, element, algorithm, allow_tf32, gpu.capability)
         self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
         self._programs: dict[Any, tuple[Program, int]] = {}
@@ -69,7 +70,7 @@ class Plan:
             found = self._programs[key] = self._fitting((first, second, out), bias, accumulate, scratch)
         made, elements = found
         if elements and scratch is None:
-            scratch = out.kind.empty((elements,), out.dtype, out.device)
+            scratch = out.kind.empty((elements,), first.dtype, out.device)
         addresses = {"first": first.address, "second": second.address, "out": out.address}
         if bias is not None:
             addresses["bias"] = bias.address
@@ -86,7 +87,7 @@ class Plan:
         rank = problem.geometry.rank
         first, second, out = (lifted(array, axes) for array, axes in zip(
             operands, (1 if problem.algorithm == "columns" else rank, rank, rank)))
-        bias_stride = None if bias is None else bias.strides[0] * problem.element.size
+        bias_stride = None if bias is None else bias.strides[0] * bias.dtype.size
 
         def build(samples: int) -> tuple[Program, int]:
             made = maps.build(problem, (first, second, out), bias_stride, accumulate, samples)
@@ -158,11 +159,15 @@ def volume(array: DeviceArray, number: int) -> DeviceArray:
 
 @lru_cache(maxsize=CACHED)
 def plan(
-    map: str, geometry: Geometry, dtype: DeviceType, algorithm: str = "auto", *, allow_tf32: bool = False,
-    device: int = 0,
+    map: str, geometry: Geometry, dtype: DeviceType, algorithm: str = "auto", result: DeviceType | None = None, *,
+    allow_tf32: bool = False, device: int = 0,
 ) -> "Plan | Volumes":
-    """The plan of 'forward', 'grad_input' or 'grad_weight'; with algorithm 'columns' of grad_weight from columns."""
-    of_three = partial(Plan, map, dtype=dtype, algorithm=algorithm, allow_tf32=allow_tf32, device=device)
+    """The plan of 'forward', 'grad_input' or 'grad_weight'; with algorithm 'columns' of grad_weight from columns.
+
+    dtype: of the operands; result: of out and bias (None: the same).
+    """
+    of_three = partial(Plan, map, dtype=dtype, algorithm=algorithm, result=result or dtype, allow_tf32=allow_tf32,
+                       device=device)
     return of_three(geometry) if geometry.rank <= LAST else Volumes(map, geometry, of_three)
 
 
@@ -171,19 +176,40 @@ def unfold(
 ) -> None:
     """columns <- input, or with fold input <- the sum of the columns, added to it where accumulate."""
     made = Program(launch.device(input.device))
-    element, [axes] = tiles.ELEMENTS[input.dtype.name], phases("forward", geometry)
+    element = tiles.ELEMENTS[input.dtype.name]
+    mode = geometry.padding_mode
+    has_edge = mode in padding.FOLDED if fold else mode != "zeros"
+    g, crop = padding.cropped(geometry) if has_edge else (geometry, (0, 0, 0))
+    edge = padding.edge_of(g) if has_edge else None
     cells, rows = lifted(input, geometry.rank), lifted(columns, 1)
     of_columns = geometry.in_channels * prod(geometry.kernel_size) * prod(geometry.output_size)
     most = MOST // max(of_columns, geometry.in_channels * prod(geometry.input_size))
     if not most:
         raise ValueError(f"input must have fewer than 2**31 columns and cells in one sample; got {geometry}")
+    [axes] = phases("forward", padding.padded(g) if fold and edge is not None else g)
+    begin, addresses = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5]))), {}
+    if fold and edge is not None:
+        length, sizes = padding.padded(g).input_size, (g.in_channels, *geometry.input_size)
+        places = program.places(made, (min(most, g.batch), g.in_channels, *length), False, element)
+        scratch = _scratch(made, columns)
+        addresses["scratch"] = aligned(scratch)
     for first, count in program.chunks_of_samples(geometry.batch, most):
-        x, y = Ref("input", first * cells.outer), Ref("columns", first * rows.outer)
-        if fold:
-            program.fold(made, geometry, axes, count, x, cells, y, rows, element, accumulate)
+        x, y = begin.at(first * cells.outer), Ref("columns", first * rows.outer)
+        if not fold:
+            program.unfold(made, g, axes, count, x, cells, y, rows, element, edge)
+        elif edge is None:
+            program.fold(made, g, axes, count, Ref("input", first * cells.outer), cells, y, rows, element, accumulate)
         else:
-            program.unfold(made, geometry, axes, count, x, cells, y, rows, element)
-    made.run({"input": input.address, "columns": columns.address}, stream)
+            program.fold(made, padding.padded(g), axes, count, places.place, places.layout, y, rows, element.summed,
+                         False)
+            to = Target(Ref("input", first * cells.outer), cells, 0, 0, accumulate)
+            program.adjoint(made, places.place, places.layout, length, to, (count, *sizes), edge, crop, element)
+    made.run({"input": input.address, "columns": columns.address, **addresses}, stream)
+
+
+def _scratch(made: Program, like: DeviceArray) -> DeviceArray:
+    """Room for a program's scratch, of the kind and dtype of an array."""
+    return like.kind.empty((-(-(made.scratch + ALIGNMENT) // like.dtype.size),), like.dtype, like.device)
 
 
 def channel_sum(
@@ -197,7 +223,7 @@ def channel_sum(
     layout = lifted(array, array.ndim - 2)
     size = (1,) * (5 - array.ndim) + array.shape[2:]
     program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * element.size, element, accumulate)
-    scratch = out.kind.empty((-(-(made.scratch + ALIGNMENT) // element.size),), out.dtype, out.device)
+    scratch = _scratch(made, out)
     made.run({"source": array.address, "out": out.address, "scratch": aligned(scratch)}, stream)
 
 

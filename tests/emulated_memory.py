@@ -13,7 +13,7 @@ import numpy as np
 ORIGIN = 1 << 34          # no address fits into 32 bits
 SPACE = 1 << 36
 RED_ZONE = 4096
-RAW = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}      # moved as they are, never computed with
+RAW = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}  # moved as they are, never computed with
 MANY = -1                 # in a table of readers: more than one thread
 
 
@@ -132,7 +132,8 @@ class Hazards:
     """Two threads that meet in global memory within one launch, where no order between them is promised.
 
     A thread may write what it alone has read, but not read what it has written: loads go through the read-only cache.
-    Writers are noted exactly, by 2 bytes. Readers are many and rarely matter: only intervals of them are noted, and
+    Writers are noted exactly, by 2 bytes (an allocation in which a launch touches single bytes, by bytes: it must touch
+    them alone). Readers are many and rarely matter: only intervals of them are noted, and
     where a write comes near one, the launch is run again, `exact`. Nothing need be taken back: what was written until
     then no thread had read, and none may read it after the write.
     """
@@ -144,6 +145,10 @@ class Hazards:
     @staticmethod
     def table(tables, start, end, width):
         """The thread + 1 that touched each 2 bytes of an allocation, 0 for none, with a row for each `width` bytes."""
+        if width == 1:
+            if (start, 1) not in tables:
+                tables[start, 1] = sparse((end - start) * 4).view(np.int32)[:, None]
+            return tables[start, 1]
         if start not in tables:
             tables[start] = sparse((-(-(end - start) // 16)) * 32).view(np.int32)
         return tables[start].reshape(-1, width // 2)

@@ -63,6 +63,11 @@ TYPES = {
     'f32': (4, lambda bits: bits.view(np.float32), lambda x: np.asarray(x, np.float32).view(np.uint32)),
     'f64': (8, lambda bits: bits.view(np.float64), lambda x: np.asarray(x, np.float64).view(np.uint64)),
     'i32': (4, lambda bits: bits.view(np.int32).astype(np.int64), to_u32),
+    'i64': (8, lambda bits: bits.view(np.int64), lambda x: np.asarray(x, np.int64).view(np.uint64)),
+    **{f'{kind}{8 * size}': (size, functools.partial(lambda dtype, bits: bits.view(dtype).astype(np.int64),
+                                                     f'{kind}{size}'),
+                             functools.partial(lambda dtype, x: np.asarray(x, np.int64).astype(dtype), f'u{size}'))
+       for kind, size in (('i', 1), ('u', 1), ('i', 2), ('u', 2), ('u', 4))},
     'b32': (4, same, to_u32),
 }
 
@@ -125,6 +130,8 @@ PURE = {
     'f32': cast(np.float32, np.float32), 'f64': cast(np.float64, np.float64),
     'select': select, 'divide': divide, 'fma': fma, 'round_tf32': round_tf32, 'split_tf32': split_tf32,
     'bits_f32': lambda x: to_u32(x).view(np.float32)[()],
+    'number_f32': lambda x: to_u32(x).view(np.float32)[()], 'number_f64': lambda x: np.int64(x).view(np.float64),
+    'number_i32': i32, 'number_i64': cast(np.int64, np.int64),
     'f32_bits': lambda x: np.asarray(x, np.float32).view(np.uint32)[()],
     'range': lambda *limits: map(np.int64, builtins.range(*map(operator.index, limits))),
     '__builtins__': {},
@@ -152,10 +159,10 @@ class Executor:
                   'shared_base': lambda: np.int64(Shared.BASE)}
         names |= {f'copy{width}': functools.partial(self.copy, width) for width in (4, 8, 16)}
         names |= {f'mma_{kind}': functools.partial(self.mma_half, kind) for kind in ('f16', 'bf16')}
-        for name in ('f16', 'bf16', 'f32', 'f64', 'i32'):
+        for name in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
             names[f'load_{name}'] = names[f'reload_{name}'] = functools.partial(self.load, *TYPES[name][:2])
             names[f'store_{name}'] = functools.partial(self.store, TYPES[name][0], TYPES[name][2])
-        for name in ('f32', 'f64', 'b32'):
+        for name in ('f32', 'f64', 'b32', 'i32', 'i64'):
             names[f'shared_{name}'] = functools.partial(self.load_shared, f'shared_{name}', *TYPES[name][:2])
             names[f'put_{name}'] = functools.partial(self.put, f'put_{name}', TYPES[name][0], TYPES[name][2])
         names['shared_f32x4'] = functools.partial(self.load_vector, 'shared_f32x4', np.float32)

@@ -30,12 +30,18 @@ def select(ok, a, b):
     return a if ok else b
 
 
+def as_float(dtype):
+    return lambda bits: np.int64(bits).view(dtype) if dtype == 'f8' else np.uint32(bits & 0xffffffff).view(dtype)
+
+
 def divide(n, magic, shift):
     return wrapped(32, True)((wrapped(32, True)(n) * magic) >> shift)
 
 
 PURE = {'i32': wrapped(32, True), 'u32': wrapped(32, False), 'i64': wrapped(64, True), 'f32': np.float32,
-        'f64': np.float64, 'select': select, 'divide': divide, 'fma': fma, 'range': range, 'shared_base': lambda: 0}
+        'f64': np.float64, 'number_f32': as_float('f4'),
+        'number_f64': as_float('f8'), 'number_i32': wrapped(32, True), 'number_i64': int, 'select': select,
+        'divide': divide, 'fma': fma, 'range': range, 'shared_base': lambda: 0}
 
 
 def primitives(memory):
@@ -45,10 +51,10 @@ def primitives(memory):
     names['barrier'] = lambda: names['cuda'].syncthreads()
     for axis in 'xyz':
         names[f'block_{axis}'] = lambda axis=axis: getattr(names['cuda'].blockIdx, axis)
-    for kind in ('f16', 'bf16', 'f32', 'f64', 'i32'):
+    for kind in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
         names[f'load_{kind}'], names[f'store_{kind}'] = global_memory(memory, *TYPES[kind])
         names[f'reload_{kind}'] = names[f'load_{kind}']
-    for kind in ('f32', 'f64', 'b32'):
+    for kind in ('f32', 'f64', 'b32', 'i32', 'i64'):
         names[f'shared_{kind}'], names[f'put_{kind}'] = shared_memory(names, *TYPES[kind])
     return names
 

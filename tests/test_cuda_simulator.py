@@ -20,11 +20,12 @@ import sys
 import types
 import numpy as np
 import pytest
-import calls, gpus, pyconv, simulated
+import calls, gpus, planned, pyconv, simulated, test_cuda_padding
 from problems import P, maps
 from pyconv._gpu import tiles
 from test_channels_last import last
 from test_cuda import same
+from test_cuda_padding import settings_of
 
 gpus.EmulatedDevice = simulated.SimulatedDevice
 gpu = gpus.Emulated(pytest.MonkeyPatch())
@@ -54,14 +55,19 @@ for lay in (lambda array: array, lambda array: last(array, problem.rank)):
     same(gpu, pyconv.fold(columns, problem.size, problem.kernel, **settings),
          pyconv.fold(pyconv.unfold(data.x, problem.kernel, **settings), problem.size, problem.kernel, **settings),
          dtype)
+for mode in sys.argv[5].split():
+    wanted, g = test_cuda_padding.wanted_of(problem, mode, data), planned.geometry_of(problem, **settings_of(mode))
+    for map, first, second, found in (('forward', data.x, data.w, wanted.forward), ('grad_input', data.y, data.w,
+                                      wanted.grad_input), ('grad_weight', data.x, data.y, wanted.grad_weight)):
+        same(gpu, planned.run(gpu, map, g, first, second, found.shape, dtype), found, dtype)
 print(*sorted(gpu.device.simulated))
 '''
 ASKED_FOR = {'direct', 'direct_weight', 'finish', 'channel_sum', 'unfold', 'fold'}
 FOR_TILES = {'pack', 'pack_weight', 'clear_flag', 'scan'}
 
 
-def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none'):
-    found = run_python(PROGRAM, problem, dtype, rate, without_barrier, NUMBA_ENABLE_CUDASIM='1', timeout=300)
+def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none', modes=''):
+    found = run_python(PROGRAM, problem, dtype, rate, without_barrier, modes, NUMBA_ENABLE_CUDASIM='1', timeout=300)
     return set(found.split())
 
 
@@ -75,8 +81,13 @@ def test_against_the_reference(run_python, problem, dtype, rate, kernels):
     assert simulate(run_python, problem, dtype, rate) == kernels
 
 
+def test_padding_modes(run_python):
+    problem = "P('1d', (3,), (2,), (1, 2), padding=1)"
+    assert simulate(run_python, problem, 'float32', 0.0, modes='reflect constant') >= {'pack', 'direct', 'adjoint'}
+
+
 def test_all_kernels_are_simulated():
-    assert ASKED_FOR | FOR_TILES | {'fill'} == set(tiles.SIMPLE)
+    assert ASKED_FOR | FOR_TILES | {'fill', 'adjoint'} == set(tiles.SIMPLE)
 
 
 @pytest.mark.parametrize('kernel', ['pack', 'direct_weight', 'channel_sum'])

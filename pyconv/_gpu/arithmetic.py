@@ -2,9 +2,11 @@
 # ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
 """What the kernels of `plain` calculate with, in the dialect of `specialise`: real, whole or complex numbers.
 
-A complex number is a pair of real ones, in registers and, PART bytes apart, in memory. Sums of whole numbers wrap, modulo
-2 to the number of their bits.
+A complex number is a pair of real ones, in registers and, PART bytes apart, in memory. Sums of whole numbers wrap,
+modulo 2 to the number of their bits.
 """
+
+from typing import Any
 
 
 def nothing():
@@ -37,7 +39,7 @@ def constant(part_0, part_1):
     return number(part_0)
 
 
-REAL = {function.__name__: function for function in (nothing, plus, times_plus, chosen, is_spoiled, constant)}
+REAL: dict[str, Any] = {function.__name__: function for function in (nothing, plus, times_plus, chosen, is_spoiled, constant)}
 
 
 def plus_whole(a, b):
@@ -55,7 +57,7 @@ def never_spoiled(a):
     return False
 
 
-WHOLE = {**REAL, "plus": plus_whole, "times_plus": times_plus_whole, "is_spoiled": never_spoiled}
+WHOLE: dict[str, Any] = {**REAL, "plus": plus_whole, "times_plus": times_plus_whole, "is_spoiled": never_spoiled}
 
 
 def nothing_twice():
@@ -110,7 +112,7 @@ def put_pair(address, ok, value):
     put_part(i32(address + PART), ok, value[1])
 
 
-COMPLEX = {
+COMPLEX: dict[str, Any] = {
     "nothing": nothing_twice, "plus": plus_pairs, "times_plus": times_plus_pairs, "chosen": chosen_pair,
     "is_spoiled": is_pair_spoiled, "constant": constant_pair, "load": load_pair, "load_result": load_pair,
     "load_real": load_pair, "store": store_pair, "store_real": store_pair, "shared": shared_pair, "put": put_pair,

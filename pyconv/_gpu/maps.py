@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import plain, program, tiles
+from pyconv._gpu import padding, plain, program, tiles
 from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Operand, Packed, Program, Ref, Target, Weight, divided
 from pyconv._gpu.tiles import Element
 from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
@@ -28,6 +28,7 @@ class Problem(NamedTuple):
     element: Element
     way: str | None
     algorithm: str
+    crop: tuple[int, int, int] = (0, 0, 0)  # cells of the input before the geometry's first, where it has an edge
 
     @property
     def by_piece(self) -> bool:
@@ -42,23 +43,33 @@ class Problem(NamedTuple):
     def tiled(self, rows: int, channels: int) -> bool:
         """Whether groups of so many rows and channels are for tiles."""
         g = self.geometry
+        if self.map != "grad_input" and prod(padding.padded(g).input_size) > 4 * (
+                prod(g.input_size) + prod(g.output_size)) and g.padding_mode != "zeros":
+            return False  # taps so far apart that most of the packed places were read by none
         products = prod(g.output_size) * prod(g.kernel_size) * g.out_channels * g.in_channels // g.groups
         return g.groups <= MOST_GROUPS and not tiles.is_direct(self.way, self.element, rows, channels, products)
 
     def most(self, *of_sample: int) -> int:
         """How many samples a launch can take that counts so many things in each."""
-        reach = max(d * (k - 1) for d, k in zip(self.geometry.dilation, self.geometry.kernel_size))
+        g = self.geometry
+        reach = max(d * (k - 1) for d, k in zip(g.dilation, g.kernel_size))
+        if g.padding_mode != "zeros":
+            reach = max(reach, *padding.padded(g).input_size, *g.input_size)
         found = MOST // max(of_sample)
         if not found or reach >= -tiles.OUTSIDE:
             raise ValueError(
                 "input must have fewer than 2**31 cells and results in one sample, and taps no 2**30 cells apart; got "
-                f"{self.geometry}")
+                f"{g}")
         return found
 
     def x(self, layout: Layout, base: str) -> Operand:
         """The convolution's input."""
-        g = self.geometry
-        return Operand(Ref(base), layout, g.input_size, g.in_channels // g.groups, g.groups)
+        g, edge = self.geometry, padding.edge_of(self.geometry)
+        if edge is None:
+            return Operand(Ref(base), layout, g.input_size, g.in_channels // g.groups, g.groups)
+        place = Ref(base) if self.algorithm == "columns" else Ref(base).at(
+            sum(cells * step for cells, step in zip(self.crop, layout[2:5])))
+        return Operand(place, layout, padding.padded(g).input_size, g.in_channels // g.groups, g.groups, edge)
 
     def y(self, layout: Layout, base: str) -> Operand:
         """The convolution's output."""
@@ -72,6 +83,13 @@ Layouts = tuple[Layout, Layout, Layout]  # of the first operand, the second, and
 def build(problem: Problem, layouts: Layouts, bias_stride: int | None, accumulate: bool, samples: int) -> Program:
     """The launches of a map, which pack so many samples at a time."""
     made = Program(problem.device)
+    g = problem.geometry
+    if problem.map == "grad_input" and g.padding_mode not in padding.FOLDED:
+        g = g._replace(padding_mode="zeros")  # the gradients of places without a cell are dropped
+    if g.padding_mode != "zeros":
+        g, crop = padding.cropped(g)
+        problem = problem._replace(crop=crop)
+    problem = problem._replace(geometry=g)
     bias: Ref | int = 0 if bias_stride is None else Ref("bias")
     target = Target(Ref("out"), layouts[2], bias, bias_stride or 0, accumulate)
     work = Correlation if problem.map == "grad_weight" else Sums
@@ -99,16 +117,22 @@ class Sums:
     """forward and grad_input."""
 
     def __init__(self, problem: Problem, made: Program, layouts: Layouts, target: Target) -> None:
-        g, w = problem.geometry, layouts[1]
-        self.problem, self.made, self.target, self.element = problem, made, target, problem.element
+        w, self.edge, self.whole = layouts[1], padding.edge_of(problem.geometry), problem.geometry
+        self.folds = problem.map == "grad_input" and self.edge is not None
+        if self.folds:  # all places first
+            problem = problem._replace(geometry=padding.padded(problem.geometry))
+        g = problem.geometry
+        self.problem, self.made, self.target = problem, made, target
+        self.element = problem.element.summed if self.folds else problem.element  # and what results are kept as
         ins, outs, is_forward = g.in_channels // g.groups, g.out_channels // g.groups, problem.map == "forward"
         self.source = (problem.x if is_forward else problem.y)(layouts[0], "first")
         rows, row, channel = (outs, w.outer, w.channel) if is_forward else (ins, w.channel, w.outer)
         self.weight = Weight(
             Ref("second"), w, row, channel, outs * w.outer, rows, self.source.channels, g.groups, g.kernel_size)
         self.size = g.output_size if is_forward else g.input_size
-        self.pieces = phases(problem.map, g)
-        apart = not is_forward and is_disjoint(g)
+        self.definition = phases(problem.map, g)
+        self.pieces = self.definition if self.edge is None else phases(problem.map, padding.padded(g))
+        apart = not is_forward and not self.folds and is_disjoint(g)
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels)
         self.apart = apart and self.tiled
         self.by_phase = not self.tiled and len(self.pieces) <= tiles.MOST_PHASES
@@ -127,21 +151,38 @@ class Sums:
             self.packed_weight = self.made.reserve(program.weight_bytes(weight, self.element))
             if not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
+        places = self.target
+        if self.folds:
+            places = program.places(
+                self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last, self.element)
         self.partial_at = self.made.scratch
         for first, count in program.chunks_of_samples(g.batch, samples):
             source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
-            target = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
+            to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
+            target = places if self.folds else to
             if self.tiled:
                 packed = _packed(self.made, self.problem, source, count, self.flag if self.problem.splits else 0, space,
                                  0 if first else self.flag)
                 # the flag is for the whole weight
                 if not first and (self.flag or self.apart or not self.problem.by_piece):
-                    program.pack_weight(self.made, weight, self.element, self.flag, self.packed_weight)
+                    program.pack_weight(self.made, weight, self.problem.element, self.flag, self.packed_weight)
                 self._tiles(packed, target, count)
             elif self.by_phase:
                 self._phases(source, target, count)
             if self.flag or not (self.tiled or self.by_phase):
                 self._whole(source, target, count)
+            if self.folds:
+                self._fold(places, to, count)
+
+    def _fold(self, places: Target, target: Target, samples: int) -> None:
+        """The gradients of places to the cells that they are."""
+        g, edge = self.whole, self.edge
+        assert edge is not None
+        crop = self.problem.crop
+        sizes = (samples, g.in_channels, *(n + c for n, c in zip(g.input_size, crop)))
+        program.adjoint(
+            self.made, places.place, places.layout, self.problem.geometry.input_size, target, sizes, edge, crop,
+            self.problem.element)
 
     def _tiles(self, source: Packed, target: Target, samples: int) -> None:
         if self.apart:
@@ -155,7 +196,7 @@ class Sums:
 
     def _phases(self, source: Operand, target: Target, samples: int) -> None:
         """By definition, piece by piece."""
-        for axes in self.pieces:
+        for axes in self.definition:
             if all(axis.taps for axis in axes):
                 program.direct(self.made, source, self.weight, target, axes, samples, self.element)
             else:
@@ -164,7 +205,7 @@ class Sums:
     def _whole(self, source: Operand, target: Target, samples: int) -> None:
         """By definition, in one launch; where there is a flag, if it is set."""
         g = self.problem.geometry
-        axes, stride = (undivided(g), g.stride) if self.problem.map == "grad_input" else (self.pieces[0], None)
+        axes, stride = (undivided(g), g.stride) if self.problem.map == "grad_input" else (self.definition[0], None)
         program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flag, stride)
 
     def _fill(self, target: Target, axes: Axes, samples: int) -> None:
@@ -178,7 +219,7 @@ class Sums:
         assert way is not None
         if self.problem.by_piece:
             weight, axes = program.of_piece(weight, axes)
-            program.pack_weight(self.made, weight, self.element, 0, self.packed_weight)
+            program.pack_weight(self.made, weight, self.problem.element, 0, self.packed_weight)
         positions = prod(axis.positions for axis in axes)
         parts = tiles.parts_of_gather(positions, -(-source.chunks * prod(axis.taps for axis in axes) // 4))
         partial = None
@@ -213,15 +254,16 @@ class Correlation:
         self.problem, self.made, self.target, self.element = problem, made, target, problem.element
         self.x, self.y = problem.x(layouts[0], "first"), problem.y(layouts[1], "second")
         [self.axes] = phases("forward", g)
+        [self.places] = [self.axes] if self.x.edge is None else phases("forward", padding.padded(g))
         self.positions, self.taps = prod(g.output_size), prod(g.kernel_size)
 
     def build(self, samples: int) -> None:
         """In tiles and, where a product with padding may not be sound, by definition if a flag says so."""
-        made, most = self.made, self.problem.most(prod(self.problem.geometry.input_size), self.positions)
+        made, most = self.made, self.problem.most(prod(self.x.size), self.positions)
         if not self.problem.tiled(self.y.channels, self.x.channels):
             self._by_definition(most, 0)
             return
-        flag: Ref | int = made.reserve(4) if has_padding(self.axes) or self.problem.splits else 0
+        flag: Ref | int = made.reserve(4) if has_padding(self.places) or self.problem.splits else 0
         before = made.scratch
         self._in_tiles(min(samples, most), flag)
         if flag:
@@ -232,9 +274,10 @@ class Correlation:
     def _as_read(self) -> tuple[Operand, Axes]:
         """x and the axes as tiles take them; columns are a 1 x 1 convolution."""
         if self.problem.algorithm != "columns":
-            return self.x, self.axes
+            return self.x, self.places
         line = Axis(self.positions, self.positions, 1, 0, 0, 1)
-        return self.x._replace(size=(1, 1, self.positions), channels=self.x.channels * self.taps), (ONE, ONE, line)
+        return self.x._replace(size=(1, 1, self.positions), channels=self.x.channels * self.taps, edge=None), (
+            ONE, ONE, line)
 
     def _in_tiles(self, samples: int, flag: Ref | int) -> None:
         problem, g, made, element, y = self.problem, self.problem.geometry, self.made, self.element, self.y
@@ -251,7 +294,8 @@ class Correlation:
             None if program.in_place(operand, element, dense)
             else made.reserve(program.packed_bytes(operand, min(most, g.batch), element))
             for operand, dense in ((x, 0), (y, g.batch)))
-        parted = Parted(made, problem, self.target, columns, *((self.taps, 1) if axes != self.axes else (1, padded)))
+        by_channel = (self.taps, 1) if problem.algorithm == "columns" else (1, padded)
+        parted = Parted(made, problem, self.target, columns, *by_channel)
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))
@@ -273,17 +317,19 @@ class Correlation:
     def _by_definition(self, most: int, flag: Ref | int) -> None:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
         g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
+        axes = self.axes if x.edge is None else x.edge.placed(self.axes)
         elements = g.out_channels * x.channels * self.taps
         parts = program.cut(g.batch, self.positions, max(1, tiles.NOMINAL_BLOCKS // elements), threads)
         parted = Parted(self.made, self.problem, self.target, x.channels * self.taps, self.taps, 1)
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             slots = parts.count(count)
             self.made.add(
-                tiles.simple("direct_weight", element), (elements, slots), shared=threads * element.real_size,
+                tiles.simple("direct_weight", element, mode=program.mode_of(x.edge)), (elements, slots),
+                shared=threads * element.real_size, **program.edge_arguments(x.edge, element),
                 x=x.place.at(first * x.layout.outer), y=y.place.at(first * y.layout.outer), target=parted.place(slots),
                 flag=flag, **parts.arguments(count, self.positions), rounds=-(-parts.positions // threads),
-                **divided(channels=x.channels, rows=y.channels), **program.taps_arguments(self.axes),
-                **program.axes_arguments(self.axes), **self._reading(x.layout), y_n=y.layout.outer,
+                **divided(channels=x.channels, rows=y.channels), **program.taps_arguments(axes),
+                **program.axes_arguments(axes), **self._reading(x.layout), y_n=y.layout.outer,
                 y_row=y.layout.channel, y_z=y.layout.z, y_y=y.layout.y, y_x=y.layout.x, target_part=parted.size)
             parted.finish(first + count == g.batch, slots, flag, 1 if flag else 0)
 

@@ -14,12 +14,16 @@ def pack(
     source, packed, flag, clean, cells, channels, padded, padded_magic, padded_shift, groups_padded,
     px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
     source_n, source_channel, source_z, source_y, source_x,
+    size_z, size_y, size_x, offset_z, offset_y, offset_x, period_z, period_z_magic, period_z_shift,
+    period_y, period_y_magic, period_y_shift, period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
     """packed[cell, group, channel] = source, zero for channel >= channels. A block turns 32 cells x 32 channels.
 
     Where a flag is given and an element is not finite, the flag becomes 1. Its blocks run in any order, so they cannot
     clear the flag that they set; but `clean`, where it is given, is a flag that later launches set, and becomes 0: the
     launches of a stream run one after the other.
+
+    But for MODE 'zeros', what is packed are the places of the padded source, the first of which reads cell offset.
     """
     t: i32 = thread()
     lane: i32 = t & 31
@@ -30,13 +34,22 @@ def pack(
     first_channel: i32 = block_y() * 32
     cell: i32 = first_cell + lane
     n, z, y, x = position(cell)
+    if MODE != "zeros":
+        z, z_met = met(i32(z + offset_z), size_z, period_z, period_z_magic, period_z_shift)
+        y, y_met = met(i32(y + offset_y), size_y, period_y, period_y_magic, period_y_shift)
+        x, x_met = met(i32(x + offset_x), size_x, period_x, period_x_magic, period_x_shift)
+    there = z_met & y_met & x_met if MODE == "constant" else True
     place: i64 = source + n * source_n + z * source_z + y * source_y + x * source_x
     for i in unrolled(4):
         column: i32 = warp + i * 8
         group: i32 = divide(i32(first_channel + column), padded_magic, padded_shift)
         channel: i32 = first_channel + column - group * padded
         inside = (cell < i32(cells)) & (first_channel + column < i32(groups_padded)) & (channel < i32(channels))
-        value = load(i64(place + (group * channels + channel) * source_channel), inside)
+        value = load(i64(place + (group * channels + channel) * source_channel), inside & there)
+        if MODE == "constant":
+            beyond = constant(part_0, part_1)
+            held = chosen(there, value, beyond)
+            value = chosen(inside, held, value)
         put(i32(base + (column * 33 + lane) * REAL), True, value)
         store_i32(flag, (flag != 0) & is_spoiled(value), i32(1))
     barrier()
@@ -140,13 +153,12 @@ def direct(
     source_n, source_channel, source_z, source_y, source_x,
     weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
     target_n, target_row, target_z, target_y, target_x, bias_row,
-    stride_z, stride_z_magic, stride_z_shift, stride_y, stride_y_magic, stride_y_shift,
-    stride_x, stride_x_magic, stride_x_shift,
+    period_z, period_z_magic, period_z_shift, period_y, period_y_magic, period_y_shift,
+    period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
-    """A thread sums one result over the channels of its group and the taps that have a cell.
+    """A thread sums one result over the channels of its group and the taps that have a cell (see met).
 
-    Where a flag is given, only if it is set: then what the tiles did not store is made here. If DIVIDED, cells lie at
-    multiples of a stride among those that a tap could read: all phases of grad_input at once.
+    Where a flag is given, only if it is set: then what the tiles did not store is made here.
     """
     i: i32 = block_x() * THREADS + thread()
     needed: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
@@ -161,29 +173,50 @@ def direct(
     total = nothing()
     for c in range(i32(channels) * needed):
         for z in range(i32(kz)):
-            cz, z_met = met(i32(qz * step_z + offset_z + z * tap_z), stride_z, stride_z_magic, stride_z_shift)
-            z_inside = inside & z_met & (u32(cz) < u32(size_z))
+            cz, z_met = met(i32(qz * step_z + offset_z + z * tap_z), size_z, period_z, period_z_magic, period_z_shift)
             for y in range(i32(ky)):
-                cy, y_met = met(i32(qy * step_y + offset_y + y * tap_y), stride_y, stride_y_magic, stride_y_shift)
-                y_inside = z_inside & y_met & (u32(cy) < u32(size_y))
+                cy, y_met = met(
+                    i32(qy * step_y + offset_y + y * tap_y), size_y, period_y, period_y_magic, period_y_shift)
+                zy_met = inside & z_met & y_met
                 from_row: i64 = from_source + c * source_channel + cz * source_z + cy * source_y
                 from_tap: i64 = from_weight + c * weight_channel + z * weight_z + y * weight_y
                 for x in range(i32(kx)):
-                    cx, x_met = met(i32(qx * step_x + offset_x + x * tap_x), stride_x, stride_x_magic, stride_x_shift)
-                    there = y_inside & x_met & (u32(cx) < u32(size_x))
+                    cx, x_met = met(
+                        i32(qx * step_x + offset_x + x * tap_x), size_x, period_x, period_x_magic, period_x_shift)
+                    there = zy_met & x_met
+                    is_made = inside if MODE == "constant" else there
                     cell = load(i64(from_row + cx * source_x), there)
-                    of_weight = load(i64(from_tap + x * weight_x), there)
+                    of_weight = load(i64(from_tap + x * weight_x), is_made)
+                    if MODE == "constant":
+                        beyond = constant(part_0, part_1)
+                        cell = chosen(there, cell, beyond)
                     more = times_plus(cell, of_weight, total)
-                    total = chosen(there, more, total)
+                    total = chosen(is_made, more, total)
     added = load_result(i64(bias + row * bias_row), inside & (bias != 0))
     total = plus(total, added)
     keep(i64(target + n * target_n + row * target_row + qz * target_z + qy * target_y + qx * target_x), inside, total)
 
 
-def met(place, stride, magic, shift):
-    """(the cell at a place, whether there is one): places are multiples of the stride if DIVIDED, else cells."""
-    cell: i32 = divide(select(place > 0, place, i32(0)), magic, shift) if DIVIDED else place
-    return cell, cell * stride == place if DIVIDED else True
+def met(place, size, period, magic, shift):
+    """(the cell at a place along an axis, whether there is one).
+
+    If DIVIDED, cells lie at multiples of the period, which is a stride: all phases of grad_input at once. Else it is
+    what follows from the padding mode; places are not negative where cells recur with a period.
+    """
+    if DIVIDED:
+        cell: i32 = divide(select(place > 0, place, i32(0)), magic, shift)
+        there = (cell * period == place) & (u32(cell) < u32(size))
+    elif MODE == "circular" or MODE == "reflect":
+        rest: i32 = place - divide(place, magic, shift) * period
+        cell: i32 = select(rest < size, rest, i32(period - rest))
+        there = True
+    elif MODE == "replicate":
+        cell: i32 = select(place < 0, i32(0), select(place < size, place, i32(size - 1)))
+        there = True
+    else:
+        cell: i32 = place
+        there = u32(place) < u32(size)
+    return cell, there
 
 
 def direct_weight(
@@ -194,6 +227,8 @@ def direct_weight(
     size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
     source_n, source_channel, source_z, source_y, source_x, source_tap, read_z, read_y, read_x,
     y_n, y_row, y_z, y_y, y_x, target_part,
+    period_z, period_z_magic, period_z_shift, period_y, period_y_magic, period_y_shift,
+    period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
     """A block sums one element of the weight over a part of the positions that have its cell; a tree of fixed shape.
 
@@ -223,15 +258,19 @@ def direct_weight(
     for k in range(i32(rounds) * needed):
         p: i32 = first + k * THREADS + t
         n, qz, qy, qx = position(p)
-        cz: i32 = qz * step_z + z0
-        cy: i32 = qy * step_y + y0
-        cx: i32 = qx * step_x + x0
-        there = (p < end) & (u32(cz) < u32(size_z)) & (u32(cy) < u32(size_y)) & (u32(cx) < u32(size_x))
+        cz, z_met = met(i32(qz * step_z + z0), size_z, period_z, period_z_magic, period_z_shift)
+        cy, y_met = met(i32(qy * step_y + y0), size_y, period_y, period_y_magic, period_y_shift)
+        cx, x_met = met(i32(qx * step_x + x0), size_x, period_x, period_x_magic, period_x_shift)
+        there = (p < end) & z_met & y_met & x_met
+        is_made = p < end if MODE == "constant" else there
         of_x = load(i64(from_x + n * source_n + cz * source_z + cy * source_y + cx * source_x
                         + qz * read_z + qy * read_y + qx * read_x), there)
-        of_y = load(i64(y + n * y_n + row * y_row + qz * y_z + qy * y_y + qx * y_x), there)
+        of_y = load(i64(y + n * y_n + row * y_row + qz * y_z + qy * y_y + qx * y_x), is_made)
+        if MODE == "constant":
+            beyond = constant(part_0, part_1)
+            of_x = chosen(there, of_x, beyond)
         more = times_plus(of_x, of_y, total)
-        total = chosen(there, more, total)
+        total = chosen(is_made, more, total)
     whole = tree(total)
     store_real(i64(target + part * target_part + i64(element) * REAL), (t == 0) & (needed != 0), whole)
 
@@ -298,8 +337,10 @@ def unfold(
     kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift, channels, channels_magic, channels_shift,
     size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
     source_n, source_channel, source_z, source_y, source_x, columns_n, columns_row, columns_position,
+    period_z, period_z_magic, period_z_shift, period_y, period_y_magic, period_y_shift,
+    period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
-    """columns[n, channel and tap, position] = the cell of the source, or zero."""
+    """columns[n, channel and tap, position] = the cell of the source, or zero, or the constant of the padding."""
     i: i32 = block_x() * THREADS + thread()
     inside = i < i32(count)
     taps, qz, qy, qx = position(i)
@@ -307,12 +348,18 @@ def unfold(
     z: i32 = divide(zy, ky_magic, ky_shift)
     channel_n: i32 = divide(z, kz_magic, kz_shift)
     n: i32 = divide(channel_n, channels_magic, channels_shift)
-    cz: i32 = qz * step_z + offset_z + (z - channel_n * kz) * tap_z
-    cy: i32 = qy * step_y + offset_y + (zy - z * ky) * tap_y
-    cx: i32 = qx * step_x + offset_x + (taps - zy * kx) * tap_x
-    there = inside & (u32(cz) < u32(size_z)) & (u32(cy) < u32(size_y)) & (u32(cx) < u32(size_x))
+    cz, z_met = met(i32(qz * step_z + offset_z + (z - channel_n * kz) * tap_z), size_z, period_z, period_z_magic,
+                    period_z_shift)
+    cy, y_met = met(i32(qy * step_y + offset_y + (zy - z * ky) * tap_y), size_y, period_y, period_y_magic,
+                    period_y_shift)
+    cx, x_met = met(i32(qx * step_x + offset_x + (taps - zy * kx) * tap_x), size_x, period_x, period_x_magic,
+                    period_x_shift)
+    there = inside & z_met & y_met & x_met
     value = load(i64(source + n * source_n + (channel_n - n * channels) * source_channel + cz * source_z
                      + cy * source_y + cx * source_x), there)
+    if MODE == "constant":
+        beyond = constant(part_0, part_1)
+        value = chosen(there, value, beyond)
     row: i32 = taps - n * (channels * kz * ky * kx)
     store(i64(columns + n * columns_n + row * columns_row + ((qz * py + qy) * px + qx) * columns_position),
           inside, value)
@@ -347,3 +394,52 @@ def fold(
                 total = plus(total, more)
     keep(i64(target + n * target_n + channel * target_channel + cz * target_z + cy * target_y + cx * target_x),
          inside, total)
+
+
+def adjoint(
+    partial, target, bias, count, bias_stride, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+    partial_n, partial_channel, partial_z, partial_y, partial_x, target_n, target_channel, target_z, target_y, target_x,
+    begin_z, begin_y, begin_x, size_z, size_y, size_x, length_z, length_y, length_x,
+    first_z, first_y, first_x, turns_z, turns_y, turns_x, period_z, period_y, period_x,
+):
+    """target's cell = the sum of the places of a padded input that are that cell, and the bias. See padding.Edge.turns.
+
+    Places lie `length` long in `partial`; cells before `begin` are cropped.
+    """
+    i: i32 = block_x() * THREADS + thread()
+    inside = i < i32(count)
+    if CHANNELS_LAST:
+        n, cz, cy, cx, channel = five(i)
+    else:
+        n, channel, cz, cy, cx = five(i)
+    of_channel: i64 = partial + n * partial_n + channel * partial_channel
+    total = nothing()
+    for z in range(i32(turns_z)):
+        pz, z_there = turned(i32(cz - begin_z), i32(z), size_z, length_z, first_z, period_z)
+        for y in range(i32(turns_y)):
+            py, y_there = turned(i32(cy - begin_y), i32(y), size_y, length_y, first_y, period_y)
+            for x in range(i32(turns_x)):
+                px, x_there = turned(i32(cx - begin_x), i32(x), size_x, length_x, first_x, period_x)
+                more = load_real(i64(of_channel + pz * partial_z + py * partial_y + px * partial_x),
+                                 inside & z_there & y_there & x_there)
+                total = plus(total, more)
+    added = load_result(i64(bias + channel * bias_stride), inside & (bias != 0))
+    total = plus(total, added)
+    keep(i64(target + n * target_n + channel * target_channel + cz * target_z + cy * target_y + cx * target_x), inside,
+         total)
+
+
+def turned(cell, turn, size, length, first, period):
+    """(a place along an axis, whether there is one and it is this cell)."""
+    if MODE == "replicate":
+        in_front = turn <= first
+        place: i32 = select(turn == 0, i32(cell + first), select(in_front, i32(turn - 1), i32(turn + size - 1)))
+        is_cell = (turn == 0) | (cell == select(in_front, i32(0), i32(size - 1)))
+    elif MODE == "reflect":
+        back: i32 = turn & 1
+        place: i32 = first + (turn >> 1) * period + select(back == 1, i32(0 - cell), cell)
+        is_cell = (back == 0) | ((cell > 0) & (cell < size - 1))
+    else:
+        place: i32 = first + turn * period + cell
+        is_cell = True
+    return place, is_cell & (u32(cell) < u32(size)) & (u32(place) < u32(length))

@@ -9,11 +9,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import plain, tiles
+from pyconv._gpu import padding, plain, tiles
 from pyconv._gpu.launch import MAP_WORDS, Arguments
+from pyconv._gpu.padding import Edge
 from pyconv._gpu.specialise import Source
 from pyconv._gpu.tiles import Element, Tile
-from pyconv._pieces import Axes
+from pyconv._pieces import Axes, Axis
 
 ALIGNMENT = 256
 MOST = 2**31 - 2**13  # positions, cells and results of one launch, counted in 32 bits with a tile to spare
@@ -150,6 +151,18 @@ def taps_arguments(axes: Axes) -> dict[str, int]:
     return divided(**{f"k{name}": axis.taps for name, axis in zip("zyx", axes)})
 
 
+def edge_arguments(edge: Edge | None, element: Element, periods: Sequence[int] = (1, 1, 1)) -> dict[str, int]:
+    """What follows from a padding mode; without one, the periods among which cells lie."""
+    if edge is not None:
+        periods = edge.periods()
+    parts = (0, 0) if edge is None else padding.bits(edge.value, element.name)
+    return divided(**{f"period_{name}": period for name, period in zip("zyx", periods)}) | numbered("part", parts)
+
+
+def mode_of(edge: Edge | None) -> str:
+    return "zeros" if edge is None else edge.mode
+
+
 def five(sizes: Sequence[int]) -> dict[str, int]:
     """The sizes of the last four of five axes, the last first."""
     found: dict[str, int] = {}
@@ -178,13 +191,17 @@ def blocks_for(count: int) -> tuple[int]:
 
 
 class Operand(NamedTuple):
-    """A source or grad_output: where it is, and how; `size` its cells along z, y, x, `channels` those of a group."""
+    """A source or grad_output: where it is, and how; `size` its cells along z, y, x, `channels` those of a group.
+
+    With an edge, `size` are the places of the padded source that tiles read.
+    """
 
     place: Ref
     layout: Layout
     size: tuple[int, int, int]
     channels: int
     groups: int
+    edge: Edge | None = None
 
 
 class Packed(NamedTuple):
@@ -210,6 +227,8 @@ def packed_bytes(operand: Operand, samples: int, element: Element) -> int:
 def in_place(operand: Operand, element: Element, dense: int = 0) -> bool:
     """Whether the operand lies as the tiles read it; `dense`: of so many samples, all cells one behind the other."""
     layout, size = operand.layout, operand.size
+    if operand.edge is not None:
+        return False
     steps = (layout.outer, layout.z, layout.y, layout.x)
     if not layout.aligned or layout.channel != element.size or operand.channels * element.size % 16:
         return False
@@ -241,12 +260,15 @@ def pack(
         return Packed(operand.place, layout.outer, layout.z, layout.y, x, group, chunks)
     x = operand.groups * chunks * 16
     y, z = x * operand.size[2], x * operand.size[2] * operand.size[1]
-    cells, padded = samples * prod(operand.size), chunks * 16 // element.size
+    cells, padded, edge = samples * prod(operand.size), chunks * 16 // element.size, operand.edge
+    places: Axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in operand.size)
+    if edge is not None:
+        places = edge.placed(tuple(Axis(p, n, 1, -low, 0, 1) for p, n, low in zip(operand.size, edge.size, edge.low)))
     program.add(
-        tiles.simple("pack", element), (-(-cells // 32), -(-operand.groups * padded // 32)),
+        tiles.simple("pack", element, mode=mode_of(edge)), (-(-cells // 32), -(-operand.groups * padded // 32)),
         shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flag, clean=clean, cells=cells,
         channels=operand.channels, groups_padded=operand.groups * padded, **divided(padded=padded),
-        **divided(pz=operand.size[0], py=operand.size[1], px=operand.size[2]), **strides(source=layout))
+        **axes_arguments(places), **edge_arguments(edge, element), **strides(source=layout))
     return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
 
 
@@ -357,17 +379,21 @@ def direct(
     positions = tuple(axis.positions for axis in axes)
     sizes = (samples, *positions, rows) if target.last else (samples, rows, *positions)
     place, layout = target.of(axes)
+    edge = source.edge
+    if edge is not None:
+        axes = edge.placed(axes)
     taps = {f"k{name}": axis.taps for name, axis in zip("zyx", axes)}
     inner = dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(weight.layout[2:5], axes)))
     program.add(
-        tiles.simple("direct", element, target.accumulate, last=target.last, divided=stride is not None),
+        tiles.simple("direct", element, target.accumulate, last=target.last, divided=stride is not None,
+                     mode=mode_of(edge)),
         blocks_for(prod(sizes)),
         source=source.place, weight=weight.place.at(first_tap(weight.layout[2:5], axes)), target=place,
         bias=target.bias, flag=flag, count=prod(sizes), channels=weight.channels, **divided(rows=weight.rows), **taps,
         **five(sizes), **axes_arguments(axes), **strides(source=source.layout), weight_group=weight.group,
         weight_row=weight.row, weight_channel=weight.channel, **inner, bias_row=target.bias_stride,
         target_row=layout.channel, **{f"target_{n}": s for n, s in zip("nzyx", layout[:1] + layout[2:5])},
-        **divided(**{f"stride_{name}": step for name, step in zip("zyx", stride or (1, 1, 1))}))
+        **edge_arguments(edge, element, stride or (1, 1, 1)))
 
 
 def tap_strides(inner: Sequence[int], axes: Axes) -> list[int]:
@@ -452,12 +478,14 @@ def correlate(
 
 def unfold(
     program: Program, g: Geometry, axes: Axes, samples: int, x: Ref, cells: Layout, y: Ref, rows: Layout,
-    element: Element,
+    element: Element, edge: Edge | None = None,
 ) -> None:
     """The columns of so many samples."""
+    axes = axes if edge is None else edge.placed(axes)
     count = samples * g.in_channels * prod(g.kernel_size) * prod(g.output_size)
     program.add(
-        tiles.simple("unfold", element), blocks_for(count), source=x, columns=y, count=count,
+        tiles.simple("unfold", element, mode=mode_of(edge)), blocks_for(count), source=x, columns=y, count=count,
+        **edge_arguments(edge, element),
         **divided(channels=g.in_channels), **taps_arguments(axes), **axes_arguments(axes), **strides(source=cells),
         columns_n=rows.outer, columns_row=rows.channel, columns_position=rows.x)
 
@@ -476,8 +504,34 @@ def fold(
         columns_row=rows.channel, columns_position=rows.x, **strides(target=cells))
 
 
+def places(program: Program, sizes: Sequence[int], last: bool, element: Element) -> Target:
+    """Room for the gradients of all places of a padded input of (samples, channels, z, y, x): sums of the element."""
+    samples, channels, z, y, x = sizes
+    cell = element.real_size * (channels if last else 1)
+    layout = Layout(channels * z * y * x * element.real_size, element.real_size if last else z * y * x * cell,
+                    y * x * cell, x * cell, cell)
+    return Target(program.reserve(samples * layout.outer), layout, 0, 0, False)
+
+
+def adjoint(
+    program: Program, partial: Ref, read: Layout, length: tuple[int, int, int], target: Target,
+    sizes: Sequence[int], edge: Edge, begin: Sequence[int], element: Element,
+) -> None:
+    """The sums over the places of a padded input, `length` long, to the cells of (samples, channels, z, y, x)."""
+    samples, channels, *cells = sizes
+    turns, first = edge.turns(length)
+    ordered = (samples, *cells, channels) if target.last else sizes
+    by_axis = {"begin": begin, "size": edge.size, "length": length, "first": first, "turns": turns,
+               "period": edge.periods()}
+    program.add(
+        tiles.simple("adjoint", element, target.accumulate, last=target.last, mode=edge.mode), blocks_for(prod(sizes)),
+        partial=partial, target=target.place, bias=target.bias, count=prod(sizes), bias_stride=target.bias_stride,
+        **five(ordered), **strides(partial=read, target=target.layout),
+        **{f"{name}_{axis}": value for name, values in by_axis.items() for axis, value in zip("zyx", values)})
+
+
 def channel_sum(
-    program: Program, outer: tuple[int, int], size: tuple[int, int, int], layout: Layout, out_stride: int,
+    program: Program, outer: Sequence[int], size: Sequence[int], layout: Layout, out_stride: int,
     element: Element, accumulate: bool,
 ) -> None:
     """The sum of each channel of (batch, channels, *size) to "out", added to it where accumulate."""

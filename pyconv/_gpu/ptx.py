@@ -161,6 +161,11 @@ def _bits(letter: str) -> Generate:
 divide = _primitive("divide", "i l l", "i", _divide)
 bits_f32 = _primitive("bits_f32", "u", "f", _bits("f"))
 f32_bits = _primitive("f32_bits", "f", "u", _bits("u"))
+number_f32 = _primitive("number_f32", "l", "f", lambda builder, values: [
+    builder.bitcast(builder.trunc(values[0], ir.IntType(32)), ir.FloatType())])
+number_f64 = _primitive("number_f64", "l", "d", _bits("d"))
+number_i32 = _primitive("number_i32", "l", "i", lambda builder, values: [builder.trunc(values[0], ir.IntType(32))])
+number_i64 = _cast("number_i64", "l")
 round_tf32 = _assembly("round_tf32", "u", "u", "cvt.rna.tf32.f32 $0, $1;")
 # cvt.rna is half a unit added to the magnitude, and a test for NaN and infinity, which the low part is spared
 split_tf32 = _assembly(
@@ -180,6 +185,13 @@ def _load(name: str, result: str, width: str, convert: str, way: str = ".nc") ->
     return _assembly(name, "l b", result, text, "volatile" if way else "memory")
 
 
+def _load_widened(name: str, result: str, kind: str, way: str = ".nc") -> Any:
+    """An integer of fewer bits than its register."""
+    bits = {"i": 32, "l": 64}[result]
+    text = f"{{ .reg .pred p; mov.b{bits} $0, 0; setp.ne.s32 p, $2, 0; @p ld.global{way}.{kind} $0, [$1]; }}"
+    return _assembly(name, "l b", result, text, "volatile" if way else "memory")
+
+
 def _store(name: str, value: str, width: str, convert: str, space: str = "global") -> Any:
     text = (f"{{ .reg .pred p; .reg .b{width} v; {convert} setp.ne.s32 p, $1, 0; @p st.{space}.b{width} [$0], v; }}")
     return _assembly(name, f"{'l' if space == 'global' else 'i'} b {value}", "", text, "memory")
@@ -187,15 +199,25 @@ def _store(name: str, value: str, width: str, convert: str, space: str = "global
 
 _LOADS = {"f16": ("f", "16", "cvt.f32.f16 $0, v;"), "bf16": ("f", "16", "mov.b32 $0, {0, v};"),
           "f32": ("f", "32", "mov.b32 $0, v;"), "f64": ("d", "64", "mov.b64 $0, v;"),
-          "i32": ("i", "32", "mov.b32 $0, v;")}
-load_f16, load_bf16, load_f32, load_f64, load_i32 = (_load(f"load_{name}", *how) for name, how in _LOADS.items())
-reload_f16, reload_bf16, reload_f32, reload_f64 = (
-    _load(f"reload_{name}", *_LOADS[name], "") for name in ("f16", "bf16", "f32", "f64"))
+          "i32": ("i", "32", "mov.b32 $0, v;"), "i64": ("l", "64", "mov.b64 $0, v;")}
+_WIDENED = {"i8": ("i", "s8"), "u8": ("i", "u8"), "i16": ("i", "s16"), "u16": ("i", "u16"), "u32": ("l", "u32")}
+load_f16, load_bf16, load_f32, load_f64, load_i32, load_i64 = (
+    _load(f"load_{name}", *how) for name, how in _LOADS.items())
+reload_f16, reload_bf16, reload_f32, reload_f64, reload_i32, reload_i64 = (
+    _load(f"reload_{name}", *how, "") for name, how in _LOADS.items())
+load_i8, load_u8, load_i16, load_u16, load_u32 = (
+    _load_widened(f"load_{name}", *how) for name, how in _WIDENED.items())
+reload_i8, reload_u8, reload_i16, reload_u16, reload_u32 = (
+    _load_widened(f"reload_{name}", *how, "") for name, how in _WIDENED.items())
 store_f16 = _store("store_f16", "f", "16", "cvt.rn.f16.f32 v, $2;")
 store_bf16 = _store("store_bf16", "f", "16", "cvt.rn.bf16.f32 v, $2;")
 store_f32 = _store("store_f32", "f", "32", "mov.b32 v, $2;")
 store_f64 = _store("store_f64", "d", "64", "mov.b64 v, $2;")
 store_i32 = _store("store_i32", "i", "32", "mov.b32 v, $2;")
+store_i64 = _store("store_i64", "l", "64", "mov.b64 v, $2;")
+store_i16 = _store("store_i16", "i", "16", "cvt.u16.u32 v, $2;")
+store_i8 = _assembly(
+    "store_i8", "l b i", "", "{ .reg .pred p; setp.ne.s32 p, $1, 0; @p st.global.b8 [$0], $2; }", "memory")
 
 
 # Shared memory. Its loads are LLVM's own, which know barriers, stores and 'memory' texts for what they are.
@@ -220,7 +242,7 @@ def _shared(name: str, results: str) -> Any:
     def generate(builder: Any, values: list[Any]) -> list[Any]:
         whole = ir.VectorType(element, len(results)) if len(results) > 1 else element
         found = builder.load(builder.inttoptr(values[0], ir.PointerType(whole, _SHARED)))
-        found.align = {"u": 4, "f": 4, "d": 8}[results[0]] * len(results)
+        found.align = {"i": 4, "u": 4, "f": 4, "d": 8, "l": 8}[results[0]] * len(results)
         if len(results) == 1:
             return [found]
         return [builder.extract_element(found, ir.IntType(32)(i)) for i in range(len(results))]
@@ -236,11 +258,15 @@ def _matrices(name: str, order: str) -> Any:
 shared_f32 = _shared("shared_f32", "f")
 shared_f64 = _shared("shared_f64", "d")
 shared_b32 = _shared("shared_b32", "u")
+shared_i32 = _shared("shared_i32", "i")
+shared_i64 = _shared("shared_i64", "l")
 shared_f32x4 = _shared("shared_f32x4", "ffff")
 shared_f64x2 = _shared("shared_f64x2", "dd")
 put_f32 = _store("put_f32", "f", "32", "mov.b32 v, $2;", "shared")
 put_f64 = _store("put_f64", "d", "64", "mov.b64 v, $2;", "shared")
 put_b32 = _store("put_b32", "u", "32", "mov.b32 v, $2;", "shared")
+put_i32 = _store("put_i32", "i", "32", "mov.b32 v, $2;", "shared")
+put_i64 = _store("put_i64", "l", "64", "mov.b64 v, $2;", "shared")
 ldmatrix = _matrices("ldmatrix", "")
 ldmatrix_transposed = _matrices("ldmatrix_transposed", ".trans")
 
@@ -365,8 +391,10 @@ _BEFORE_SM80 = {
 
 PRIMITIVES: dict[str, Any] = {name: globals()[name] for name in (
     "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide fma "
-    "load_f16 load_bf16 load_f32 load_f64 load_i32 reload_f16 reload_bf16 reload_f32 reload_f64 "
-    "store_f16 store_bf16 store_f32 store_f64 store_i32 "
+    "load_f16 load_bf16 load_f32 load_f64 load_i8 load_u8 load_i16 load_u16 load_i32 load_u32 load_i64 "
+    "reload_f16 reload_bf16 reload_f32 reload_f64 reload_i8 reload_u8 reload_i16 reload_u16 reload_i32 reload_u32 "
+    "reload_i64 store_f16 store_bf16 store_f32 store_f64 store_i8 store_i16 store_i32 store_i64 "
+    "number_f32 number_f64 number_i32 number_i64 shared_i32 shared_i64 put_i32 put_i64 "
     "shared_base shared_f32 shared_f64 shared_b32 shared_f32x4 shared_f64x2 put_f32 put_f64 put_b32 "
     "copy4 copy8 copy16 commit wait ldmatrix ldmatrix_transposed mma_f16 mma_bf16 mma_tf32 mma_f64 "
     "round_tf32 split_tf32 bits_f32 f32_bits").split()}

@@ -10,14 +10,14 @@ from itertools import pairwise
 from itertools import product as every
 from typing import Any, NamedTuple
 
-from pyconv._gpu import arithmetic, fragments, gemm, hopper, plain
+from pyconv._gpu import arithmetic, fragments, gemm, hopper, padding, plain
 from pyconv._gpu.specialise import Source
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
 
 
 class Element(NamedTuple):
-    """A dtype: its bytes, the type that sums (of complex numbers, their parts) are kept in, and the dtype of results."""
+    """A dtype: its bytes, the type that sums (or the parts of complex ones) are kept in, and the dtype of results."""
 
     name: str
     size: int
@@ -51,8 +51,9 @@ class Element(NamedTuple):
     @property
     def arithmetic(self) -> dict[str, Callable[..., Any]]:
         """What its numbers are calculated with."""
-        kinds = {"f": arithmetic.REAL, "i": arithmetic.WHOLE}
-        return arithmetic.COMPLEX if self.parts == 2 else kinds[self.real[0]]
+        if self.parts == 2:
+            return arithmetic.COMPLEX
+        return arithmetic.WHOLE if self.real[0] == "i" else arithmetic.REAL
 
     def primitives(self) -> dict[str, str]:
         """The names of primitives."""
@@ -75,6 +76,11 @@ ELEMENTS = {
     for name, size, real in (
         ("float16", 2, "f32"), ("bfloat16", 2, "f32"), ("float32", 4, "f32"), ("float64", 8, "f64"))
 }
+
+
+def element(dtype: str, result: str = "") -> Element:
+    """The element for operands of a dtype and results of another, '' the same."""
+    return ELEMENTS[dtype]
 
 
 class Way(NamedTuple):
@@ -216,12 +222,12 @@ def product(
 @lru_cache(maxsize=512)
 def simple(
     kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
-    divided: bool = False,
+    divided: bool = False, mode: str = "zeros",
 ) -> Source:
-    """A kernel of `plain`."""
+    """A kernel of `plain`, for a padding mode."""
     constants = _functions(plain) | element.arithmetic | {
         "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
-        "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided,
+        "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided, "MODE": mode,
     }
     return Source(getattr(plain, kernel), constants, (element.summed if partial else element).primitives())
 
@@ -297,13 +303,24 @@ def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
 # --- all of them ---
 
 CAPABILITIES = (7, 5), (8, 0), (8, 6), (9, 0)  # one of each kind that `way_of` tells apart
-# The kernels of `plain`, with each set of flags that they are asked for with.
-SIMPLE: dict[str, list[tuple[str, ...]]] = {name: [()] for name in (
-    "pack", "pack_weight", "clear_flag", "direct_weight", "channel_sum", "scan", "unfold")}
-SIMPLE |= {name: [(), ("accumulate",)] for name in ("fill", "fold")}
-SIMPLE |= {"finish": [(), ("accumulate",), ("partial",)], "direct": [
-    tuple(flag for flag, wanted in zip(("accumulate", "last", "divided"), which) if wanted)
-    for which in every((False, True), repeat=3)]}
+MODES = (*padding.FOLDED, "constant")
+
+
+def _sets(*flags: str) -> list[tuple[str, ...]]:
+    """Every set of the flags."""
+    return [tuple(flag for flag, wanted in zip(flags, which) if wanted)
+            for which in every((False, True), repeat=len(flags))]
+
+
+# The kernels of `plain`, with each set of flags that they are asked for with; a mode is a flag too.
+SIMPLE: dict[str, list[tuple[str, ...]]] = {
+    **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
+    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "direct_weight", "unfold")},
+    "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
+    "finish": [(), ("accumulate",), ("partial",)],
+    "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in padding.FOLDED],
+    "direct": [*_sets("accumulate", "last", "divided"), *(("partial", *flags) for flags in _sets("last", "divided")),
+               *((*flags, mode) for flags in _sets("accumulate", "last") for mode in MODES)]}
 
 
 class Configuration(NamedTuple):
@@ -331,7 +348,8 @@ def configurations() -> Iterator[Configuration]:
     for element in ELEMENTS.values():
         for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
             threads = 32 if kernel == "clear_flag" else plain.THREADS
-            made = simple(kernel, element, **dict.fromkeys(flags, True))
+            mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
+            made = simple(kernel, element, **{flag: True for flag in flags if flag != mode}, mode=mode)
             name = " ".join([kernel, element.suffix, *flags])
             yield Configuration(name, made, threads, 1, "", element, None, CAPABILITIES)
         for kernel, map, flag in (*(("gather", "forward", flag) for flag in ("", "partial", "accumulate")),

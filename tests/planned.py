@@ -1,0 +1,49 @@
+"""Plans of the GPU's backend, run as they are: for what a geometry says and tests ask for without a public function."""
+import numpy as np
+
+from pyconv import _cuda
+from pyconv import _geometry as geometries
+from pyconv._gpu import arrays
+
+POISON = 7  # what `out` holds where a plan adds to it
+
+
+def geometry_of(problem, **fields):
+    """The problem's geometry with some fields replaced."""
+    made, _ = geometries.convolved(
+        problem.rank, problem.input_shape, problem.weight_shape, None, None, problem.stride, problem.padding,
+        problem.dilation, problem.groups)
+    return made._replace(**fields)
+
+
+def columns_of(problem, **fields):
+    """The geometry whose columns unfold writes."""
+    channels = problem.channels[0]
+    alone = problem._replace(channels=(channels, channels), groups=channels)
+    return geometry_of(alone, **fields)
+
+
+def launch(gpu, map, geometry, first, second, out, bias=None, accumulate=False, algorithm='auto', least=False,
+           **settings):
+    """A plan's program on arrays of the GPU."""
+    read = [None if array is None else arrays.read('operand', array) for array in (first, second, out, bias)]
+    plan = _cuda.plan(map, geometry, read[0].dtype, algorithm, read[2].dtype, **settings)
+    scratch = None
+    if least and plan.scratch_minimum:
+        scratch = arrays.read('scratch', gpu.empty((plan.scratch_minimum,), read[0].dtype.name))
+    plan.run(*read, scratch, accumulate, stream=0)
+
+
+def run(gpu, map, geometry, first, second, shape, dtype, bias=None, accumulate=False, result=None, **settings):
+    """What a plan makes of NumPy's operands; added to an array of POISON where accumulate."""
+    result = result or dtype
+    out = gpu.upload(np.full(shape, POISON), result) if accumulate else gpu.empty(shape, result)
+    first, second = (gpu.upload(array, dtype) for array in (first, second))
+    launch(gpu, map, geometry, first, second, out, None if bias is None else gpu.upload(bias, result), accumulate,
+           **settings)
+    return out
+
+
+def unfold(geometry, input, columns, fold=False):
+    """columns <- input, or with fold input <- the sums of columns; arrays of the GPU."""
+    _cuda.unfold(geometry, *(arrays.read('operand', array) for array in (input, columns)), fold, stream=0)
