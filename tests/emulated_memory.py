@@ -13,7 +13,7 @@ import numpy as np
 ORIGIN = 1 << 34          # no address fits into 32 bits
 SPACE = 1 << 36
 RED_ZONE = 4096
-RAW = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}  # moved as they are, never computed with
+RAW = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}  # moved as they are
 MANY = -1                 # in a table of readers: more than one thread
 
 

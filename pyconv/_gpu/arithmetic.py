@@ -39,7 +39,8 @@ def constant(part_0, part_1):
     return number(part_0)
 
 
-REAL: dict[str, Any] = {function.__name__: function for function in (nothing, plus, times_plus, chosen, is_spoiled, constant)}
+REAL: dict[str, Any] = {
+    function.__name__: function for function in (nothing, plus, times_plus, chosen, is_spoiled, constant)}
 
 
 def plus_whole(a, b):
