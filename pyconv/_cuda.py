@@ -85,8 +85,13 @@ class Plan:
         """The program whose scratch fits, of as many samples at a time as that allows, and its scratch in elements."""
         problem = self.problem
         rank = problem.geometry.rank
+        *given, to = operands
+        own = 0  # from a sample's weight to the next one's
+        if problem.geometry.per_sample and problem.map == "grad_weight":
+            own, to = to.strides[0] * to.dtype.size, to._replace(shape=to.shape[1:], strides=to.strides[1:])
         first, second, out = (lifted(array, axes) for array, axes in zip(
-            operands, (1 if problem.algorithm == "columns" else rank, rank, rank)))
+            (*given, to), (1 if problem.algorithm == "columns" else rank, rank, rank)))
+        out = out._replace(sample=own)
         bias_stride = None if bias is None else bias.strides[0] * bias.dtype.size
 
         def build(samples: int) -> tuple[Program, int]:

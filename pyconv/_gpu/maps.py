@@ -5,7 +5,7 @@ forward and grad_input sum over taps and the channels of a group (`Sums`), grad_
 sets a flag where it is so, the tiles then store nothing, and the direct kernels, launched behind them, begin to work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -247,17 +247,45 @@ class Sums:
 
 
 class Correlation:
-    """grad_weight: parts of the positions, summed in order."""
+    """grad_weight: parts of the positions, summed in order; or that of each sample."""
 
     def __init__(self, problem: Problem, made: Program, layouts: Layouts, target: Target) -> None:
         g = problem.geometry
         self.problem, self.made, self.target, self.element = problem, made, target, problem.element
+        self.layouts = layouts
         self.x, self.y = problem.x(layouts[0], "first"), problem.y(layouts[1], "second")
         [self.axes] = phases("forward", g)
         [self.places] = [self.axes] if self.x.edge is None else phases("forward", padding.padded(g))
         self.positions, self.taps = prod(g.output_size), prod(g.kernel_size)
 
     def build(self, samples: int) -> None:
+        """All samples together, or so many at a time that their parts stay in the cache until they are summed."""
+        g, made = self.problem.geometry, self.made
+        if not g.per_sample:
+            self._build(samples)
+            return
+        of_sample = prod(self.target_size) * self.element.real_size
+        chunk = min(samples, max(1, tiles.CACHED // of_sample), tiles.MOST_SAMPLES,
+                    self.problem.most(prod(self.x.size), self.positions))
+        start, most = made.scratch, made.scratch
+        for first, count in program.chunks_of_samples(g.batch, chunk):
+            made.scratch = start  # what the samples before these left is free again
+            part = Correlation(
+                self.problem._replace(geometry=g._replace(batch=count)), made, self.layouts,
+                self.target._replace(place=self.target.place.at(first * self.target.layout.sample)))
+            part.x, part.y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
+                              for operand in (self.x, self.y))
+            part._build(count)
+            most = max(most, made.scratch)
+        made.scratch = most
+
+    @property
+    def target_size(self) -> tuple[int, ...]:
+        """Of a weight."""
+        g = self.problem.geometry
+        return (g.out_channels, g.in_channels // g.groups, *g.kernel_size)
+
+    def _build(self, samples: int) -> None:
         """In tiles and, where a product with padding may not be sound, by definition if a flag says so."""
         made, most = self.made, self.problem.most(prod(self.x.size), self.positions)
         if not self.problem.tiled(self.y.channels, self.x.channels):
@@ -310,16 +338,22 @@ class Correlation:
 
     def _parts(self, blocks: int) -> program.Parts:
         """How the positions are cut for tiles of so many blocks."""
-        batch, depth = self.problem.geometry.batch, tiles.LINE // self.element.size
-        wanted = tiles.parts_of_correlate(blocks, batch * self.positions, depth)
-        return program.cut(batch, self.positions, wanted, depth)
+        depth = tiles.LINE // self.element.size
+        return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
+
+    def _cut(self, wanted: Callable[[int], int], multiple: int) -> program.Parts:
+        """As many parts as are wanted of a batch; of each sample alone as many as one of a nominal batch has."""
+        g = self.problem.geometry
+        if not g.per_sample:
+            return program.cut(g.batch, self.positions, wanted(g.batch), multiple)
+        return program.cut(1, self.positions, -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH), multiple)
 
     def _by_definition(self, most: int, flag: Ref | int) -> None:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
         g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
         elements = g.out_channels * x.channels * self.taps
-        parts = program.cut(g.batch, self.positions, max(1, tiles.NOMINAL_BLOCKS // elements), threads)
+        parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
         parted = Parted(self.made, self.problem, self.target, x.channels * self.taps, self.taps, 1)
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             slots = parts.count(count)
@@ -369,10 +403,11 @@ class Parted:
     def finish(self, last: bool, slots: int, flag: Ref | int, flag_value: int) -> None:
         """Sum what is there: to the target if the chunk is the last, else to the first slot."""
         g, partial = self.problem.geometry, Ref("scratch", self.at)
+        samples = g.batch if g.per_sample else 1
         sizes = (g.out_channels, g.in_channels // g.groups, *g.kernel_size)
         target = self.target if last else self.target._replace(place=partial)
         to: Sequence[int] = self.target.layout[:5] if last else self.read
         program.finish(
-            self.made, target, sizes, to, partial, self.read, self.size, self.begun + slots, self.problem.element,
-            not last, flag, flag_value)
+            self.made, target, sizes, to, partial, self.read, self.size, (self.begun + slots) // samples,
+            self.problem.element, not last, flag, flag_value, samples)
         self.begun = 1

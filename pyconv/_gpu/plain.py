@@ -131,19 +131,23 @@ def finish(
     partial, target, bias, flag, flag_value, count, parts, partial_part, bias_stride,
     n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     partial_0, partial_1, partial_2, partial_3, partial_4, stride_0, stride_1, stride_2, stride_3, stride_4,
+    partial_sample, target_sample,
 ):
     """target = the sum of the parts, in order, and the bias, if the flag (0 where there is none) has that value."""
+    sample: i32 = block_y()
     i: i32 = block_x() * THREADS + thread()
     inside = (i < i32(count)) & (load_i32(flag, flag != 0) == flag_value)
     a, b, c, d, e = five(i)
-    place: i64 = partial + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3 + e * partial_4
+    place: i64 = (partial + sample * partial_sample + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3
+                  + e * partial_4)
     total = load_real(place, inside)
     for part in range(i32(parts) - 1):
         more = load_real(i64(place + (part + 1) * partial_part), inside)
         total = plus(total, more)
     added = load_result(i64(bias + b * bias_stride), inside & (bias != 0))
     total = plus(total, added)
-    keep(i64(target + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4), inside, total)
+    keep(i64(target + sample * target_sample + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3
+             + e * stride_4), inside, total)
 
 
 def direct(

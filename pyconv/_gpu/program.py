@@ -29,6 +29,7 @@ class Layout(NamedTuple):
     y: int
     x: int
     aligned: bool = False  # its first element lies at a multiple of 16
+    sample: int = 0  # from a sample's weight to the next one's
 
     @property
     def inner(self) -> dict[str, int]:
@@ -355,13 +356,16 @@ def fill(program: Program, target: Target, layout: Layout, sizes: Sequence[int],
 def finish(
     program: Program, target: Target, sizes: Sequence[int], to: Sequence[int], partial: Ref, read: Sequence[int],
     part_bytes: int, parts: int, element: Element, running: bool = False, flag: Ref | int = 0, flag_value: int = 0,
+    samples: int = 1,
 ) -> None:
     """Sum the parts to the target over five axes: `to` and `read` are its strides and those of a part.
 
-    `running`: the target keeps the type of sums, since more parts will follow.
+    `running`: the target keeps the type of sums, since more parts will follow. `samples`: so many targets, one behind
+    the other, each of as many parts.
     """
     program.add(
-        tiles.simple("finish", element, target.accumulate and not running, running), blocks_for(prod(sizes)),
+        tiles.simple("finish", element, target.accumulate and not running, running),
+        (*blocks_for(prod(sizes)), samples), partial_sample=parts * part_bytes, target_sample=target.layout.sample,
         partial=partial, target=target.place, bias=0 if running else target.bias, flag=flag, flag_value=flag_value,
         count=prod(sizes), parts=parts, partial_part=part_bytes, bias_stride=target.bias_stride,
         **five(sizes), **numbered("partial", read), **numbered("stride", to))

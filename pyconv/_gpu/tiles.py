@@ -292,6 +292,9 @@ def parts_of_gather(positions: int, stages: int) -> int:
 
 
 OUTSIDE = -(2**30)  # a cell that no tap can bring inside: taps reach less than 2**30 cells
+MOST_SAMPLES = 4096  # whose own gradients are summed in one launch: a grid counts 2**16 - 1 parts
+NOMINAL_BATCH = 32  # by which the gradients of single samples are cut, whatever their number
+CACHED = 2**25  # bytes of partial sums that are still in the second-level cache when they are summed
 NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, so that all chips sum in one order
 
 
