@@ -16,7 +16,7 @@ from typing import Any
 
 from pyconv._geometry import Geometry
 from pyconv._gpu import launch, maps, padding, program, tiles
-from pyconv._gpu.arrays import DeviceArray, DeviceType
+from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Program, Ref, Target
 from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
 from pyconv._pieces import phases
@@ -44,7 +44,7 @@ class Plan:
         device: int,
     ) -> None:
         element, gpu = tiles.element(dtype.name, result.name), launch.device(device)
-        way = tiles.way_of(map, element, algorithm, allow_tf32, gpu.capability)
+        way = tiles.way_of(map, element.in_tiles, algorithm, allow_tf32, gpu.capability)
         self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
         self._programs: dict[Any, tuple[Program, int]] = {}
         contiguous = self._contiguous()
@@ -109,17 +109,20 @@ class Plan:
 
     def _contiguous(self) -> tuple[Layout, Layout, Layout]:
         """The layouts of arrays in C order, which need the most scratch."""
-        g, size = self.problem.geometry, self.problem.element.size
-        def dense(channels: int, inner: Sequence[int]) -> Layout:
+        g, element = self.problem.geometry, self.problem.element
+        def dense(array: str, size: int) -> Layout:
+            channels, inner = {"x": (g.in_channels, g.input_size), "y": (g.out_channels, g.output_size),
+                               "w": (g.in_channels // g.groups, g.kernel_size)}[array]
             plane = prod(inner) * size
             return Layout(channels * plane, plane, inner[1] * inner[2] * size, inner[2] * size, size)
 
-        x, y = dense(g.in_channels, g.input_size), dense(g.out_channels, g.output_size)
-        w = dense(g.in_channels // g.groups, g.kernel_size)
+        first, second, out = {"forward": "xwy", "grad_input": "ywx", "grad_weight": "xyw"}[self.problem.map]
+        result = element.result or element.name
+        layouts = dense(first, element.size), dense(second, element.size), dense(out, DTYPES[result].size)
         if self.problem.algorithm == "columns":
-            cells = prod(g.output_size) * size
-            x = Layout(g.in_channels * prod(g.kernel_size) * cells, cells, 0, 0, size)
-        return {"forward": (x, w, y), "grad_input": (y, w, x), "grad_weight": (x, y, w)}[self.problem.map]
+            cells = prod(g.output_size) * element.size
+            layouts = Layout(g.in_channels * prod(g.kernel_size) * cells, cells, 0, 0, element.size), *layouts[1:]
+        return layouts
 
 
 class Volumes:
@@ -181,7 +184,7 @@ def unfold(
 ) -> None:
     """columns <- input, or with fold input <- the sum of the columns, added to it where accumulate."""
     made = Program(launch.device(input.device))
-    element = tiles.ELEMENTS[input.dtype.name]
+    element = tiles.element(*(array.dtype.name for array in ((columns, input) if fold else (input, columns))))
     mode = geometry.padding_mode
     has_edge = mode in padding.FOLDED if fold else mode != "zeros"
     g, crop = padding.cropped(geometry) if has_edge else (geometry, (0, 0, 0))
@@ -221,13 +224,13 @@ def channel_sum(
     array: DeviceArray, axis: int, out: DeviceArray, accumulate: bool = False, *, stream: int
 ) -> None:
     """out <- the sum over all axes but one, in parts of a fixed tree; added to it where accumulate."""
-    made, element = Program(launch.device(array.device)), tiles.ELEMENTS[array.dtype.name]
+    made, element = Program(launch.device(array.device)), tiles.element(array.dtype.name, out.dtype.name)
     if axis == 0:
         array = array._replace(shape=(1, *array.shape), strides=(0, *array.strides))
     array = _merged(array)
     layout = lifted(array, array.ndim - 2)
     size = (1,) * (5 - array.ndim) + array.shape[2:]
-    program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * element.size, element, accumulate)
+    program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * out.dtype.size, element, accumulate)
     scratch = _scratch(made, out)
     made.run({"source": array.address, "out": out.address, "scratch": aligned(scratch)}, stream)
 
@@ -252,14 +255,14 @@ def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False, *
         for number in range(prod(out.shape[2:-LAST])):
             fill(volume(out, number), value, accumulate, stream=stream)
         return
-    made, element = Program(launch.device(out.device)), tiles.ELEMENTS[out.dtype.name]
+    made, element = Program(launch.device(out.device)), tiles.element(out.dtype.name)
     outer, inner = (*out.shape, 1)[:2], out.shape[2:]
     layout = lifted(out if out.ndim > 1 else out._replace(shape=outer, strides=(*out.strides, 1)), len(inner))
     sizes = (*outer, *(1,) * (3 - len(inner)), *inner)
     addresses, step = {"out": out.address}, 0
     bias: Ref | int = 0
     if isinstance(value, DeviceArray):
-        addresses["bias"], bias, step = value.address, Ref("bias"), value.strides[0] * element.size
+        addresses["bias"], bias, step = value.address, Ref("bias"), value.strides[0] * out.dtype.size
     for first, count in program.chunks_of_samples(sizes[0], max(1, MOST // prod(sizes[1:]))):
         program.fill(made, Target(Ref("out", first * layout.outer), layout, bias, step, accumulate), layout,
                      (count, *sizes[1:]), element)

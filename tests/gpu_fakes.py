@@ -142,6 +142,9 @@ class Frameworks:
                 self.host, self.device, self.layout = host, SimpleNamespace(index=device, type='cuda'), layout
                 self.shape, self.dtype, self.neg = host.shape, f'torch.{host.dtype}', neg
 
+            def is_conj(self):
+                return False
+
             def is_neg(self):
                 return self.neg
 

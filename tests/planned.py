@@ -44,6 +44,6 @@ def run(gpu, map, geometry, first, second, shape, dtype, bias=None, accumulate=F
     return out
 
 
-def unfold(geometry, input, columns, fold=False):
+def unfold(geometry, input, columns, fold=False, accumulate=False):
     """columns <- input, or with fold input <- the sums of columns; arrays of the GPU."""
-    _cuda.unfold(geometry, *(arrays.read('operand', array) for array in (input, columns)), fold, stream=0)
+    _cuda.unfold(geometry, *(arrays.read('operand', array) for array in (input, columns)), fold, accumulate, stream=0)

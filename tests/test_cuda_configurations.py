@@ -1,6 +1,7 @@
 """Every kernel that pyconv may ask for compiles, without a GPU, to the machine code that it was written for."""
 import importlib.util
 import itertools
+import math
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -16,20 +17,28 @@ from compiled import OPCODES, OPCODES_BEFORE_SM80, number
 from gpus import WAYS, Emulated
 from problems import some
 from pyconv import _cuda
-from pyconv._gpu import tiles
+from pyconv._gpu import arrays, tiles
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason='the compiler is not installed: pip install "pyconv[cuda13]"')
 # PYCONV_TEST_ALL=1 compiles the rest too: those that add to the target, which differ in a load for each store, and the
-# plain kernels of two more types, which differ in their loads and stores; of the padding modes those that differ most.
+# plain kernels of other types, which differ in their loads and stores; of padding modes, complex and whole numbers
+# those that differ most are compiled always.
 ALL = compiled.by_name()
-FEWER = ('accumulate', 'circular', *(f'last {mode}' for mode in tiles.MODES),
-         *(f'{kernel} bf16 {mode}' for kernel in tiles.SIMPLE for mode in tiles.MODES),
-         *(f'unfold f32 {mode}' for mode in tiles.MODES), 'pack f32 replicate', 'direct f32 replicate',
-         'direct_weight f32 replicate', 'direct_weight f32 reflect', 'direct bf16 partial last')
-NAMES = {name: one for name, one in ALL.items() if os.environ.get('PYCONV_TEST_ALL') == '1' or (
-    not any(some in name for some in FEWER) and (one.tile is not None or one.element.name in ('float32', 'bfloat16')))}
+ALSO = {'pack f32 reflect', 'pack f32 constant', 'direct f32 reflect', 'direct f32 constant', 'adjoint f32 replicate',
+        'direct_weight f32 constant', 'adjoint f32 reflect', 'pack c64', 'pack_weight c64', 'direct c64',
+        'direct_weight c64', 'finish c64 combined', 'direct i8', 'direct_weight i64', 'unfold i8'}
+
+
+def is_usual(name, configuration):
+    """Whether it is compiled in every run."""
+    if configuration.tile is not None or configuration.element.name in ('float32', 'bfloat16'):
+        return name in ALSO or not {'accumulate', *tiles.MODES} & set(name.split())
+    return name in ALSO
+
+
+NAMES = {name: one for name, one in ALL.items() if os.environ.get('PYCONV_TEST_ALL') == '1' or is_usual(name, one)}
 PAIRS = [(name, capability) for name, configuration in NAMES.items()
          for capability in compiled.capabilities(configuration)]
 ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided dilated', '2d groups of 4',
@@ -157,7 +166,8 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     gpu.device.launch = lambda *_: None
     monkeypatch.setattr(_cuda.Plan, 'run', also_otherwise(_cuda.Plan.run))
     monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
-    for problem, (dtype, keywords) in itertools.product(ASKING, WAYS.values()):
+    ways = [*WAYS.values(), ('complex64', {}), ('complex128', {})]
+    for problem, (dtype, keywords) in itertools.product(ASKING, ways):
         if keywords.get('algorithm') == 'wgmma' and capability != (9, 0):
             continue
         for parts, direct in itertools.product((1, 3), (False, True)):
@@ -166,6 +176,9 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
             _cuda.plan.cache_clear()
             everything(gpu, problem, dtype, keywords)
+            if dtype == 'float64' and problem in ASKING[:3:2] and direct:
+                for types in tiles.PAIRS:
+                    of_whole_numbers(gpu, problem, *types)
     known = {(one.source.key, one.threads, one.blocks): one.name for one in ALL.values()}
     assert asked <= set(known)
     if capability in ((8, 0), (9, 0)):
@@ -188,13 +201,34 @@ def everything(gpu, problem, dtype, keywords):
         settings = {name: value for name, value in problem.keywords.items() if name != 'groups'}
         columns = pyconv.unfold(x, problem.kernel, **settings)
         pyconv.fold(columns, problem.size, problem.kernel, **settings)
-        for mode in tiles.MODES:
-            g, of_columns = (of(problem, padding_mode=mode) for of in (planned.geometry_of, planned.columns_of))
-            planned.launch(gpu, 'forward', g, x, w, y, **keywords)
-            planned.launch(gpu, 'grad_input', g, y, w, x, **keywords)
-            planned.launch(gpu, 'grad_weight', g, x, y, w, **keywords)
-            planned.unfold(of_columns, x, columns)
-            planned.unfold(of_columns, x, columns, fold=True)
+        if problem in ASKING[:3:2]:
+            plans(gpu, problem, tiles.MODES, (x, w, y), (x, w, y), keywords)
+
+
+def plans(gpu, problem, modes, given, made, keywords):
+    """All maps and columns in those padding modes; arrays of the operands' type, and of the results'."""
+    (x, w, y), (to_x, to_w, to_y) = given, made
+    for mode in modes:
+        g, of_columns = (of(problem, padding_mode=mode) for of in (planned.geometry_of, planned.columns_of))
+        planned.launch(gpu, 'forward', g, x, w, to_y, **keywords)
+        planned.launch(gpu, 'grad_input', g, y, w, to_x, **keywords)
+        planned.launch(gpu, 'grad_weight', g, x, y, to_w, **keywords)
+        shape = (problem.batch, x.shape[1] * math.prod(problem.kernel), math.prod(problem.positions))
+        columns = gpu.empty(shape, x.dtype)
+        planned.unfold(of_columns, x, columns)
+        for accumulate in (False, True):
+            planned.unfold(of_columns, to_x, columns, True, accumulate)
+
+
+def of_whole_numbers(gpu, problem, dtype, result):
+    """As `everything`."""
+    shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+    for last in (False, True):
+        given, made = ([laid_out(gpu, shape, kind, last) for shape in shapes] for kind in (dtype, result))
+        plans(gpu, problem, ('zeros', *tiles.MODES), given, made, {})
+        summed = gpu.empty(problem.weight_shape[:1], result)
+        for accumulate in (False, True):
+            _cuda.channel_sum(arrays.read('operand', given[2]), 1, arrays.read('out', summed), accumulate, stream=0)
 
 
 def laid_out(gpu, shape, dtype, last):

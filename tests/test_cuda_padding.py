@@ -43,7 +43,7 @@ def wanted_of(problem, mode, data):
     x = padded(problem, data.x, mode)
     found = maps(problem._replace(size=x.shape[2:], padding=0), x, data.w, data.y)
     origin = padded(problem, np.arange(data.x.size).reshape(data.x.shape), mode, data.x.size)
-    grad_input = np.zeros(data.x.size + 1)
+    grad_input = np.zeros(data.x.size + 1, found.grad_input.dtype)
     np.add.at(grad_input, origin, found.grad_input)
     return found._replace(grad_input=grad_input[:-1].reshape(data.x.shape))
 

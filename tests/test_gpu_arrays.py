@@ -193,7 +193,8 @@ def test_dlpack_capsules():
     assert dlpack.read(DLPack(X, 0)).read_only  # which says nothing of it
     tensor = dlpack.read(DLPack(X[:, 1:, ::2]))
     assert (tensor.address, tensor.shape, tensor.strides) == (X[:, 1:].ctypes.data, (2, 3, 3, 5), (120, 30, 10, 1))
-    assert dlpack.read(DLPack(X.astype(int))).dtype == "DLPack's type of code 0, 64 bits, 1 lanes"
+    assert dlpack.read(DLPack(X.astype(int))).dtype == 'int64'
+    assert dlpack.read(DLPack(X.astype(bool))).dtype == "DLPack's type of code 6, 8 bits, 1 lanes"
     before = sys.getrefcount(X)
     dlpack.read(DLPack(X))
     assert sys.getrefcount(X) == before

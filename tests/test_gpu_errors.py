@@ -25,6 +25,8 @@ MISALIGNED = np.zeros(4 * X.size + 2, 'u1')[2:].view('f4').reshape(X.shape)
 HALF = [Interface(array.astype('f2')) for array in (X, W)]
 
 
+RULE = ('float16, bfloat16, float32, float64, complex64, complex128, int8, int16, int32, int64, uint8, uint16, uint32 '
+        'or uint64')
 ERRORS = {
     # places
     'host weight': (lambda f: conv(w=W), TypeError,
@@ -42,12 +44,11 @@ ERRORS = {
                          'grad_output must be on the device of weight, cuda:0; got an array in main memory (ndarray)'),
     'none': (lambda f: pyconv.conv2d(Interface(X), None), TypeError, 'weight must be an array; got None'),
     # dtypes and forms
-    'integers': (lambda f: conv(x=Interface(X.astype(int))), TypeError,
-                 'input must have dtype float16, bfloat16, float32 or float64; got <i8'),
-    'integer tensor': (lambda f: conv(x=f.torch.Tensor(X.astype(int))), TypeError,
-                       'input must have dtype float16, bfloat16, float32 or float64; got int64'),
+    'bools': (lambda f: conv(x=Interface(X.astype(bool))), TypeError, f'input must have dtype {RULE}; got |b1'),
+    'bool tensor': (lambda f: conv(x=f.torch.Tensor(X.astype(bool))), TypeError,
+                    f'input must have dtype {RULE}; got bool'),
     'byte order': (lambda f: conv(x=f.cupy.ndarray(X.astype('>f4'))), TypeError,
-                   'input must have dtype float16, bfloat16, float32 or float64; got >f4'),
+                   f'input must have dtype {RULE}; got >f4'),
     'mixed': (lambda f: conv(w=Interface(W.astype('f8'))), TypeError,
               'weight must have the dtype of input, float32; got float64'),
     'sparse': (lambda f: conv(x=f.torch.Tensor(X, layout='sparse_coo')), TypeError,
@@ -142,10 +143,10 @@ ERRORS = {
                "device must be 'cpu', 'cuda' or 'cuda:' and an index; got 'gpu'"),
     'device number': (lambda f: pyconv.workspace(X.shape, W.shape, device=0), TypeError,
                       "device must be 'cpu', 'cuda' or 'cuda:' and an index; got 0"),
-    'workspace dtype': (lambda f: pyconv.workspace(X.shape, W.shape, dtype=int, device='cuda'), TypeError,
-                        "dtype must be float16, bfloat16, float32 or float64; got <class 'int'>"),
+    'workspace dtype': (lambda f: pyconv.workspace(X.shape, W.shape, dtype=bool, device='cuda'), TypeError,
+                        f"dtype must be {RULE}; got <class 'bool'>"),
     'workspace no dtype': (lambda f: pyconv.workspace(X.shape, W.shape, dtype=None, device='cuda'), TypeError,
-                           'dtype must be float16, bfloat16, float32 or float64; got None'),
+                           f'dtype must be {RULE}; got None'),
     'workspace allow_tf32': (lambda f: pyconv.workspace(X.shape, W.shape, allow_tf32=0), TypeError,
                              'allow_tf32 must be True or False; got 0'),
 }

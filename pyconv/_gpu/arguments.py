@@ -67,13 +67,14 @@ def dtype_argument(dtype: Any) -> DeviceType:
         except TypeError:
             name = ""
     if name not in DTYPES:
-        raise TypeError(f"dtype must be float16, bfloat16, float32 or float64; got {shown(dtype)}")
+        raise TypeError(f"dtype must be {arrays.RULE}; got {shown(dtype)}")
     return DTYPES[name]
 
 
 def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
     """ValueError unless arrays of that type have it."""
-    names = ("auto", "gemm", *{"float32": ["tf32x3"], "float64": []}.get(dtype.name, ["wgmma"]))
+    more = {"float32": "tf32x3", "complex64": "tf32x3", "float16": "wgmma", "bfloat16": "wgmma"}.get(dtype.name)
+    names = ("auto", "gemm", *([more] if more else []))
     if not isinstance(algorithm, str) or algorithm not in names:
         raise ValueError(
             f"algorithm must be one of {', '.join(map(repr, names))} for {dtype} on a GPU; got {shown(algorithm)}"

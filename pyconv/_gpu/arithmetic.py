@@ -58,7 +58,13 @@ def never_spoiled(a):
     return False
 
 
-WHOLE: dict[str, Any] = {**REAL, "plus": plus_whole, "times_plus": times_plus_whole, "is_spoiled": never_spoiled}
+def load_whole(address, ok):
+    """An operand, as sums are kept."""
+    return real(load_part(address, ok))
+
+
+WHOLE: dict[str, Any] = {
+    **REAL, "load": load_whole, "plus": plus_whole, "times_plus": times_plus_whole, "is_spoiled": never_spoiled}
 
 
 def nothing_twice():
@@ -69,6 +75,11 @@ def nothing_twice():
 def plus_pairs(a, b):
     """The sum."""
     return a[0] + b[0], a[1] + b[1]
+
+
+def plus_turned(a, b):
+    """a + i * b."""
+    return a[0] - b[1], a[1] + b[0]
 
 
 def times_plus_pairs(a, b, c):
@@ -96,6 +107,11 @@ def load_pair(address, ok):
     return load_part(address, ok), load_part(i64(address + PART), ok)
 
 
+def reload_pair(address, ok):
+    """What is added to."""
+    return reload_part(address, ok), reload_part(i64(address + PART), ok)
+
+
 def store_pair(address, ok, value):
     """A result or a sum."""
     store_part(address, ok, value[0])
@@ -114,7 +130,8 @@ def put_pair(address, ok, value):
 
 
 COMPLEX: dict[str, Any] = {
-    "nothing": nothing_twice, "plus": plus_pairs, "times_plus": times_plus_pairs, "chosen": chosen_pair,
-    "is_spoiled": is_pair_spoiled, "constant": constant_pair, "load": load_pair, "load_result": load_pair,
+    "nothing": nothing_twice, "plus": plus_pairs, "plus_turned": plus_turned, "times_plus": times_plus_pairs,
+    "chosen": chosen_pair, "is_spoiled": is_pair_spoiled,
+    "constant": constant_pair, "load": load_pair, "load_result": load_pair, "reload": reload_pair,
     "load_real": load_pair, "store": store_pair, "store_real": store_pair, "shared": shared_pair, "put": put_pair,
 }

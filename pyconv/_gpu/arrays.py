@@ -34,9 +34,11 @@ class DeviceType(NamedTuple):
         return self.name
 
 
-DTYPES = {name: DeviceType(name, size) for name, size in
-          (("float16", 2), ("bfloat16", 2), ("float32", 4), ("float64", 8))}
-NAMES_OF_TYPESTR = {"<f2": "float16", "<f4": "float32", "<f8": "float64"}
+DTYPES = {name: DeviceType(name, size) for name, size in (
+    ("float16", 2), ("bfloat16", 2), ("float32", 4), ("float64", 8), ("complex64", 8), ("complex128", 16),
+    *((f"{sign}int{8 * size}", size) for sign in ("", "u") for size in (1, 2, 4, 8)))}
+NAMES_OF_TYPESTR = {np.dtype(name).str: name for name in DTYPES if name != "bfloat16"}
+RULE = f"{', '.join(list(DTYPES)[:-1])} or {list(DTYPES)[-1]}"
 
 
 class DeviceArray(NamedTuple):
@@ -147,6 +149,8 @@ class TorchKind(Kind):
         dtype = self._dtypes.get(value.dtype)
         if dtype is None:
             dtype = self._dtypes[value.dtype] = checked_dtype(name, str(value.dtype).removeprefix("torch."))
+        if dtype.name.startswith("complex") and value.is_conj():
+            raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_conj would conjugate")
         return DeviceArray(value, value.data_ptr(), tuple(value.shape), value.stride(), dtype, value.device.index, self)
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
@@ -270,7 +274,7 @@ def read(name: str, value: Any) -> DeviceArray | None:
 def checked_dtype(name: str, dtype: str) -> DeviceType:
     """The type of that name, if it is one that is computed in."""
     if dtype not in DTYPES:
-        raise TypeError(f"{name} must have dtype float16, bfloat16, float32 or float64; got {dtype}")
+        raise TypeError(f"{name} must have dtype {RULE}; got {dtype}")
     return DTYPES[dtype]
 
 

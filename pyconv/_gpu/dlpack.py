@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 from pyconv._integers import Shape
 
 GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
-NAMES = {(2, 16): "float16", (4, 16): "bfloat16", (2, 32): "float32", (2, 64): "float64"}  # by code and bits
+NAMES = {  # by code and bits
+    (2, 16): "float16", (4, 16): "bfloat16", (2, 32): "float32", (2, 64): "float64", (5, 64): "complex64",
+    (5, 128): "complex128", **{(code, bits): f"{sign}int{bits}" for code, sign in ((0, ""), (1, "u"))
+                               for bits in (8, 16, 32, 64)}}
 READ_ONLY = 1  # a flag of version 1
 
 

@@ -24,11 +24,12 @@ def gather(
     chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
     rows, weight_row, weight_group, weight_z, weight_y, weight_x,
     target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row, bias_group,
-    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x,
+    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x, bias_x,
 ):
     """A position q reads cell step * q + offset + tap_* * tap along each axis, or zero where there is none.
 
-    A row is a channel of the target or, where r* > 1, one of its rz * ry * rx cells beside the position's own.
+    A row is a channel of the target or, where r* > 1, one of its rz * ry * rx cells beside the position's own: its
+    taps, or the parts of a complex number, whose biases lie bias_x apart.
     """
     t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
     first_m: i32 = tile_m * BM
@@ -152,24 +153,26 @@ def copy_gathered(stage, more, slot):
 
 
 def row_of(at):
-    """(channel, bytes from its group's first cell) of a row."""
+    """(channel, bytes from its group's first cell, which of the cells along x) of a row."""
     if ROWS_ARE_CHANNELS:
         channel: i32 = at
         beside: i64 = channel * target_channel
+        along: i32 = 0
     else:
         zy: i32 = divide(at, rx_magic, rx_shift)
         rest: i32 = divide(zy, ry_magic, ry_shift)
         channel: i32 = divide(rest, rz_magic, rz_shift)
+        along: i32 = at - zy * rx
         beside: i64 = channel * target_channel + (rest - channel * rz) * row_z + (zy - rest * ry) * row_y + (
-            at - zy * rx) * row_x
-    return channel, beside
+            along * row_x)
+    return channel, beside, along
 
 
 def bias_of(column):
     """The bias of a column of the tile, zero where there is none."""
     at: i32 = first_n + column
-    channel, beside = row_of(at)
-    return load_result(bias + group * bias_group + channel * bias_row, (bias != 0) & (at < i32(rows)))
+    channel, beside, along = row_of(at)
+    return load_result(bias + group * bias_group + channel * bias_row + along * bias_x, (bias != 0) & (at < i32(rows)))
 
 
 def store_gathered(acc):
@@ -189,7 +192,7 @@ def store_gathered(acc):
     for j in unrolled(NI):
         for v in unrolled(ACROSS):
             column: i32 = lane_column + COLUMNS[j] + v
-            channel, beside = row_of(i32(first_n + column))
+            channel, beside, along = row_of(i32(first_n + column))
             wanted = first_n + column < i32(rows)
             if BIAS_IS_SHARED:
                 added = shared_f32(i32(biases + column * 4))

@@ -22,7 +22,7 @@ def gather_hopper(
     source_n, source_z, source_y, source_x, source_group,
     chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, rows,
     target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row, bias_group,
-    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x,
+    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x, bias_x,
 ):
     """As gemm.gather; the weight is a matrix of (group, row) by (tap, channel), which the tensor map describes."""
     t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()

@@ -47,7 +47,9 @@ class Problem(NamedTuple):
                 prod(g.input_size) + prod(g.output_size)) and g.padding_mode != "zeros":
             return False  # taps so far apart that most of the packed places were read by none
         products = prod(g.output_size) * prod(g.kernel_size) * g.out_channels * g.in_channels // g.groups
-        return g.groups <= MOST_GROUPS and not tiles.is_direct(self.way, self.element, rows, channels, products)
+        parts = self.element.parts
+        return g.groups <= MOST_GROUPS and not tiles.is_direct(
+            self.way, self.element.in_tiles, rows * parts, channels * parts, products * parts**2)
 
     def most(self, *of_sample: int) -> int:
         """How many samples a launch can take that counts so many things in each."""
@@ -132,7 +134,7 @@ class Sums:
         self.size = g.output_size if is_forward else g.input_size
         self.definition = phases(problem.map, g)
         self.pieces = self.definition if self.edge is None else phases(problem.map, padding.padded(g))
-        apart = not is_forward and not self.folds and is_disjoint(g)
+        apart = not is_forward and not self.folds and self.element.parts == 1 and is_disjoint(g)
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels)
         self.apart = apart and self.tiled
         self.by_phase = not self.tiled and len(self.pieces) <= tiles.MOST_PHASES
@@ -227,7 +229,9 @@ class Sums:
             partial = Ref("scratch", self.partial_at)  # the same for every piece: one after the other
             size = parts * samples * positions * weight.rows * weight.groups * self.element.real_size
             self.made.scratch = max(self.made.scratch, self.partial_at + size)
-        tile = tiles.tile_of(way, self.element, (samples * positions, weight.rows), weight.groups * parts)
+        tile = tiles.tile_of(way, self.element.in_tiles, (samples * positions, weight.rows), weight.groups * parts)
+        if self.element.parts == 2:
+            tile = tiles.tiles(way, self.element.in_tiles)[-1]  # whose registers hold a row's parts too
         program.gather(
             self.made, source, weight, self.packed_weight, target, axes, samples, self.element, way, tile, parts,
             partial, self.flag)
@@ -313,9 +317,9 @@ class Correlation:
         assert way is not None
         x, axes = self._as_read()
         padded = program.chunks_of(x.channels, element) * 16 // element.size
-        columns = prod(axis.taps for axis in axes) * padded
-        tile = tiles.tile_of(way, element, (y.channels, columns), g.groups * tiles.NOMINAL_BLOCKS)
-        parts = self._parts(-(-y.channels // tile.bm) * -(-columns // tile.bn) * g.groups)
+        columns, rows = prod(axis.taps for axis in axes) * padded * element.parts, y.channels * element.parts
+        tile = tiles.tile_of(way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS)
+        parts = self._parts(-(-rows // tile.bm) * -(-columns // tile.bn) * g.groups)
         blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
         most = blocks * parts.samples
         x_space, y_space = (
@@ -323,7 +327,7 @@ class Correlation:
             else made.reserve(program.packed_bytes(operand, min(most, g.batch), element))
             for operand, dense in ((x, 0), (y, g.batch)))
         by_channel = (self.taps, 1) if problem.algorithm == "columns" else (1, padded)
-        parted = Parted(made, problem, self.target, columns, *by_channel)
+        parted = Parted(made, problem, self.target, columns, *by_channel, element.parts == 2)
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))
@@ -332,13 +336,13 @@ class Correlation:
             slots = parts.count(count)
             program.correlate(
                 made, packed_x, packed_y, parted.place(slots), axes, parts.arguments(count, self.positions),
-                (y.channels, columns, g.groups, slots), element, way, tile)
+                (rows, columns, g.groups, slots), element, way, tile)
             last = first + count == g.batch
             parted.finish(last, slots, flag if last else 0, 0)
 
     def _parts(self, blocks: int) -> program.Parts:
         """How the positions are cut for tiles of so many blocks."""
-        depth = tiles.LINE // self.element.size
+        depth = tiles.LINE // self.element.in_tiles.size
         return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
 
     def _cut(self, wanted: Callable[[int], int], multiple: int) -> program.Parts:
@@ -354,7 +358,8 @@ class Correlation:
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
         elements = g.out_channels * x.channels * self.taps
         parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
-        parted = Parted(self.made, self.problem, self.target, x.channels * self.taps, self.taps, 1)
+        parted = Parted(
+            self.made, self.problem, self.target, x.channels * self.taps * element.parts, self.taps, 1, False)
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             slots = parts.count(count)
             self.made.add(
@@ -382,17 +387,22 @@ class Parted:
     """The partial sums of a weight's gradient: parts that are summed in order, over all chunks of samples.
 
     A part is (out channels, columns), where tap t and channel c are column t * of_tap + c * of_channel. The first slot
-    holds the running sum once a chunk is done; the parts of later chunks come behind it.
+    holds the running sum once a chunk is done; the parts of later chunks come behind it. Columns count the parts of
+    complex numbers; where they are to be combined, each out channel has a row for its real and one for its imaginary
+    part.
     """
 
     def __init__(
-        self, made: Program, problem: Problem, target: Target, columns: int, of_channel: int, of_tap: int
+        self, made: Program, problem: Problem, target: Target, columns: int, of_channel: int, of_tap: int,
+        combined: bool,
     ) -> None:
         self.made, self.problem, self.target = made, problem, target
         self.at, self.begun = made.scratch, 0
-        real, (_, height, width) = problem.element.real_size, problem.geometry.kernel_size
-        self.size = problem.geometry.out_channels * columns * real
-        self.read = [step * real for step in (columns, of_channel, height * width * of_tap, width * of_tap, of_tap)]
+        element, (_, height, width) = problem.element, problem.geometry.kernel_size
+        self.row, self.combined = columns * element.part_size, combined
+        self.size = problem.geometry.out_channels * self.row * (2 if combined else 1)
+        self.read = [self.row, *(step * element.real_size for step in (
+            of_channel, height * width * of_tap, width * of_tap, of_tap))]
 
     def place(self, slots: int) -> Ref:
         """Where the parts of the next chunk go."""
@@ -404,10 +414,12 @@ class Parted:
         """Sum what is there: to the target if the chunk is the last, else to the first slot."""
         g, partial = self.problem.geometry, Ref("scratch", self.at)
         samples = g.batch if g.per_sample else 1
-        sizes = (g.out_channels, g.in_channels // g.groups, *g.kernel_size)
+        channels, rows = g.in_channels // g.groups, g.out_channels * (2 if self.combined and not last else 1)
         target = self.target if last else self.target._replace(place=partial)
         to: Sequence[int] = self.target.layout[:5] if last else self.read
+        read = [self.row * 2, *self.read[1:]] if self.combined and last else self.read
         program.finish(
-            self.made, target, sizes, to, partial, self.read, self.size, (self.begun + slots) // samples,
-            self.problem.element, not last, flag, flag_value, samples)
+            self.made, target, (rows, channels, *g.kernel_size), to, partial, read, self.size,
+            (self.begun + slots) // samples, self.problem.element, not last, flag, flag_value, samples,
+            self.row if self.combined and last else 0)
         self.begun = 1

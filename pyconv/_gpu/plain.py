@@ -74,7 +74,10 @@ def pack_weight(
     kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift, rows, rows_magic, rows_shift,
     weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
 ):
-    """packed[group, row, tap, channel] = weight, zero for channel >= channels; the flag as in `pack`."""
+    """packed[group, row, tap, channel] = weight, zero for channel >= channels; the flag as in `pack`.
+
+    A complex weight is two rows of as many pairs: (re, -im), whose product with (re, im) is real, and (im, re).
+    """
     i: i32 = block_x() * THREADS + thread()
     inside = i < i32(count)
     tap: i32 = divide(i, padded_magic, padded_shift)
@@ -87,7 +90,15 @@ def pack_weight(
         weight + group * weight_group + (row - group * i32(rows)) * weight_row + channel * weight_channel
         + (z - row * i32(kz)) * weight_z + (zy - z * i32(ky)) * weight_y + (tap - zy * i32(kx)) * weight_x)
     value = load(place, inside & (channel < i32(channels)))
-    store(i64(packed + i64(i) * SIZE), inside, value)
+    if PARTS == 2:
+        of_row: i64 = i64(kz * ky * kx) * padded
+        above: i64 = packed + (i64(i) + row * of_row) * SIZE
+        to_real = value[0], -value[1]
+        to_imaginary = value[1], value[0]
+        store(above, inside, to_real)
+        store(i64(above + of_row * SIZE), inside, to_imaginary)
+    else:
+        store(i64(packed + i64(i) * SIZE), inside, value)
     store_i32(flag, (flag != 0) & is_spoiled(value), i32(1))
 
 
@@ -131,9 +142,13 @@ def finish(
     partial, target, bias, flag, flag_value, count, parts, partial_part, bias_stride,
     n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     partial_0, partial_1, partial_2, partial_3, partial_4, stride_0, stride_1, stride_2, stride_3, stride_4,
-    partial_sample, target_sample,
+    partial_sample, target_sample, partial_row,
 ):
-    """target = the sum of the parts, in order, and the bias, if the flag (0 where there is none) has that value."""
+    """target = the sum of the parts, in order, and the bias, if the flag (0 where there is none) has that value.
+
+    If COMBINED, of complex numbers, what was summed are the products of an operand's real part and, in the row below,
+    of its imaginary part with the other operand.
+    """
     sample: i32 = block_y()
     i: i32 = block_x() * THREADS + thread()
     inside = (i < i32(count)) & (load_i32(flag, flag != 0) == flag_value)
@@ -144,6 +159,13 @@ def finish(
     for part in range(i32(parts) - 1):
         more = load_real(i64(place + (part + 1) * partial_part), inside)
         total = plus(total, more)
+    if COMBINED:
+        below: i64 = place + partial_row
+        other = load_real(below, inside)
+        for part in range(i32(parts) - 1):
+            more = load_real(i64(below + (part + 1) * partial_part), inside)
+            other = plus(other, more)
+        total = plus_turned(total, other)
     added = load_result(i64(bias + b * bias_stride), inside & (bias != 0))
     total = plus(total, added)
     keep(i64(target + sample * target_sample + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3

@@ -288,13 +288,13 @@ class Weight(NamedTuple):
 
 
 def weight_bytes(weight: Weight, element: Element) -> int:
-    return weight.groups * weight.rows * prod(weight.kernel) * chunks_of(weight.channels, element) * 16
+    return element.parts * weight.groups * weight.rows * prod(weight.kernel) * chunks_of(weight.channels, element) * 16
 
 
 def pack_weight(program: Program, weight: Weight, element: Element, flag: Ref | int, space: Ref) -> None:
     """The weight as (group, row, tap, channel) in whole chunks."""
     padded = chunks_of(weight.channels, element) * 16 // element.size
-    count = weight_bytes(weight, element) // element.size
+    count = weight_bytes(weight, element) // (element.size * element.parts)
     kz, ky, kx = weight.kernel
     program.add(
         tiles.simple("pack_weight", element), blocks_for(count), weight=weight.place, packed=space, flag=flag,
@@ -356,17 +356,18 @@ def fill(program: Program, target: Target, layout: Layout, sizes: Sequence[int],
 def finish(
     program: Program, target: Target, sizes: Sequence[int], to: Sequence[int], partial: Ref, read: Sequence[int],
     part_bytes: int, parts: int, element: Element, running: bool = False, flag: Ref | int = 0, flag_value: int = 0,
-    samples: int = 1,
+    samples: int = 1, partial_row: int = 0,
 ) -> None:
     """Sum the parts to the target over five axes: `to` and `read` are its strides and those of a part.
 
     `running`: the target keeps the type of sums, since more parts will follow. `samples`: so many targets, one behind
-    the other, each of as many parts.
+    the other, each of as many parts. `partial_row`: where the parts are products of the parts of complex numbers, from
+    those of an operand's real part to those of its imaginary one.
     """
     program.add(
-        tiles.simple("finish", element, target.accumulate and not running, running),
-        (*blocks_for(prod(sizes)), samples), partial_sample=parts * part_bytes, target_sample=target.layout.sample,
-        partial=partial, target=target.place, bias=0 if running else target.bias, flag=flag, flag_value=flag_value,
+        tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0),
+        (*blocks_for(prod(sizes)), samples), partial_row=partial_row, partial_sample=parts * part_bytes,
+        target_sample=target.layout.sample, partial=partial, target=target.place, bias=0 if running else target.bias, flag=flag, flag_value=flag_value,
         count=prod(sizes), parts=parts, partial_part=part_bytes, bias_stride=target.bias_stride,
         **five(sizes), **numbered("partial", read), **numbered("stride", to))
 
@@ -418,24 +419,30 @@ def gather(
     Of each channel there are as many rows as `cells`, which lie `steps` bytes apart in the target.
     """
     positions, taps = tuple(axis.positions for axis in axes), prod(axis.taps for axis in axes)
-    total, rows = samples * prod(positions), weight.rows * weight.groups
+    total, channels = samples * prod(positions), weight.rows * weight.groups
+    weight = weight._replace(rows=weight.rows * element.parts)
+    rows, real = weight.rows * weight.groups, element.in_tiles
+    if element.result:
+        real = real.summed
+    if element.parts == 2 and partial is None:
+        cells, steps = (1, 1, 2), (0, 0, element.part_size)
     chunks = taps * source.chunks
     of_tap = source.chunks * 16
     inner = (weight.kernel[1] * weight.kernel[2] * of_tap, weight.kernel[2] * of_tap, of_tap)
     of_row = prod(weight.kernel) * of_tap
     place, layout = target.of(axes)
-    part_bytes = total * rows * element.real_size
+    part_bytes = total * rows * element.part_size
     if partial is not None:
-        x = rows * element.real_size
+        x = rows * element.part_size
         place, layout = partial, Layout(
-            x * prod(positions), element.real_size, x * positions[1] * positions[2], x * positions[2], x)
+            x * prod(positions), element.part_size, x * positions[1] * positions[2], x * positions[2], x)
     tiles_n = -(-weight.rows // tile.bn)
     program.add(
-        tiles.product("gather", way, element, tile, partial is not None, target.accumulate and partial is None,
+        tiles.product("gather", way, real, tile, partial is not None, target.accumulate and partial is None,
                       prod(cells) > 1),
         (-(-total // tile.bm) * tiles_n, weight.groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)),
-        weight_map=Matrix(packed_weight, of_row // element.size, rows, of_row, tile.bn), target=place,
+        weight_map=Matrix(packed_weight, of_row // real.size, rows, of_row, tile.bn), target=place,
         bias=target.bias if partial is None else 0, flag=flag if partial is None else 0, **divided(tiles_n=tiles_n),
         positions=total, **axes_arguments(axes), source_n=source.outer, source_z=source.z, source_y=source.y,
         source_x=source.x, source_group=source.group, chunks=chunks,
@@ -446,10 +453,10 @@ def gather(
         target_channel=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
         target_group=weight.rows // prod(cells) * layout.channel, target_part=part_bytes, bias_row=target.bias_stride,
         bias_group=weight.rows // prod(cells) * target.bias_stride, **divided(rz=cells[0], ry=cells[1], rx=cells[2]),
-        **dict(zip(("row_z", "row_y", "row_x"), steps)))
+        **dict(zip(("row_z", "row_y", "row_x"), steps)), bias_x=steps[2] if element.parts == 2 else 0)
     if partial is not None:
-        to = target.of(axes)
-        finish(program, target._replace(place=to[0]), (samples, rows, *positions), to[1][:5], partial, layout[:5],
+        to, read = target.of(axes), layout._replace(channel=element.real_size)
+        finish(program, target._replace(place=to[0]), (samples, channels, *positions), to[1][:5], partial, read[:5],
                part_bytes, parts, element, flag=flag)
 
 
@@ -468,12 +475,12 @@ def correlate(
     """The parts of grad_weight as products of tiles: (rows, columns) for each of (groups, parts)."""
     rows, columns, groups, parts = sizes
     tiles_n = -(-columns // tile.bn)
-    row = columns * element.real_size
+    row = columns * element.part_size
     program.add(
-        tiles.product("correlate", way, element, tile, True, False),
+        tiles.product("correlate", way, element.in_tiles, tile, True, False),
         (-(-rows // tile.bm) * tiles_n, groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, x=x.place, y=y.place, target=partial, **divided(tiles_n=tiles_n),
-        stages=-(-positions["part_positions"] * element.size // tiles.LINE),
+        stages=-(-positions["part_positions"] * element.in_tiles.size // tiles.LINE),
         **positions, **axes_arguments(axes), source_n=x.outer, source_z=x.z, source_y=x.y, source_x=x.x,
         source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=y.chunks,
         chunks=x.chunks * prod(axis.taps for axis in axes), **divided(inner=x.chunks), **taps_arguments(axes),

@@ -49,6 +49,11 @@ class Element(NamedTuple):
         return self._replace(result=SUMS[self.real] if self.parts == 1 else self.name)
 
     @property
+    def in_tiles(self) -> "Element":
+        """What tiles multiply: the parts of complex numbers, two rows and two channels for one."""
+        return self if self.parts == 1 else ELEMENTS[SUMS[self.real]]
+
+    @property
     def arithmetic(self) -> dict[str, Callable[..., Any]]:
         """What its numbers are calculated with."""
         if self.parts == 2:
@@ -58,10 +63,11 @@ class Element(NamedTuple):
     def primitives(self) -> dict[str, str]:
         """The names of primitives."""
         result = SUFFIXES[self.result or self.name]
+        stored = result.replace("u", "i")
         return {
             "load": f"load_{self.suffix}", "load_part": f"load_{self.suffix}",
             "load_result": f"load_{result}", "reload": f"reload_{result}", "reload_part": f"reload_{result}",
-            "store": f"store_{result}", "store_part": f"store_{result}",
+            "store": f"store_{stored}", "store_part": f"store_{stored}",
             "load_real": f"load_{self.real}", "store_real": f"store_{self.real}", "real": self.real,
             "shared": f"shared_{self.real}", "put": f"put_{self.real}", "shared_part": f"shared_{self.real}",
             "put_part": f"put_{self.real}", "number": f"number_{self.real}",
@@ -69,18 +75,27 @@ class Element(NamedTuple):
         }
 
 
-SUFFIXES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
-SUMS = {"f32": "float32", "f64": "float64"}
+SUFFIXES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "complex64": "f32",
+            "complex128": "f64", **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u")
+                                    for bits in (8, 16, 32, 64)}, "uint64": "i64"}
+SUMS = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64"}
 ELEMENTS = {
     name: Element(name, size, real)
     for name, size, real in (
-        ("float16", 2, "f32"), ("bfloat16", 2, "f32"), ("float32", 4, "f32"), ("float64", 8, "f64"))
+        ("float16", 2, "f32"), ("bfloat16", 2, "f32"), ("float32", 4, "f32"), ("float64", 8, "f64"),
+        ("complex64", 8, "f32"), ("complex128", 16, "f64"))
 }
+WHOLE = {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 def element(dtype: str, result: str = "") -> Element:
-    """The element for operands of a dtype and results of another, '' the same."""
-    return ELEMENTS[dtype]
+    """The element for operands of a dtype and results of another, '' the same.
+
+    Whole numbers are summed in as many bits as the result keeps, 32 or 64.
+    """
+    if dtype not in WHOLE:
+        return ELEMENTS[dtype]
+    return Element(dtype, WHOLE[dtype], "i64" if WHOLE[result or dtype] == 8 else "i32", result)
 
 
 class Way(NamedTuple):
@@ -222,12 +237,14 @@ def product(
 @lru_cache(maxsize=512)
 def simple(
     kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
-    divided: bool = False, mode: str = "zeros",
+    divided: bool = False, mode: str = "zeros", combined: bool = False,
 ) -> Source:
     """A kernel of `plain`, for a padding mode."""
     constants = _functions(plain) | element.arithmetic | {
         "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
+        "PARTS": element.parts,
         "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided, "MODE": mode,
+        "COMBINED": combined,
     }
     return Source(getattr(plain, kernel), constants, (element.summed if partial else element).primitives())
 
@@ -249,6 +266,8 @@ def way_of(
                 f"{capability[0]}.{capability[1]}")
         if map != "grad_weight":
             return f"wgmma_{element.suffix}"
+    if element.real[0] == "i":
+        return None
     if capability < (8, 0):
         return "fma" if element.size >= 4 else None
     if element.size == 2:
@@ -326,6 +345,11 @@ SIMPLE: dict[str, list[tuple[str, ...]]] = {
                *((*flags, mode) for flags in _sets("accumulate", "last") for mode in MODES)]}
 
 
+# Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
+NO_TILES = {"pack", "pack_weight", "clear_flag", "scan"}
+PAIRS = ("int8", "int32"), ("int64", "int64")
+
+
 class Configuration(NamedTuple):
     """A kernel as it is compiled, and the chips that may ask for it. `tile` is None, and `way` '', for `plain`'s."""
 
@@ -348,22 +372,34 @@ def ways_of(map: str, element: Element, capability: tuple[int, int]) -> set[str]
 
 def configurations() -> Iterator[Configuration]:
     """Every kernel that there is, some of which are the same text: what tests compile."""
-    for element in ELEMENTS.values():
+    for number in (*ELEMENTS.values(), *(element(*pair) for pair in PAIRS)):
+        is_whole = number.name in WHOLE
+        label = number.name.replace("complex", "c") if number.parts == 2 else number.suffix
         for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
+            if is_whole and kernel in NO_TILES:
+                continue
             threads = 32 if kernel == "clear_flag" else plain.THREADS
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
-            made = simple(kernel, element, **{flag: True for flag in flags if flag != mode}, mode=mode)
-            name = " ".join([kernel, element.suffix, *flags])
-            yield Configuration(name, made, threads, 1, "", element, None, CAPABILITIES)
+            own = number._replace(result="") if kernel == "unfold" else number
+            made = simple(kernel, own, **{flag: True for flag in flags if flag != mode}, mode=mode)
+            name = " ".join([kernel, label, *flags])
+            yield Configuration(name, made, threads, 1, "", number, None, CAPABILITIES)
+        if number.parts == 2:
+            for accumulate in (False, True):
+                made = simple("finish", number, accumulate, combined=True)
+                name = f"finish {label}{' accumulate' * accumulate} combined"
+                yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
+        if number.parts == 2 or is_whole:
+            continue
         for kernel, map, flag in (*(("gather", "forward", flag) for flag in ("", "partial", "accumulate")),
                                   ("correlate", "grad_weight", "partial")):
-            chips = {chip: ways_of(map, element, chip) for chip in CAPABILITIES}
+            chips = {chip: ways_of(map, number, chip) for chip in CAPABILITIES}
             for way in sorted(set().union(*chips.values())):
                 able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
-                found = tiles(way, element)
+                found = tiles(way, number)
                 is_also_apart = kernel == "gather" and flag != "partial" and not WAYS[way].wgmma
                 for tile, apart in [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart:
-                    made = product(kernel, way, element, tile, flag == "partial", flag == "accumulate", apart)
-                    kind = f"{way} {element.suffix}" if way == "fma" else way
+                    made = product(kernel, way, number, tile, flag == "partial", flag == "accumulate", apart)
+                    kind = f"{way} {label}" if way == "fma" else way
                     name = f"{kernel} {kind} {tile.bm}x{tile.bn}{' apart' * apart} {flag}".strip()
-                    yield Configuration(name, made, tile.threads, tile.blocks, way, element, tile, able)
+                    yield Configuration(name, made, tile.threads, tile.blocks, way, number, tile, able)
