@@ -60,8 +60,6 @@ def exact_mode(mode: Mode, dtype: DType) -> Mode:
     name, value = mode
     if not isinstance(name, str) or name not in MODES:
         raise ValueError(f"padding_mode must be one of {', '.join(map(repr, MODES))}; got {shown(name)}")
-    if not isinstance(dtype, np.dtype):
-        gpu_room("arguments").check_mode(name)
     exact = _number("padding_value", value, dtype)
     if name != "constant" and exact != 0:
         raise ValueError(f"padding_value must be 0 where padding_mode is not 'constant'; got {shown(value)}")
@@ -72,7 +70,7 @@ def _number(name: str, value: Any, dtype: DType) -> complex:
     """A number that arrays of that dtype can hold, as Python's."""
     kind, rule, least, most = Real, "a real number", 0, 0
     if is_integer(dtype):
-        info = np.iinfo(dtype)
+        info = np.iinfo(dtype.name)
         kind, least, most = Integral, int(info.min), int(info.max)
         rule = f"an int from {least} to {most}"
     elif str(dtype).startswith("complex"):
@@ -131,7 +129,8 @@ def _operands(
 ) -> tuple[DType, Any]:
     given = required + optional + biases
     if any(map(_on_gpu, given)):
-        return gpu_room("arguments").operands(names, required, optional + biases)  # type: ignore[no-any-return]
+        return gpu_room("arguments").operands(  # type: ignore[no-any-return]
+            names, required, optional, biases, wanted)
     arrays = [
         None if value is None and place >= len(required) else _array(name, value)
         for place, (name, value) in enumerate(zip(names, given))

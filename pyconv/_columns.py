@@ -89,7 +89,7 @@ def _moved(
     if not isinstance(dtype, np.dtype):
         if geometry.rank > 3:
             raise ValueError(f"kernel_size must have at most 3 axes on a GPU; got {geometry.rank}")
-        return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate)
+        return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate, own)
     target = writing_place(out, shape, own, accumulate)
     part = box(geometry, shape[-geometry.rank:]) if fold else None
     if not fold:
@@ -155,8 +155,6 @@ def workspace(
     if 0 in (*shape, *weight, *output_shape):
         return Workspace(0, 0, 0, 0, real)
     if per_sample:
-        if place is not None:
-            gpu_room("arguments").check_per_sample(True)
         geometry = geometry._replace(per_sample=True)
     plans = [[plan_of(map, geometry, native, settings, place) for map in maps] for maps in MAPS_OF_BUFFER.values()]
     if place is None:

@@ -9,7 +9,7 @@ A result is a sum in an order that one sample's geometry and the dtype decide (f
 no atomic operations, the same bits in every run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
 from typing import Any

@@ -50,7 +50,7 @@ def dtype_argument(dtype: Any) -> DType:
 
 
 def is_integer(dtype: Any) -> bool:
-    """Whether it is a type of integers; a GPU's types are none."""
+    """Whether it is a type of integers, of NumPy or of a GPU."""
     return dtype.name in _SUMS
 
 
@@ -61,13 +61,18 @@ def result_dtype(dtype: DType, wanted: Any, argument: str = "dtype") -> DType:
             raise TypeError(f"{argument} must be None for {dtype} arrays; got {shown(wanted)}")
         return dtype
     if wanted is None:
-        return _SUMS[dtype.name]
+        return _like(dtype, _SUMS[dtype.name])
     able = ("int32", "int64", *(("uint64",) if dtype.name == "uint64" else ()))
     native = _named(wanted)
     if native is None or native.name not in able:
         names = f"{', '.join(able[:-1])} or {able[-1]}"
         raise TypeError(f"{argument} must be {names} for {dtype} arrays; got {shown(wanted)}")
-    return native
+    return _like(dtype, native)
+
+
+def _like(dtype: Any, native: DType) -> Any:
+    """The type of that name as NumPy has it, or as a GPU does: what `dtype` is."""
+    return native if isinstance(dtype, np.dtype) else dtype._replace(name=native.name, size=native.itemsize)
 
 
 def scratch_dtype(dtype: DType, result: DType) -> DType:

@@ -107,7 +107,7 @@ def plan_of(map: str, geometry: Geometry, dtype: DType, settings: Settings, devi
             return cpu.plan(map, geometry, dtype, settings.algorithm)
         return cpu.plan(map, geometry, dtype, settings.algorithm, settings.result)
     return cuda().plan(
-        map, geometry, dtype, settings.algorithm, allow_tf32=bool(settings.allow_tf32), device=device
+        map, geometry, dtype, settings.algorithm, settings.result, allow_tf32=bool(settings.allow_tf32), device=device
     )
 
 
@@ -173,7 +173,8 @@ def evaluate(
     if device is not None:
         from_columns = settings.algorithm == "columns"
         return gpu_room("calls").evaluate(
-            geometry, results, work, outs, named[0][1], settings.stream, from_columns, settings.accumulate
+            geometry, results, work, outs, named[0][1], settings.stream, from_columns, settings.accumulate,
+            written(dtype, settings),
         )
     return [
         None if result is None else delivered(
@@ -240,6 +241,10 @@ def part_of_x(geometry: Geometry, array: Any) -> Any:
     part = box(geometry, size)
     if part is None:
         return array
+    if not isinstance(array, np.ndarray):
+        if 0 in size:
+            raise ValueError(f"input must have at least one cell on every spatial axis on a GPU; got shape {array.shape}")
+        return gpu_room("calls").part_of(array, part)
     if 0 in size:
         shape = (*array.shape[:-geometry.rank], *geometry.input_size[-geometry.rank:])
         return np.full(shape, geometry.padding_value, array.dtype)
@@ -304,7 +309,7 @@ def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Sett
     """The sum over all axes but one, into `out` where it is not None."""
     own, accumulate = written(dtype, settings), settings.accumulate
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").sum_channels(array, axis, out, settings.stream, accumulate)
+        return gpu_room("calls").sum_channels(array, axis, out, settings.stream, accumulate, own)
     channels = array.shape[axis]
     target = writing_place(out, (channels,), own, accumulate)
     if not array.size:

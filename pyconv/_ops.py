@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometry as geometries
 from pyconv._arguments import check_flag, check_out, operands
-from pyconv._backend import Array, gpu_room
+from pyconv._backend import Array
 from pyconv._dtypes import DType
 from pyconv._evaluate import (
     Result,
@@ -193,8 +193,6 @@ def _conv_weight(rank: int) -> ConvWeight:
 
 def _apart(geometry: Geometry, dtype: DType, size: Any, grad_output: Any) -> tuple[Geometry, Any]:
     """The geometry of a grad_weight that is not summed over the batch, and its shape."""
-    if not isinstance(dtype, np.dtype):
-        gpu_room("arguments").check_per_sample(True)
     return geometry._replace(per_sample=True), (*grad_output.shape[:-geometry.rank - 1], *size)
 
 

@@ -50,7 +50,7 @@ class Backend(ModuleType):
         super().__init__('pyconv._cuda')
         self.plans, self.runs, self.streams = [], [], []
 
-    def plan(self, map, geometry, dtype, algorithm, *, allow_tf32, device):
+    def plan(self, map, geometry, dtype, algorithm, result=None, *, allow_tf32, device):
         return Plan(self, map, geometry, dtype, algorithm, allow_tf32, device)
 
     def unfold(self, geometry, input, columns, fold, accumulate=False, *, stream):

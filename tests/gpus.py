@@ -64,12 +64,14 @@ class Real:
         torch = self.torch
         given = np.asarray(array)
         order = sorted(range(given.ndim), key=lambda axis: -abs(given.strides[axis]))
-        dense = torch.from_numpy(np.ascontiguousarray(given.transpose(order).astype(np.float64)))
+        dense = torch.from_numpy(np.ascontiguousarray(
+            given.transpose(order).astype(np.float64 if 'float' in dtype else dtype)))
         tensor = dense.to('cuda', getattr(torch, dtype))
         return tensor.permute(*np.argsort(order)) if order else tensor
 
     def empty(self, shape, dtype):
-        return self.torch.full(shape, np.nan, dtype=getattr(self.torch, dtype), device='cuda')
+        poison = 1 if 'int' in dtype else np.nan
+        return self.torch.full(shape, poison, dtype=getattr(self.torch, dtype), device='cuda')
 
     def download(self, array):
         half = array.dtype in (self.torch.float16, self.torch.bfloat16)

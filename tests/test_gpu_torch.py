@@ -31,7 +31,7 @@ class Asked:
         self.asked = (*asked, more)
 
     def run(self, first, second, out, bias, scratch, accumulate, *, stream):
-        map, _, dtype, _, more = self.asked
+        map, _, dtype, *_, more = self.asked
         self.runs.append((map, dtype.name, more, first.strides, out.strides, stream))
 
 

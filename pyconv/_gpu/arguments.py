@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pyconv._dtypes import is_integer, result_dtype
 from pyconv._gpu import arrays, streams
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._integers import Shape
@@ -14,22 +15,31 @@ Named = Sequence[tuple[str, DeviceArray | None]]
 
 
 def operands(
-    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = ()
+    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = (), biases: tuple[Any, ...] = (),
+    wanted: Any = None,
 ) -> tuple[DeviceType, tuple[DeviceArray | None, ...]]:
-    """(dtype, the arrays): on one device, of one dtype, as they lie in memory; None only among the optional."""
+    """(dtype, the arrays): on one device, of one dtype, as they lie in memory; None only among what is optional.
+
+    Biases, the last of them, have the result's dtype, which is `wanted` or what result_dtype makes of None.
+    """
     for name, value in zip(names, required):
         if value is None:
             raise TypeError(f"{name} must be an array; got None")
-    leader = arrays.read(names[0], required[0])
+    leader, others = arrays.read(names[0], required[0]), required[1:] + optional + biases
     if leader is None:
-        raise _not_in_main_memory(names, required + optional)
+        raise _not_in_main_memory(names, required + optional + biases)
     found: list[DeviceArray | None] = [leader]
-    for name, value in zip(names[1:], (required + optional)[1:]):
+    first_bias = len(names) - len(biases)
+    for place, (name, value) in enumerate(zip(names[1:], others), 1):
         if value is None:
             found.append(None)
             continue
         array = _beside(name, value, names[0], leader)
-        if array.dtype != leader.dtype:
+        if place >= first_bias and is_integer(leader.dtype):
+            own = result_dtype(leader.dtype, wanted)
+            if array.dtype != own:
+                raise TypeError(f"{name} must have the dtype of the result, {own}; got {array.dtype}")
+        elif array.dtype != leader.dtype:
             raise TypeError(f"{name} must have the dtype of {names[0]}, {leader.dtype}; got {array.dtype}")
         found.append(array)
     return leader.dtype, tuple(found)
@@ -79,18 +89,6 @@ def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
         raise ValueError(
             f"algorithm must be one of {', '.join(map(repr, names))} for {dtype} on a GPU; got {shown(algorithm)}"
         )
-
-
-def check_mode(padding_mode: str) -> None:
-    """ValueError unless the GPU's kernels have that mode."""
-    if padding_mode != "zeros":
-        raise ValueError(f"padding_mode must be 'zeros' for arrays on a GPU; got {shown(padding_mode)}")
-
-
-def check_per_sample(per_sample: bool) -> None:
-    """ValueError unless the GPU's kernels can keep the samples apart as asked."""
-    if per_sample:
-        raise ValueError("per_sample must be False for arrays on a GPU; got True")
 
 
 def check_stream(stream: Any) -> None:

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 from pyconv._backend import cuda
-from pyconv._geometry import Geometry
+from pyconv._geometry import Geometry, box
 from pyconv._gpu import streams
-from pyconv._gpu.arrays import DeviceArray, Kind
+from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
 from pyconv._integers import Shape
 
 NOTHING = nullcontext()
@@ -65,15 +65,24 @@ def _batched(array: DeviceArray, rank: int) -> DeviceArray:
     return array._replace(shape=(1, *array.shape), strides=(step, *array.strides))
 
 
-def _place(out: DeviceArray | None, shape: Shape, leader: DeviceArray) -> DeviceArray:
-    return leader.kind.empty(shape, leader.dtype, leader.device) if out is None else out
+def part_of(array: DeviceArray, part: tuple[slice, ...]) -> DeviceArray:
+    """The array with its last axes cut to slices."""
+    lead = array.ndim - len(part)
+    ranges = [range(*cut.indices(n)) for cut, n in zip(part, array.shape[lead:])]
+    first = sum(cells.start * step for cells, step in zip(ranges, array.strides[lead:]))
+    return array._replace(
+        address=array.address + first * array.dtype.size, shape=(*array.shape[:lead], *map(len, ranges)))
+
+
+def _place(out: DeviceArray | None, shape: Shape, leader: DeviceArray, dtype: DeviceType) -> DeviceArray:
+    return leader.kind.empty(shape, dtype, leader.device) if out is None else out
 
 
 def evaluate(
     geometry: Geometry, results: Sequence[Any], work: Sequence[list[Call] | None], outs: Sequence[DeviceArray | None],
-    leader: DeviceArray, stream: Any, from_columns: bool, accumulate: bool,
+    leader: DeviceArray, stream: Any, from_columns: bool, accumulate: bool, dtype: DeviceType,
 ) -> list[Any]:
-    """The arrays of the results, of the leader's kind where no `out` is given; None for None.
+    """The arrays of the results, of that dtype, of the leader's kind where no `out` is given; None for None.
 
     Where accumulate, each is added to what its `out` holds.
     """
@@ -86,19 +95,26 @@ def evaluate(
     handle, context = ordered(stream, leader, others)
     with context:
         return [
-            None if result is None else _run(geometry, result, calls, out, leader, handle, from_columns, accumulate)
+            None if result is None else _run(
+                geometry, result, calls, _place(out, result.shape, leader, dtype), handle, from_columns, accumulate)
             for result, calls, out in zip(results, work, outs)
         ]
 
 
 def _run(
-    geometry: Geometry, result: Any, calls: list[Call] | None, out: DeviceArray | None, leader: DeviceArray,
-    stream: int, from_columns: bool, accumulate: bool,
+    geometry: Geometry, result: Any, calls: list[Call] | None, target: DeviceArray, stream: int, from_columns: bool,
+    accumulate: bool,
 ) -> Any:
     rank, bias = geometry.rank, result.bias
-    to_weight = bool(result.terms) and result.terms[0][0] == "grad_weight"
-    target = _place(out, result.shape, leader)
-    written = target if to_weight else _batched(target, rank)
+    map = result.terms[0][0] if result.terms else ""
+    to_weight, written = map == "grad_weight", target
+    if not to_weight or geometry.per_sample:
+        written = _batched(target, rank + to_weight)
+    if calls and map == "grad_input" and geometry.padding_mode != "zeros":
+        part = box(geometry, result.shape[-rank:])
+        if part is not None:  # cropped cells get the bias
+            cuda().fill(written, 0 if bias is None else bias, accumulate, stream=stream)
+            written, bias, accumulate = part_of(written, part), None, True
     if calls:
         for place, (plan, first, second, scratch) in enumerate(calls):
             if to_weight:
@@ -111,11 +127,13 @@ def _run(
     return target.owner
 
 
-def sum_channels(array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any, accumulate: bool) -> Any:
-    """The sum over all axes but one, added to what `out` holds where accumulate."""
+def sum_channels(
+    array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any, accumulate: bool, dtype: DeviceType
+) -> Any:
+    """The sum over all axes but one, of that dtype, added to what `out` holds where accumulate."""
     handle, context = ordered(stream, array, (out,))
     with context:
-        target = _place(out, (array.shape[axis],), array)
+        target = _place(out, (array.shape[axis],), array, dtype)
         if array.size:
             cuda().channel_sum(array, axis, target, accumulate, stream=handle)
         elif target.size:
@@ -125,15 +143,24 @@ def sum_channels(array: DeviceArray, axis: int, out: DeviceArray | None, stream:
 
 def unfold(
     geometry: Geometry, source: DeviceArray, shape: Shape, out: DeviceArray | None, fold: bool, stream: Any,
-    accumulate: bool,
+    accumulate: bool, dtype: DeviceType,
 ) -> Any:
-    """The columns of `source`, or with fold the input whose columns it sums, added to `out` where accumulate."""
+    """The columns of `source`, or with fold the input whose columns it sums, added to `out` where accumulate.
+
+    The result is of that dtype.
+    """
     handle, context = ordered(stream, source, (out,))
     with context:
-        target = _place(out, shape, source)
+        target = _place(out, shape, source, dtype)
         if source.size and target.size:
             input, columns = (target, source) if fold else (source, target)
             input, columns = _batched(input, geometry.rank), _batched(columns, 1)
+            part = box(geometry, input.shape[-geometry.rank:])
+            if part is not None:
+                if fold:  # cropped cells have no columns
+                    cuda().fill(input, 0, accumulate, stream=handle)
+                    accumulate = True
+                input = part_of(input, part)
             cuda().unfold(geometry, input, columns, fold, accumulate, stream=handle)
         elif target.size:
             cuda().fill(target, 0, accumulate, stream=handle)

@@ -367,8 +367,9 @@ def finish(
     program.add(
         tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0),
         (*blocks_for(prod(sizes)), samples), partial_row=partial_row, partial_sample=parts * part_bytes,
-        target_sample=target.layout.sample, partial=partial, target=target.place, bias=0 if running else target.bias, flag=flag, flag_value=flag_value,
-        count=prod(sizes), parts=parts, partial_part=part_bytes, bias_stride=target.bias_stride,
+        target_sample=target.layout.sample, partial=partial, target=target.place, flag=flag, flag_value=flag_value,
+        bias=0 if running else target.bias, count=prod(sizes), parts=parts, partial_part=part_bytes,
+        bias_stride=target.bias_stride,
         **five(sizes), **numbered("partial", read), **numbered("stride", to))
 
 
