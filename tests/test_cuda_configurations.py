@@ -43,6 +43,7 @@ PAIRS = [(name, capability) for name, configuration in NAMES.items()
          for capability in compiled.capabilities(configuration)]
 ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided dilated', '2d groups of 4',
               '2d channels 16 16')
+[GAPS] = some('1d stride above kernel')  # cells of its input that no tap meets, in few phases
 PRODUCTS = [(name, capability) for name, capability in PAIRS if NAMES[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
 MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4}
@@ -156,7 +157,7 @@ def test_names_are_distinct():
 @pytest.mark.parametrize('capability', tiles.CAPABILITIES, ids=label)
 def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     """Every kernel of some problems' programs is one of the configurations, and all that chips with float64 tensor
-    cores may ask for are among them."""
+    cores may ask for are among them; those without tiles are asked for once."""
     def chosen(way, element):
         return tiles.tiles(way, element)[min(size, len(tiles.tiles(way, element)) - 1)]
 
@@ -175,20 +176,20 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_, parts=parts: parts)
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
             _cuda.plan.cache_clear()
-            everything(gpu, problem, dtype, keywords)
-            if dtype == 'float64' and problem in ASKING[:3:2] and direct:
-                for types in tiles.PAIRS:
-                    of_whole_numbers(gpu, problem, *types)
+            modes = tiles.MODES if size == 0 and parts == 1 and not keywords and problem in ASKING[:3:2] else ()
+            everything(gpu, problem, dtype, keywords, modes)
+    for problem, types in itertools.product((*ASKING[:3:2], GAPS), tiles.PAIRS if size == 0 else ()):
+        of_whole_numbers(gpu, problem, *types)
     known = {(one.source.key, one.threads, one.blocks): one.name for one in ALL.values()}
     assert asked <= set(known)
     if capability in ((8, 0), (9, 0)):
         expected = {key for key, name in known.items() if capability in ALL[name].capabilities and (
-            ALL[name].tile is None or ALL[name].tile == chosen(ALL[name].way, ALL[name].element))}
+            size == 0 if ALL[name].tile is None else ALL[name].tile == chosen(ALL[name].way, ALL[name].element))}
         assert not {known[key] for key in expected - asked}
 
 
-def everything(gpu, problem, dtype, keywords):
-    """Calls that ask for every kernel, in both layouts; nothing is run."""
+def everything(gpu, problem, dtype, keywords, modes):
+    """Calls that ask for every kernel, in both layouts and in those padding modes; nothing is run."""
     for last in (False, True):
         x, w, y = (laid_out(gpu, shape, dtype, last) for shape in (
             problem.input_shape, problem.weight_shape, problem.output_shape))
@@ -201,17 +202,17 @@ def everything(gpu, problem, dtype, keywords):
         settings = {name: value for name, value in problem.keywords.items() if name != 'groups'}
         columns = pyconv.unfold(x, problem.kernel, **settings)
         pyconv.fold(columns, problem.size, problem.kernel, **settings)
-        if problem in ASKING[:3:2]:
-            plans(gpu, problem, tiles.MODES, (x, w, y), (x, w, y), keywords)
+        plans(gpu, problem, modes, (x, w, y), (x, w, y), keywords)
 
 
 def plans(gpu, problem, modes, given, made, keywords):
     """All maps and columns in those padding modes; arrays of the operands' type, and of the results'."""
     (x, w, y), (to_x, to_w, to_y) = given, made
+    bias = gpu.empty(to_x.shape[1:2], to_x.dtype)
     for mode in modes:
         g, of_columns = (of(problem, padding_mode=mode) for of in (planned.geometry_of, planned.columns_of))
         planned.launch(gpu, 'forward', g, x, w, to_y, **keywords)
-        planned.launch(gpu, 'grad_input', g, y, w, to_x, **keywords)
+        planned.launch(gpu, 'grad_input', g, y, w, to_x, bias, **keywords)
         planned.launch(gpu, 'grad_weight', g, x, y, to_w, **keywords)
         shape = (problem.batch, x.shape[1] * math.prod(problem.kernel), math.prod(problem.positions))
         columns = gpu.empty(shape, x.dtype)
