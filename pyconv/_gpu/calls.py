@@ -110,7 +110,7 @@ def _run(
     to_weight, written = map == "grad_weight", target
     if not to_weight or geometry.per_sample:
         written = _batched(target, rank + to_weight)
-    if calls and map == "grad_input" and geometry.padding_mode != "zeros":
+    if calls and map == "grad_input" and geometry.padding_mode not in ("zeros", "constant"):
         part = box(geometry, result.shape[-rank:])
         if part is not None:  # cropped cells get the bias
             cuda().fill(written, 0 if bias is None else bias, accumulate, stream=stream)
@@ -149,6 +149,8 @@ def unfold(
 
     The result is of that dtype.
     """
+    if not fold and geometry.padding_mode == "constant" and 0 in source.shape[-geometry.rank:]:
+        raise ValueError(f"input must have at least one cell on every spatial axis on a GPU; got shape {source.shape}")
     handle, context = ordered(stream, source, (out,))
     with context:
         target = _place(out, shape, source, dtype)
