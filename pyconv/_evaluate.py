@@ -243,7 +243,8 @@ def part_of_x(geometry: Geometry, array: Any) -> Any:
         return array
     if not isinstance(array, np.ndarray):
         if 0 in size:
-            raise ValueError(f"input must have at least one cell on every spatial axis on a GPU; got shape {array.shape}")
+            raise ValueError(
+                f"input must have at least one cell on every spatial axis on a GPU; got shape {array.shape}")
         return gpu_room("calls").part_of(array, part)
     if 0 in size:
         shape = (*array.shape[:-geometry.rank], *geometry.input_size[-geometry.rank:])
