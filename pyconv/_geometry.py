@@ -168,9 +168,9 @@ def _geometry(
         "weight": (out_channels, in_channels // settings.groups, *kernel),
         "output": (batch, out_channels, *output_size),
     }
-    for name, shape in shapes.items():
+    for role, shape in shapes.items():
         if prod(size or 1 for size in shape) > LARGEST:
-            raise ValueError(f"{name} must have at most 2**63 - 1 elements; got shape {shape}")
+            raise ValueError(f"{role} must have at most 2**63 - 1 elements; got shape {shape}")
     stride = tuple(s if y > 1 else 1 for s, y in zip(settings.stride, output_size))
     dilation = tuple(d if k > 1 else 1 for d, k in zip(settings.dilation, kernel))
     low = tuple(lo for lo, _ in pads)
@@ -211,7 +211,7 @@ def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
         return None
     low = geometry.padding[-len(size):]
     # an axis is cropped on one side and padded on the other: in front where that leaves no leading pad
-    return tuple(slice(length) if lo > 0 else slice(n - length, n) for lo, length, n in zip(low, lengths, size))
+    return tuple(slice(0, length) if lo > 0 else slice(n - length, n) for lo, length, n in zip(low, lengths, size))
 
 
 # --- axes and channels ---

@@ -9,12 +9,15 @@ import pytest
 
 import calls
 import pyconv
+import reference
 from calls import assert_equal, assert_same_bits, poisoned
-from problems import BY_NAME, LAYERS, PROBLEMS, VARIED, Problem, expected, some
+from problems import BY_NAME, EVERY, LAYERS, VARIED, VARIED_MODES, Problem, expected, some
 
 TWO_MEGABYTES = 2 * 2**20
 FEW = some('2d', '2d stride 2', '2d groups everything', '2d depthwise', '2d channels 33 33', '2d many input channels',
-           '2d many channels kernel 1', '2d 7 by 7 samples', '1d long kernel', '3d groups everything') + LAYERS
+           '2d many channels kernel 1', '2d 7 by 7 samples', '1d long kernel', '3d groups everything',
+           'reflect 2d channels 33 33', 'circular 2d depthwise strided', 'constant 2 2d groups everything',
+           'replicate 1d cropped behind', 'circular 1d cropped behind') + LAYERS
 MAPS = ('forward', 'grad_input', 'grad_weight', 'transposed')
 every_map = pytest.mark.parametrize('name', MAPS)
 
@@ -24,7 +27,7 @@ def workspace(problem, dtype, transposed=False):
         return pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
     padding, output_padding = problem.transposed_padding
     return pyconv.workspace(problem.output_shape, problem.weight_shape, problem.stride, padding, problem.dilation,
-                            problem.groups, transposed=True, output_padding=output_padding, dtype=dtype)
+                            problem.groups, transposed=True, output_padding=output_padding, dtype=dtype, **problem.mode)
 
 
 def role(problem, name, dtype):
@@ -45,7 +48,7 @@ def call(problem, name, data, **more):
 
 
 def test_workspace_names_elements_of_the_dtype(dtype):
-    for problem, transposed in itertools.product(PROBLEMS, [False, True]):
+    for problem, transposed in itertools.product(EVERY, [False, True]):
         wants = workspace(problem, dtype, transposed)
         assert np.dtype(wants.dtype) == dtype
         assert tuple(wants) == (wants.finput, wants.fgrad_input, wants.finput_minimum, wants.fgrad_input_minimum,
@@ -127,7 +130,7 @@ def test_the_size_of_the_buffer_changes_no_bit(problem, name, dtype):
 
 
 @every_map
-@pytest.mark.parametrize('problem', VARIED, ids=str)
+@pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_the_minimum_is_enough_and_exact(problem, name, dtype):
     keyword, _, least = role(problem, name, dtype)
     answers = expected(problem.name)
@@ -377,13 +380,13 @@ def test_scratch_stays_small_in_the_operating_system_s_eyes(kernel, stride, grou
     assert rest < 4 * 2**20
 
 
-COLUMNS = [p for p in PROBLEMS if not isinstance(p.padding, str)]  # without the input, a name says nothing
+COLUMNS = [p for p in EVERY if not isinstance(p.padding, str)]  # without the input, a name says nothing
 
 
 @pytest.mark.parametrize('problem', COLUMNS, ids=str)
 def test_columns_are_reused_by_name(problem, dtype):
     data, wanted = problem.integers(dtype), expected(problem.name).grad_weight
-    columns = pyconv.unfold(data.x, problem.kernel, problem.dilation, problem.padding, problem.stride)
+    columns = pyconv.unfold(data.x, problem.kernel, problem.dilation, problem.padding, problem.stride, **problem.mode)
     before = columns.copy()
     for _ in range(2):
         assert_equal(calls.grad_weight(problem, None, data.y, finput=columns), wanted, dtype)
@@ -393,6 +396,8 @@ def test_columns_are_reused_by_name(problem, dtype):
     assert_same_bits(columns, before)
     alone = calls.grad_weight(problem, data.x[-1], data.y[-1])
     assert_equal(calls.grad_weight(problem, None, data.y[-1], finput=columns[-1]), alone, dtype)
+    apart = reference.grad_weight(data.x, data.y, problem.kernel, **problem.form, per_sample=True)
+    assert_equal(calls.grad_weight(problem, None, data.y, finput=columns, per_sample=True), apart, dtype)
 
 
 def test_columns_have_to_be_there_and_to_fit(dtype):

@@ -29,8 +29,8 @@ PROBLEMS = some(
     '2d 7 by 7 samples kernel 1', '3d groups everything', '3d depthwise', '1d long kernel strided',
     '2d transposed output padding above stride',
     'circular 2d groups everything', 'circular 1d cropped behind', 'reflect 1d far strided',
-    'reflect 2d channels 33 33', 'replicate 2d depthwise strided', 'replicate 3d groups everything', 'constant 2 2d', 'constant 2 2d depthwise',
-    'constant 2 3d groups everything')
+    'reflect 2d channels 33 33', 'replicate 2d depthwise strided', 'replicate 3d groups everything',
+    'constant 2 2d', 'constant 2 2d depthwise', 'constant 2 3d groups everything')
 FEW = some('1d', '2d stride 2', '2d groups everything', '2d depthwise', '3d groups everything', 'reflect 2d stride 2',
            'circular 2d depthwise', 'constant 2 2d groups everything', 'replicate 2d cropped and padded')
 

@@ -265,6 +265,94 @@ HUGE = [
      'columns must have at most 2**63 - 1 elements; got shape (1, 549755813888, 549755813889)'),
 ]
 
+MODES = "padding_mode must be one of 'zeros', 'constant', 'circular', 'replicate', 'reflect'; got"
+BYTES = X.astype('i1')
+ONE = 'must keep a cell on every axis whose padding'
+
+
+def integers(of=np.int8, bias=None, **more):
+    return lambda: pyconv.conv2d(X.astype(of), W.astype(of), bias, **more)
+
+
+def valued(value, dtype=float, mode='constant'):
+    return lambda: pyconv.conv2d(X.astype(dtype), W.astype(dtype), padding_mode=mode, padding_value=value)
+
+
+PADDING_MODES = [
+    *((call(padding_mode=mode), ValueError, f'{MODES} {mode!r}')
+      for call in (conv, conv_input, conv_weight, transpose, backward, double)
+      for mode in ('zero', None, 1, ('circular', 'zeros'))),
+    (lambda: pyconv.unfold(X, 3, padding_mode='wrap'), ValueError, f"{MODES} 'wrap'"),
+    (lambda: pyconv.fold(np.ones((4, 4)), 3, 2, padding_mode='wrap'), ValueError, f"{MODES} 'wrap'"),
+    (lambda: pyconv.conv_jvp(X, W, X, W, padding_mode='wrap'), ValueError, f"{MODES} 'wrap'"),
+    (lambda: pyconv.workspace(X.shape, W.shape, padding_mode='wrap'), ValueError, f"{MODES} 'wrap'"),
+    *((valued(1, mode=mode), ValueError, "padding_value must be 0 where padding_mode is not 'constant'; got 1")
+      for mode in ('zeros', 'circular', 'replicate', 'reflect')),
+    *((valued(value), TypeError, f'padding_value must be a real number for float64 arrays; got {value!r}')
+      for value in ('1', None, True, np.True_, 1j, [1.0], np.ones(2))),
+    (valued(10**400), ValueError,
+     'padding_value must be a real number for float64 arrays; got 100000000000000000...0000000000000000000'),
+    *((valued(value, 'F'), TypeError, f'padding_value must be a number for complex64 arrays; got {value!r}')
+      for value in ('1', None, False)),
+    *((valued(value, 'i1'), error, f'padding_value must be an int from -128 to 127 for int8 arrays; got {value!r}')
+      for value, error in ((128, ValueError), (-129, ValueError), (1.0, TypeError), (True, TypeError))),
+    (valued(-1, 'u8'), ValueError,
+     'padding_value must be an int from 0 to 18446744073709551615 for uint64 arrays; got -1'),
+    (conv(np.ones((1, 2, 0, 5)), W, padding=3, padding_mode='circular'), ValueError,
+     f"input {ONE} 'circular' fills; got size (0, 5)"),
+    (conv(padding=((-3, 9), (9, -6)), padding_mode='reflect'), ValueError,
+     f"input {ONE} 'reflect' fills; got size (5, 5)"),
+    (conv(padding=((-5, 9), (0, 0)), padding_mode='replicate'), ValueError,
+     f"input {ONE} 'replicate' fills; got size (5, 5)"),
+    (conv_input((1, 2, 0, 5), grad_output=Y, padding=((2, 3), (0, 0)), padding_mode='replicate'), ValueError,
+     f"input_size {ONE} 'replicate' fills; got size (0, 5)"),
+    (transpose(Y, padding=((-9, 17), (0, 0)), padding_mode='replicate', stride=(7, 1)), ValueError,
+     f"output {ONE} 'replicate' fills; got size (9, 5)"),
+    (lambda: pyconv.unfold(np.ones((1, 2, 0)), (2,), padding=1, padding_mode='replicate'), ValueError,
+     f"input {ONE} 'replicate' fills; got size (0,)"),
+]
+
+TYPES = [
+    *((conv(dtype=dtype), TypeError, f'dtype must be None for float64 arrays; got {dtype!r}')
+      for dtype in (np.float64, 'int32', 0)),
+    (integers('F', dtype='int64'), TypeError, "dtype must be None for complex64 arrays; got 'int64'"),
+    *((integers(dtype=dtype), TypeError, f'dtype must be int32 or int64 for int8 arrays; got {dtype!r}')
+      for dtype in ('int8', np.uint64, float, 'word')),
+    (integers(np.uint64, dtype=np.float32), TypeError,
+     "dtype must be int32, int64 or uint64 for uint64 arrays; got <class 'numpy.float32'>"),
+    *((call, TypeError, "dtype must be int32 or int64 for int8 arrays; got 'int16'") for call in (
+        lambda: pyconv.conv2d_input(X.shape, W.astype('i1'), Y.astype('i1'), dtype='int16'),
+        lambda: pyconv.conv2d_weight(BYTES, W.shape, Y.astype('i1'), dtype='int16'),
+        lambda: pyconv.conv_transpose2d(Y.astype('i1'), W.astype('i1'), dtype='int16'),
+        lambda: pyconv.conv_bias(BYTES, dtype='int16'),
+        lambda: pyconv.fold(np.ones((4, 4), 'i1'), 3, 2, dtype='int16'))),
+    (lambda: pyconv.workspace(X.shape, W.shape, result_dtype='int32'), TypeError,
+     "result_dtype must be None for float32 arrays; got 'int32'"),
+    (lambda: pyconv.workspace(X.shape, W.shape, dtype='i1', result_dtype='i2'), TypeError,
+     "result_dtype must be int32 or int64 for int8 arrays; got 'i2'"),
+    (integers(bias=B.astype('i1')), TypeError, 'bias must have the dtype of the result, int32; got int8'),
+    (integers(bias=B.astype('i4'), dtype='int64'), TypeError,
+     'bias must have the dtype of the result, int64; got int32'),
+    (integers(np.int16, bias=B.astype('i4')), TypeError, 'bias must have the dtype of the result, int64; got int32'),
+    (integers(bias=[1.0, 2.0, 3.0]), TypeError, 'bias must have the dtype of the result, int32; got float64'),
+    (integers(bias=[1, 2, 2**31]), ValueError, 'bias must hold integers that int32 can hold; got [1, 2, 2147483648]'),
+    (conv(BYTES, [[[[1, 200]]]]), ValueError, 'weight must hold integers that int8 can hold; got [[[[1, 200]]]]'),
+    (conv(BYTES, W.astype('u1')), TypeError, 'weight must have the dtype of input, int8; got uint8'),
+    (conv(X, [[[[1j]]]]), TypeError, 'weight must have the dtype of input, float64; got complex128'),
+    (conv([[[1, 2]]], [['a']]), TypeError, f'weight {DTYPE} <U1'),
+    (integers(out=np.ones(Y.shape, 'i1')), TypeError, 'out must have dtype int32; got int8'),
+    (integers(algorithm='winograd'), ValueError,
+     "algorithm must be one of 'auto', 'gemm' for int8 arrays; got 'winograd'"),
+    (lambda: pyconv.workspace(X.shape, W.shape, dtype='u8', algorithm='winograd'), ValueError,
+     "algorithm must be one of 'auto', 'gemm' for uint64 arrays; got 'winograd'"),
+    *((conv_weight(per_sample=value), TypeError, f'per_sample must be True or False; got {value!r}')
+      for value in (1, None, 'yes')),
+    (lambda: pyconv.workspace(X.shape, W.shape, per_sample=1), TypeError,
+     'per_sample must be True or False; got 1'),
+    (conv_weight(per_sample=True, out=np.ones(W.shape)), ValueError,
+     'out must have shape (1, 3, 2, 3, 3); got shape (3, 2, 3, 3)'),
+]
+
 SMALL = np.ones(4)
 OUTS = [
     (conv(out=[]), TypeError, 'out must be an array in main memory; got list'),
@@ -301,7 +389,7 @@ OUTS = [
 ]
 
 
-@pytest.mark.parametrize(('call', 'error', 'text'), KINDS + SHAPES + SETTINGS + HUGE + OUTS,
+@pytest.mark.parametrize(('call', 'error', 'text'), KINDS + SHAPES + SETTINGS + HUGE + PADDING_MODES + TYPES + OUTS,
                          ids=lambda value: value[:60] if isinstance(value, str) else '')
 def test_error(call, error, text):
     for _ in range(2):  # a cache that kept a failure would show in the second
@@ -345,6 +433,15 @@ def test_buffer_errors(name, call):
         assert str(caught.value) == text
 
 
+def test_a_buffer_has_the_type_that_is_computed_in():
+    for dtype, wanted in (('f2', 'float32'), ('F', 'float32'), ('D', 'float64'), ('i1', 'int32'), ('u8', 'uint64')):
+        x, w = X.astype(dtype), W.astype(dtype)
+        least = least_elements(lambda buffer: pyconv.conv2d(x, w, finput=buffer.astype(wanted)))
+        with pytest.raises(TypeError) as caught:
+            pyconv.conv2d(x, w, finput=np.ones(1000, 'i2'))
+        assert str(caught.value) == f'finput must have dtype {wanted} and have at least {least} elements; got int16'
+
+
 def test_buffer_over_an_operand_or_out():
     arena = np.ones(100_000)
     x, y = arena[:50].reshape(X.shape), arena[50:77].reshape(Y.shape)
@@ -380,6 +477,10 @@ def test_nothing_is_allocated_before_an_error():
         lambda: pyconv.convolution_backward(
             grad_output, turned, weight, 1, 0, 1, False, 0, 1, (True, True, True), finput=np.ones(1)),
         lambda: pyconv.unfold(turned, 513),
+        lambda: pyconv.conv2d(turned, weight, padding_mode='constant', padding_value='1'),
+        lambda: pyconv.conv2d(turned, weight, padding=((-600, 601), (0, 0)), padding_mode='circular'),
+        lambda: pyconv.conv2d(turned, weight, dtype='int32'),
+        lambda: pyconv.conv2d_weight(turned, weight.shape, grad_output, per_sample=True, out=np.ones(1)),
     ]
     for call in calls:
         tracemalloc.start()

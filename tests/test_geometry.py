@@ -6,24 +6,28 @@ import numpy as np
 import pytest
 
 from pyconv import _geometry as geometries
+from pyconv._padding import MODES as NAMES
+from pyconv._padding import ZEROS, Mode
 
 
-def convolved(size, kernel, stride=1, padding=0, dilation=1, groups=1, batch=(2,), channels=(2, 3)):
+def convolved(size, kernel, stride=1, padding=0, dilation=1, groups=1, batch=(2,), channels=(2, 3),
+              mode=ZEROS):
     """(geometry, output size) of a convolution."""
     inputs, outputs = channels
     geometry, shape = geometries.convolved(
         len(size), (*batch, inputs, *size), (outputs, inputs // groups, *kernel), None, None, stride, padding, dilation,
-        groups)
+        groups, mode=mode)
     assert shape[:-len(size)] == (*batch, outputs)
     return geometry, shape[-len(size):]
 
 
-def transposed(size, kernel, stride=1, padding=0, dilation=1, output_padding=0, output_size=None, grad_output=None):
+def transposed(size, kernel, stride=1, padding=0, dilation=1, output_padding=0, output_size=None, grad_output=None,
+               mode=ZEROS):
     """(geometry, output size) of a transposed convolution of 3 channels to 2."""
     grad_output = None if grad_output is None else (2, 2, *grad_output)
     geometry, shape = geometries.transposed(
         len(size), (2, 3, *size), (3, 2, *kernel), None, grad_output, stride, padding, dilation, 1, output_padding,
-        output_size)
+        output_size, mode=mode)
     assert shape[:2] == (2, 2)
     return geometry, shape[2:]
 
@@ -115,6 +119,65 @@ def test_output_size_with_same_chooses_the_pads(wanted, same, same_lower):
 def test_what_never_acts_is_one():
     geometry, _ = convolved((5, 5), (3, 1), (9, 2), 0, (1, 7))
     assert geometry.stride == (1, 1, 2) and geometry.dilation == (1, 1, 1)
+
+
+# --- what padded cells hold ---
+
+MODES = [Mode(name, 5 if name == 'constant' else 0) for name in NAMES if name != 'zeros']
+every_mode = pytest.mark.parametrize('mode', MODES, ids=lambda mode: mode.name)
+
+
+@every_mode
+@pytest.mark.parametrize('axis', AXES, ids=str)
+def test_a_mode_is_kept_where_something_outside_is_read(axis, mode):
+    size, kernel, stride, dilation, lo, hi = axis
+    try:
+        geometry, output = convolved((size,), (kernel,), stride, ((lo, hi),), dilation, mode=mode)
+    except ValueError as error:
+        assert 'must keep a cell' in str(error) and size + min(lo, 0) < 1 and mode.name != 'constant'
+        return
+    plain, same = convolved((size,), (kernel,), stride, ((lo, hi),), dilation)
+    assert output == same
+    cells = [stride * a + dilation * k - lo for a in range(output[0]) for k in range(kernel)]
+    if all(0 <= cell < size for cell in cells):
+        assert geometry == plain
+    else:
+        assert (geometry.padding_mode, geometry.padding_value) == mode
+
+
+@every_mode
+@pytest.mark.parametrize(('lo', 'hi', 'start', 'length'), [
+    (-2, 5, 2, 5), (4, -3, 0, 4), (2, 3, 0, 7), (-2, -1, 0, 7), (-2, 0, 0, 7), (0, -3, 0, 7)])
+def test_where_an_axis_is_cropped_and_filled_the_part_that_is_left_is_x(mode, lo, hi, start, length):
+    size = 7
+    geometry, output = convolved((9, size), (1, 2), padding=((1, 1), (lo, hi)), mode=mode)
+    plain, same = convolved((9, size), (1, 2), padding=((1, 1), (lo, hi)))
+    assert output == same
+    if mode.name in ('constant', 'replicate') or length == size:
+        assert geometry == plain._replace(padding_mode=mode.name, padding_value=mode.value)
+        assert geometries.box(geometry, (9, size)) is None
+    else:
+        assert geometry.input_size == (1, 9, length) and geometry.padding == (0, 1, max(lo, 0))
+        assert geometries.box(geometry, (9, size)) == (slice(0, 9), slice(start, start + length))
+
+
+def test_a_constant_around_no_cell_is_a_cell():
+    geometry, output = convolved((0,), (2,), padding=1, mode=Mode('constant', 3))
+    assert output == (1,) and geometry.input_size == (1, 1, 1) and geometry.padding_value == 3
+    assert convolved((0,), (2,), padding=1)[0].input_size == (1, 1, 0)
+
+
+def test_what_is_transposed_drops_what_goes_back_to_a_constant():
+    assert transposed((4,), (3,), 2, 1, mode=Mode('constant', 3)) == transposed((4,), (3,), 2, 1)
+    assert transposed((4,), (3,), 2, 1, mode=Mode('circular'))[0].padding_mode == 'circular'
+
+
+def test_columns_hold_their_padding():
+    """In any mode but 'zeros' no cell of columns is padding."""
+    plain = geometries.columns_of(1, (1, 4, 5), (3, 2, 2), (1, 3, 5), 1, 1, 1, 1)
+    geometry = geometries.columns_of(1, (1, 4, 5), (3, 2, 2), (1, 3, 5), 1, 1, 1, 1, Mode('circular'))
+    assert (plain.input_size, plain.padding) == ((1, 1, 4), (0, 0, 1))
+    assert (geometry.input_size, geometry.padding, geometry.padding_mode) == ((1, 1, 6), (0, 0, 0), 'zeros')
 
 
 HUGE = 2**62

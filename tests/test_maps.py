@@ -60,6 +60,24 @@ def check_grad_weight(problem, dtype):
     assert_equal(calls.grad_weight(problem, data.x[-1], data.y[-1]), alone, dtype)
 
 
+def check_per_sample(problem, dtype):
+    data = problem.integers(dtype)
+    wanted = reference.grad_weight(data.x, data.y, problem.kernel, **problem.form, per_sample=True)
+    answer = calls.grad_weight(problem, data.x, data.y, per_sample=True)
+    assert_equal(answer, wanted, dtype)
+    assert_equal(answer.sum(0), expected(problem.name).grad_weight, dtype)
+    keywords = {**problem.keywords, 'dtype': dtype, 'per_sample': True}
+    wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **keywords)
+    for size in (wants.finput, wants.finput_minimum):
+        out, finput = poisoned(wanted.shape, dtype), poisoned(size, dtype)
+        assert calls.grad_weight(problem, data.x, data.y, per_sample=True, out=out, finput=finput) is out
+        assert_equal(out, wanted, dtype)
+    calls.grad_weight(problem, data.x, data.y, per_sample=True, out=out, accumulate=True)
+    assert_equal(out, 2 * wanted, dtype)
+    assert_equal(calls.grad_weight(problem, data.x[-1], data.y[-1], per_sample=True), wanted[-1], dtype)
+    assert_equal(calls.grad_weight(problem, data.x[-1:], data.y[-1:], per_sample=True), wanted[-1:], dtype)
+
+
 def check_transposed(problem, dtype):
     data, wanted = problem.integers(dtype), expected(problem.name).grad_input
     assert_equal(calls.transposed(problem, data.y, data.w), wanted, dtype)
@@ -88,6 +106,11 @@ def test_grad_weight(problem, dtype):
 
 
 @every_problem
+def test_grad_weight_of_each_sample(problem, dtype):
+    check_per_sample(problem, dtype)
+
+
+@every_problem
 def test_transposed(problem, dtype):
     check_transposed(problem, dtype)
 
@@ -112,6 +135,8 @@ def test_empty_batch(problem, dtype):
     out = poisoned(problem.weight_shape, dtype)
     calls.grad_weight(problem, x, y, out=out)
     assert_equal(out, np.zeros(problem.weight_shape), dtype)
+    none = np.zeros((0, *problem.weight_shape))
+    assert_equal(calls.grad_weight(problem, x, y, per_sample=True), none, dtype)
     assert_equal(pyconv.conv_bias(y), np.zeros(problem.channels[1]), dtype)
 
 
@@ -121,6 +146,27 @@ def test_no_input_channels_leave_the_bias(dtype):
     assert_equal(answer, np.broadcast_to(per_channel(bias, 2), (2, 3, 3, 4)), dtype)
     assert_equal(pyconv.conv2d_input(x.shape, w, answer), x, dtype)
     assert_equal(pyconv.conv2d_weight(x, w.shape, answer), w, dtype)
+
+
+def test_no_cells_but_a_constant(dtype):
+    """Of an input without cells everything that is seen is the constant."""
+    x, w, y = np.ones((2, 3, 0, 4), dtype), np.ones((5, 3, 2, 3), dtype), np.ones((2, 5, 5, 4), dtype)
+    settings = {'padding': (3, 1), 'padding_mode': 'constant', 'padding_value': 2}
+    assert_equal(pyconv.conv2d(x, w, **settings), np.full(y.shape, 36), dtype)
+    assert_equal(pyconv.conv2d_weight(x, w.shape, y, **settings), np.full(w.shape, 80), dtype)
+    assert_equal(pyconv.conv2d_weight(x, w.shape, y, **settings, per_sample=True), np.full((2, *w.shape), 40), dtype)
+    assert_equal(pyconv.conv2d_input(x.shape, w, y, **settings), x, dtype)
+    assert_equal(pyconv.unfold(x, (2, 3), **settings), np.full((2, 18, 20), 2), dtype)
+    assert_equal(pyconv.conv2d(x[:0], w, **settings), y[:0], dtype)
+    answer = pyconv.conv_jvp(x, w, x, w, **settings)
+    assert_equal(answer, np.full(y.shape, 36), dtype)
+
+
+def test_a_constant_of_zero_takes_part(dtype):
+    """Other than nothing, it is multiplied."""
+    x, w = np.ones((1, 1, 3), dtype), np.array([[[1, np.nan]]], dtype)
+    assert np.isnan(pyconv.conv1d(x, w, padding=((0, 1),), padding_mode='constant')).all()
+    assert np.isnan(pyconv.conv1d(x, w, padding=((0, 1),))).tolist() == [[[True, True, False]]]
 
 
 def test_no_output_channels(dtype):
