@@ -23,38 +23,71 @@ convolution is the gradient to the input under another name, so its own gradient
 
 Arguments that functions share
 ------------------------------
-input, weight, grad_output and other arrays: float32 or float64, all of one dtype, in any memory layout and byte order;
-    they are never changed. A nested list takes the dtype of the other arrays; a subclass counts as a plain array. The
-    batch axis of input and grad_output may be missing, and is then missing in the result. A batch may hold 0 samples.
-    Or GPU arrays, all on one device: see below.
+input, weight, grad_output and other arrays: of a dtype in the table below, all of one, a bias of the result's; in any
+    memory layout and byte order; they are never changed. A nested list takes the dtype of the other arrays; a subclass
+    counts as a plain array. The batch axis of input and grad_output may be missing, and is then missing in the result.
+    A batch may hold 0 samples. Or GPU arrays, all on one device: see below.
 stride, dilation: an int, or one for each spatial axis. groups: an int. numpy integers too; no bools, no floats.
 padding: an int >= 0, or one for each axis, added on both sides; pairs (lo, hi) for each axis, in which a negative
     number crops; 'valid' (none); 'same' (output size = size / stride, rounded up; an odd cell goes behind) and
     'same_lower' (in front); 'causal' (all in front); 'full' (every position that touches the input). (1, 2) is one int
-    for each of two axes, ((1, 2),) a pair for the only one. Padded cells hold nothing: a NaN in the weight does not
-    meet them.
+    for each of two axes, ((1, 2),) a pair for the only one.
+padding_mode, padding_value: what the padded cells hold, see below. Nothing, unless said otherwise: a NaN in the weight
+    does not meet them.
+dtype: what integers are summed in and returned as, int32 or int64, of uint64 operands also uint64; None of others.
 out: an array of the result's shape and dtype to write to, returned. It must not overlap an operand; the bounds of
     memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous, or
     has the channels last in memory, costs no copy. For a function that returns a tuple: a tuple, None where a result
     is masked or no array is supplied.
 accumulate: True adds a result to what `out` holds, without an array for it where out would cost no copy (fold and
     conv_bias have one); out must be given then, of a tuple every entry that is not masked.
-finput, fgrad_input: arrays to use as scratch, finput for what conv and conv_weight unroll of the input, fgrad_input for
-    what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither read nor kept, results
-    do not depend on them, their size limits the scratch; None or an empty array: allocated inside. One buffer may serve
-    all layers and both roles, but not two calls at once. With buffers and out, a call allocates nothing of array size,
-    where its arrays are C-contiguous, aligned and in native byte order, or so with the channels as last axis (images as
-    they come, seen through numpy.moveaxis); NumPy copies others first. Where operands are not finite or have the
-    channels last, up to 3 MB are allocated if the buffer is too small for the way that they take.
-algorithm: 'auto', 'gemm' or 'winograd'. Kernels of three taps at stride 1 with enough channels are multiplied as
-    Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times fewer
-    multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
+finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for what conv and conv_weight unroll of the
+    input, fgrad_input for what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither
+    read nor kept, results do not depend on them, their size limits the scratch; None or an empty array: allocated
+    inside. One buffer may serve all layers and both roles, but not two calls at once. With buffers and out, a call
+    allocates nothing of array size, where its arrays are C-contiguous, aligned and in native byte order, or so with the
+    channels as last axis (images as they come, seen through numpy.moveaxis); NumPy copies others first. Where operands
+    are not finite or have the channels last, up to 3 MB are allocated if the buffer is too small for the way that they
+    take.
+algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
+    multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
+    fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
     lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
     'gemm'. 'tf32x3', of float32 on a GPU alone, makes each product as three of TF32, with errors like those of float32.
     'wgmma', of float16 and bfloat16 on a GPU of capability 9.0 alone, makes the products of forward and grad_input by
     warpgroups; on a trial: no GPU has run it yet.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
+
+Padding modes
+-------------
+    padding_mode    1 2 3 4 padded by 2     numpy.pad's    a padded cell
+    'zeros'         . . 1 2 3 4 . .                        holds nothing
+    'constant'      v v 1 2 3 4 v v         constant       holds padding_value and is multiplied like any other cell
+    'circular'      3 4 1 2 3 4 1 2         wrap           is the cell that comes next when the axis is a circle
+    'replicate'     1 1 1 2 3 4 4 4         edge           is the nearest cell
+    'reflect'       3 2 1 2 3 4 3 2         reflect        is the cell seen in a mirror at the outermost cell
+
+Any amount is legal, also one that goes round several times. Negative padding crops first: what is left is repeated, and
+there has to be a cell of it. No padded copy of the input is made; the part that is left is copied where one side of an
+axis is cropped and the other circular or reflected. What goes back to a padded cell, in conv_input, conv_transpose,
+fold and the gradients, is added to the cell that it came from; with 'zeros' and 'constant' it is dropped. In a
+direction (grad_grad_input, input_tangent) a constant is nothing: it has no derivative. padding_value is of the
+operands' kind: an int for integers, else a real number or, for complex operands, any.
+
+Types
+-----
+    operands                                  summed as           results, bias        finput, fgrad_input
+    float16, bfloat16                         float32             as operands          float32
+    float32, float64                          as operands         as operands          as operands
+    complex64, complex128                     as operands         as operands          float32, float64
+    int8, uint8                               as results          int32 or `dtype`     as results
+    int16, int32, int64, uint16, uint32       as results          int64 or `dtype`     as results
+    uint64                                    as results          uint64 or `dtype`    as results
+
+bfloat16 is ml_dtypes'. Halves are rounded once, when a result is stored (once for each term that is added to it).
+Complex numbers are multiplied as they are, with no conjugate in any gradient. Sums of integers wrap modulo 2 to the
+number of the result's bits. Columns have the operands' dtype; fold sums them to the results'.
 
 Arrays of other libraries in main memory
 ----------------------------------------

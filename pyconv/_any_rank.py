@@ -80,8 +80,8 @@ def convolution_backward(
     )
     mask = exact_mask(output_mask)
     names = ("grad_output", "input", "weight")
-    dtype, (grad_output, input, weight) = operands(names, (grad_output, input, weight))
-    settings = checked(settings, dtype)
+    native, (grad_output, input, weight) = operands(names, (grad_output, input, weight))
+    settings = checked(settings, native)
     rank = rank_of("weight", weight.shape)
     sizes = None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes)
     geometry, output_shape = geometries.problem(
@@ -96,11 +96,11 @@ def convolution_backward(
     )
     named = tuple(zip(names, (grad_output, input, weight)))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
-    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named, settings)
-    grad_input, grad_weight, _ = evaluate(geometry, dtype, (*wanted[:2], None), outs, named, settings)
+    outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
+    grad_input, grad_weight, _ = evaluate(geometry, native, (*wanted[:2], None), outs, named, settings)
     grad_bias = None
     if mask[2]:
-        grad_bias = sum_channels(grad_output, channel_axis, dtype, outs[2], settings)
+        grad_bias = sum_channels(grad_output, channel_axis, native, outs[2], settings)
     return grad_input, grad_weight, grad_bias
 
 
@@ -137,10 +137,10 @@ def convolution_double_backward(
     )
     mask = exact_mask(output_mask)
     names = ("grad_output", "weight", "input", "grad_grad_input", "grad_grad_weight", "grad_grad_bias")
-    dtype, arrays = operands(
+    native, arrays = operands(
         names, (grad_output, weight, input), (grad_grad_input, grad_grad_weight), (grad_grad_bias,), settings.result
     )
-    settings = checked(settings, dtype)
+    settings = checked(settings, native)
     grad_output, weight, input, to_input, to_weight, to_bias = arrays
     geometry, output_shape = geometries.problem(
         transposed, rank_of("weight", weight.shape), input.shape, weight.shape,
@@ -157,8 +157,8 @@ def convolution_double_backward(
     )
     named = tuple(zip(names, arrays))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
-    outs = check_outs(out, tuple(result and result.shape for result in wanted), dtype, named, settings)
-    return tuple(evaluate(geometry, dtype, wanted, outs, named, settings))  # type: ignore[return-value]
+    outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
+    return tuple(evaluate(geometry, native, wanted, outs, named, settings))  # type: ignore[return-value]
 
 
 def conv_jvp(
@@ -184,10 +184,10 @@ def conv_jvp(
         finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
     )
     names = ("input", "weight", "input_tangent", "weight_tangent", "bias_tangent")
-    dtype, arrays = operands(
+    native, arrays = operands(
         names, (input, weight), (input_tangent, weight_tangent), (bias_tangent,), settings.result
     )
-    settings = checked(settings, dtype)
+    settings = checked(settings, native)
     input, weight, to_input, to_weight, to_bias = arrays
     geometry, shape = geometries.convolved(
         rank_of("weight", weight.shape), input.shape, weight.shape, None if to_bias is None else to_bias.shape, None,
@@ -198,5 +198,5 @@ def conv_jvp(
     check_shape("weight_tangent", None if to_weight is None else to_weight.shape, weight.shape)
     result = Result(shape, _directional("forward", input, weight, to_input, to_weight), to_bias)
     return evaluate_one(  # type: ignore[no-any-return]
-        geometry, dtype, result, out, tuple(zip(names, arrays)), settings
+        geometry, native, result, out, tuple(zip(names, arrays)), settings
     )

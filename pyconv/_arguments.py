@@ -68,7 +68,8 @@ def exact_mode(mode: Mode, dtype: DType) -> Mode:
 
 def _number(name: str, value: Any, dtype: DType) -> complex:
     """A number that arrays of that dtype can hold, as Python's."""
-    kind, rule, least, most = Real, "a real number", 0, 0
+    kind: Any = Real
+    rule, least, most = "a real number", 0, 0
     if is_integer(dtype):
         info = np.iinfo(dtype.name)
         kind, least, most = Integral, int(info.min), int(info.max)
@@ -76,7 +77,7 @@ def _number(name: str, value: Any, dtype: DType) -> complex:
     elif str(dtype).startswith("complex"):
         kind, rule = Complex, "a number"
     error = f"{name} must be {rule} for {dtype} arrays; got {shown(value)}"
-    plain = value.item() if isinstance(value, np.generic | ndarray) and value.size == 1 else value
+    plain: Any = value.item() if isinstance(value, np.generic | ndarray) and value.size == 1 else value
     if not isinstance(plain, kind) or isinstance(plain, bool):
         raise TypeError(error)
     if kind is Integral:
@@ -84,7 +85,7 @@ def _number(name: str, value: Any, dtype: DType) -> complex:
             raise ValueError(error)
         return int(plain)
     try:
-        exact = float(plain) if kind is Real else complex(plain)
+        exact: complex = float(plain) if kind is Real else complex(plain)
     except OverflowError:
         raise ValueError(error) from None
     return nan if exact != exact and kind is Real else exact + 0  # one NaN and one zero, as keys of caches

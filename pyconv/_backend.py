@@ -1,7 +1,7 @@
 """The backend contract, and which array belongs to which backend.
 
 A backend is a module with the names of `Backend`. NumPy arrays belong to `cpu`. All arrays that reach a backend are
-checked: C-contiguous, aligned, in native byte order, of the plan's dtype, not empty, `out` overlapping nothing.
+checked: C-contiguous, aligned, in native byte order, of the plan's dtypes, not empty, `out` overlapping nothing.
 
 GPU arrays belong to `cuda()`, of the same names with other arguments: pyconv._gpu.arrays.DeviceArray with any strides
 for arrays, DeviceType for dtype, device= and allow_tf32= to plan, stream= instead of threads= to what runs.
@@ -21,7 +21,11 @@ Array = NDArray[Any]
 
 
 class Plan(Protocol):
-    """One map on one geometry for one dtype; holds no array and serves any number of concurrent calls."""
+    """One map on one geometry for one dtype; holds no array and serves any number of concurrent calls.
+
+    Scratch is of the real type that products are made in: float32 for halves and complex64, float64 for complex128, the
+    result's for integers.
+    """
 
     @property
     def scratch_minimum(self) -> int:
@@ -46,8 +50,14 @@ class Plan(Protocol):
 class Backend(Protocol):
     """What a backend offers; plans come from a bounded cache."""
 
-    def plan(self, map: str, geometry: Geometry, dtype: np.dtype[Any], algorithm: str = "auto") -> Plan:
-        """The plan of 'forward', 'grad_input' or 'grad_weight'."""
+    def plan(
+        self, map: str, geometry: Geometry, dtype: np.dtype[Any], algorithm: str = "auto",
+        result: np.dtype[Any] | None = None,
+    ) -> Plan:
+        """The plan of 'forward', 'grad_input' or 'grad_weight'; out and bias have the dtype `result`, where given.
+
+        With geometry.per_sample, out of grad_weight is (batch, *weight shape).
+        """
 
     def is_ready(self, array: Array, dtype: np.dtype[Any]) -> bool:
         """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""

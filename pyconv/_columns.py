@@ -33,12 +33,13 @@ def unfold(
     input: ArrayLike, kernel_size: Sizes, dilation: Sizes = 1, padding: Padding = 0, stride: Sizes = 1, *,
     out: Array | None = None, padding_mode: str = "zeros", padding_value: complex = 0, stream: Any = None,
 ) -> Array:
-    """The columns of an input: for each output position what the kernel's taps see there, zeros in the padding.
+    """The columns of an input: for each output position what the kernel's taps see there, zeros where that is nothing.
 
         conv2d(input, weight) = weight.reshape(out channels, -1) @ unfold(input, weight.shape[2:]), reshaped
 
     input: (batch, channels, *size). Returns (batch, channels * taps, positions), channels before taps, both in C order.
     The length of kernel_size is the number of spatial axes; an int means two. Mind the order of the settings.
+    Columns of integers have their dtype.
 
     TypeError or ValueError: see the package.
 
@@ -58,12 +59,12 @@ def fold(
     stride: Sizes = 1, *, out: Array | None = None, accumulate: bool = False, padding_mode: str = "zeros",
     padding_value: complex = 0, dtype: DTypeLike | None = None, stream: Any = None,
 ) -> Array:
-    """The sum of columns: each value back to the cell that `unfold` reads it from, those in the padding dropped.
+    """The sum of columns: each value back to the cell that `unfold` reads it from, dropped where that is none.
 
         <unfold(x, kernel_size), columns> = <x, fold(columns, output_size, kernel_size)>  for every x
 
     input: (batch, channels * taps, positions). Returns (batch, channels, *output_size); output_size and the rest are
-    the size and the settings that unfold was given.
+    the size and the settings that unfold was given. Integers are summed in `dtype`, to which columns are converted.
 
     TypeError or ValueError: see the package.
 
@@ -72,10 +73,10 @@ def fold(
     """
     settings = settings_of(
         stream=stream, accumulate=accumulate, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
-    dtype, (input,) = operands(("input",), (input,))
-    settings = checked(settings, dtype)
+    native, (input,) = operands(("input",), (input,))
+    settings = checked(settings, native)
     geometry, shape = geometries.folded(input.shape, output_size, kernel_size, dilation, padding, stride, settings.mode)
-    return _moved(geometry, input, shape, dtype, out, settings, fold=True)
+    return _moved(geometry, input, shape, native, out, settings, fold=True)
 
 
 def _moved(
@@ -105,12 +106,15 @@ def _moved(
         cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.get_num_threads())
         if not accumulate:
             target[...] = 0
-        target[... if part is None else (..., *part)] += sums
+        place: Any = () if part is None else (..., *part)
+        target[place] += sums
     return delivered(target, out, source)
 
 
 class Workspace(NamedTuple):
     """Elements of `dtype`: what full speed wants with the present number of threads, and the least that works.
+
+    dtype is the real type that products are made in, see the table of types in the package.
 
     For a GPU, dtype is no dtype of NumPy, but has its name as name, size and str().
     """
@@ -132,6 +136,7 @@ def workspace(
     """How large finput and fgrad_input should be for a convolution and all of its gradients.
 
     The larger the buffer the faster, up to the first two numbers; a buffer of at least the minimum gives the same bits.
+    dtype is the operands'; result_dtype what the calls are given as dtype. per_sample is for conv_weight alone.
     For GPU arrays: device='cuda' or 'cuda:1' and so on, allow_tf32 as in the calls, dtype also float16 or 'bfloat16'.
     TypeError or ValueError: see the package.
 

@@ -15,9 +15,9 @@ INTEGERS = tuple(sign + f"int{bits}" for sign in ("", "u") for bits in (8, 16, 3
 NAMES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *INTEGERS)
 RULE = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
 _NATIVE = {name: np.dtype(name) for name in NAMES if name != "bfloat16"}
-_SUMS = dict.fromkeys(INTEGERS, np.dtype(np.int64)) | {
+_SUMS: dict[str, DType] = dict.fromkeys(INTEGERS, np.dtype(np.int64)) | {
     "int8": np.dtype(np.int32), "uint8": np.dtype(np.int32), "uint64": np.dtype(np.uint64)}
-_COMPUTED = {"float16": FLOAT32, "bfloat16": FLOAT32, "complex64": FLOAT32, "complex128": FLOAT64}
+_COMPUTED: dict[str, DType] = {"float16": FLOAT32, "bfloat16": FLOAT32, "complex64": FLOAT32, "complex128": FLOAT64}
 
 
 def _native(dtype: DType) -> DType | None:
@@ -84,4 +84,4 @@ def element(value: complex, dtype: DType) -> NDArray[Any]:
     """A number as a 0-d array: equal numbers share a place in caches, so an integer may come as complex."""
     if isinstance(value, complex) and dtype.kind != "c":
         value = value.real
-    return np.array(int(value) if is_integer(dtype) else value, dtype)
+    return np.array(int(value.real) if is_integer(dtype) else value, dtype)

@@ -282,11 +282,11 @@ def _run_part(
     part: tuple[slice, ...],
 ) -> Array:
     """As _run, where the plans write that part of a grad_input alone: cropped cells get the bias."""
-    own = written(dtype, settings)
     shape = (*result.shape[:-len(part)], *geometry.input_size[-len(part):])
     inner = _run(geometry, dtype, Result(shape, result.terms), calls, None, settings._replace(accumulate=False))
     target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
-    target[(..., *part)] += inner.astype(own, copy=False)
+    place: Any = (..., *part)
+    target[place] += inner
     return target
 
 

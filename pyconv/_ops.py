@@ -73,7 +73,8 @@ def _conv(rank: int) -> Conv:
 
             output[n, o, a] = bias[o] + sum over i and k of weight[o, i, k] * input[n, i, stride*a + dilation*k - lo]
 
-        with a zero wherever the input has no such cell; with groups, i runs over the channels of o's own group.
+        where the input has no such cell, padding_mode says what is read, by default nothing; with groups, i runs over
+        the channels of o's own group.
 
         input: (batch, channels, *size); weight: (out channels, channels // groups, *kernel); bias: (out channels,).
         Returns (batch, out channels, *output size),
@@ -110,6 +111,7 @@ def _conv_input(rank: int) -> ConvInput:
 
             <conv{rank}d(x, weight), grad_output> = <x, conv{rank}d_input(x.shape, weight, grad_output)>  for every x
 
+        (padding_mode 'constant' adds what does not depend on x, whose gradient is that of 'zeros').
         input_size: the whole shape of the input, (batch, channels, *size) or (channels, *size), since a stride forgets
         it. weight and grad_output: as conv{rank}d takes and returns them. Returns an array of shape input_size.
 
@@ -125,15 +127,15 @@ def _conv_input(rank: int) -> ConvInput:
         )
         size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
-        dtype, (weight, grad_output) = operands(names, (weight, grad_output))
-        settings = checked(settings, dtype)
+        native, (weight, grad_output) = operands(names, (weight, grad_output))
+        settings = checked(settings, native)
         geometry, _ = geometries.convolved(
             rank, size, weight.shape, None, grad_output.shape, stride, padding, dilation, groups,
             ("input_size", "weight", "bias"), settings.mode,
         )
         result = Result(size, (Term("grad_input", grad_output, weight),))
         named = tuple(zip(names, (weight, grad_output)))
-        return evaluate_one(geometry, dtype, result, out, named, settings)  # type: ignore
+        return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore
 
     return _instance(conv_input, f"conv{rank}d_input", rank)
 
@@ -177,16 +179,16 @@ def _conv_weight(rank: int) -> ConvWeight:
                 rank, size, grad_output, steps, per_sample, out, settings
             )
         names = ("input", "grad_output")
-        dtype, (input, grad_output) = operands(names, (input, grad_output))
-        settings = checked(settings, dtype)
+        native, (input, grad_output) = operands(names, (input, grad_output))
+        settings = checked(settings, native)
         geometry, _ = geometries.convolved(
             rank, input.shape, size, None, grad_output.shape, *steps, ("input", "weight_size", "bias"), settings.mode
         )
         if per_sample:
-            geometry, size = _apart(geometry, dtype, size, grad_output)
+            geometry, size = _apart(geometry, native, size, grad_output)
         result = Result(size, (Term("grad_weight", input, grad_output),))
         named = tuple(zip(names, (input, grad_output)))
-        return evaluate_one(geometry, dtype, result, out, named, settings)  # type: ignore[no-any-return]
+        return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore[no-any-return]
 
     return _instance(conv_weight, f"conv{rank}d_weight", rank)
 
@@ -202,7 +204,7 @@ def _weight_of_columns(
     names = ("finput", "grad_output")
     dtype, (columns, grad_output) = operands(names, (settings.finput, grad_output))
     settings = checked(settings, dtype)
-    geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *steps, settings.mode)
+    geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *(*steps, settings.mode))
     if per_sample:
         geometry, size = _apart(geometry, dtype, size, grad_output)
     result = Result(size, (Term("grad_weight", columns, grad_output),))
@@ -265,12 +267,12 @@ def conv_bias(
     array([32., 32., 32.])
     """
     settings = settings_of(stream=stream, accumulate=accumulate, dtype=dtype)
-    dtype, (grad_output,) = operands(("grad_output",), (grad_output,))
-    settings = checked(settings, dtype)
+    native, (grad_output,) = operands(("grad_output",), (grad_output,))
+    settings = checked(settings, native)
     axis = geometries.channel_axis(grad_output.shape, batched)
     if out is not None:
-        own = written(dtype, settings)
+        own = written(native, settings)
         out = check_out("out", out, grad_output.shape[axis:axis + 1], own, (("grad_output", grad_output),))
     elif settings.accumulate:
         raise no_out("out")
-    return sum_channels(grad_output, axis, dtype, out, settings)  # type: ignore[no-any-return]
+    return sum_channels(grad_output, axis, native, out, settings)  # type: ignore[no-any-return]
