@@ -102,8 +102,8 @@ GPU arrays
 Not yet confirmed on a GPU.
 
 torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
-DLPack on a CUDA device are read where they lie, whatever their strides. They are float16, bfloat16, float32 or float64,
-and accumulate in float32 at least. out, finput and fgrad_input are GPU arrays then, of any kind, on the same device;
+DLPack on a CUDA device are read where they lie, whatever their strides. Their types are
+those of the table above. out, finput and fgrad_input are GPU arrays then, of any kind, on the same device;
 kinds may mix. A result comes from the allocator of the first operand's framework, on its device. Of torch and CuPy that
 is an array of theirs, of everything else a Numba device array. A gradient that a tensor requires is not recorded:
 pyconv.torch does that.
