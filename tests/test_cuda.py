@@ -9,7 +9,7 @@ import calls
 import pyconv
 from calls import per_channel
 from gpus import WAYS, rounded
-from problems import PROBLEMS, VARIED, expected
+from problems import MODES, PROBLEMS, VARIED, expected
 from pyconv._gpu import tiles
 
 every_way = pytest.mark.parametrize('way', WAYS)
@@ -44,6 +44,11 @@ def check_maps(gpu, problem, dtype, **keywords):
 
 @pytest.mark.parametrize('problem', PROBLEMS, ids=str)
 def test_every_problem_in_tiles(gpu, problem, tiles_alone):
+    check_maps(gpu, problem, 'float32')
+
+
+@pytest.mark.parametrize('problem', MODES[::9], ids=str)
+def test_padding_modes_in_tiles(gpu, problem, tiles_alone):
     check_maps(gpu, problem, 'float32')
 
 

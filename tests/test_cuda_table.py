@@ -62,6 +62,23 @@ def test_cropped_on_one_side_and_padded_on_the_other(gpu, mode, accumulate):
         same(gpu, out, result + 2 * accumulate, 'float32')
 
 
+@pytest.mark.parametrize('mode', ['zeros', 'circular', 'reflect', 'constant'])
+@pytest.mark.parametrize('dtype', ['float16', 'complex64', 'uint8'])
+def test_four_axes(gpu, dtype, mode):
+    problem = P('4d table', (3, 2, 4, 3), (2, 2, 3, 1), (4, 2), groups=2, padding=(1, 1, 2, 0), stride=(2, 1, 1, 2))
+    (x, w, y, b, _), result = data_of(problem, dtype)
+    settings = settings_of(mode) if mode != 'constant' else {'padding_mode': mode, 'padding_value': 3}
+
+    def found(upload):
+        to_x, to_w, to_y, to_b = (upload(part, part.dtype.name) for part in (x, w, y, b))
+        steps = problem.stride, problem.padding, 1, False, 0, problem.groups
+        yield pyconv.convolution(to_x, to_w, to_b, *steps, **settings)
+        yield from pyconv.convolution_backward(to_y, to_x, to_w, *steps, (True, True, True), **settings)
+
+    for on_gpu, on_cpu in zip(found(gpu.upload), found(lambda array, dtype: array), strict=True):
+        same(gpu, on_gpu, on_cpu, on_cpu.dtype.name)
+
+
 def test_without_a_batch_axis(gpu):
     """The gradient of its one sample has no batch axis either."""
     (x, w, y, *_), _ = data_of(PROBLEM, 'float32')
