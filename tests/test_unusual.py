@@ -1,11 +1,14 @@
 """What looks wrong but is right: batches, channels and inputs of nothing, long strides, lists alone, outs in tuples."""
 import re
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import pyconv
+from pyconv import _evaluate
+from pyconv._backend import cpu
 
 F32 = np.float32
 X, W, Y, B = np.ones((1, 2, 5, 5)), np.ones((3, 2, 3, 3)), np.ones((1, 3, 3, 3)), np.ones(3)
@@ -94,3 +97,22 @@ def test_no_cells_but_padding():
 
 def test_stride_beyond_the_input():
     assert pyconv.conv2d(X, W, stride=2**62).tolist() == np.full((1, 3, 1, 1), 18.0).tolist()
+
+
+@pytest.mark.parametrize('transposed', [False, True])
+def test_calls_of_kernels_do_not_grow_with_the_groups(transposed, monkeypatch):
+    """Double backward of a depthwise convolution is four runs of a plan, however many groups there are."""
+    runs = []
+
+    def counting(*arguments):
+        plan = cpu.plan(*arguments)
+        return SimpleNamespace(run=lambda *given, **named: (runs.append(arguments[0]), plan.run(*given, **named)))
+
+    monkeypatch.setattr(_evaluate, 'cpu', SimpleNamespace(plan=counting, is_ready=cpu.is_ready))
+    for groups in (1, 7, 64):
+        runs.clear()
+        x, w = np.ones((2, groups, 6, 6), np.float32), np.ones((groups, 1, 3, 3), np.float32)
+        pyconv.convolution_double_backward(
+            x, w, None, x, w, x, 1, 1, 1, transposed, 0, groups, (True, True, True))
+        assert sorted(runs) == sorted(2 * ['grad_input' if transposed else 'forward']
+                                      + ['forward' if transposed else 'grad_input', 'grad_weight'])
