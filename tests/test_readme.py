@@ -31,6 +31,6 @@ def test_readme_shows_the_commands_and_every_function():
     text = README.read_text()
     lines = text.splitlines()
     assert lines.count("pip install -e '.[examples]' && python examples/lenet_mnist.py") == 1
-    assert lines.count("pip install -e '.[test]' && pytest") == 1
+    assert lines.count("pip install -e '.[test]' && pytest -n auto") == 1
     functions = {name for name in pyconv.__all__ if name.islower() and '1d' not in name and '3d' not in name}
     assert {name for name in functions if name not in text} == {'__version__'}
