@@ -45,13 +45,13 @@ def convolution(
 def _weight_term(transposed: bool, like_input: Any, like_output: Any, is_tangent: bool = False) -> Term:
     """grad_weight of two arrays in the roles of a convolution's input and output; transposed, the roles are swapped."""
     x, y = (like_output, like_input) if transposed else (like_input, like_output)
-    return Term("grad_weight", x, y, is_tangent)
+    return "grad_weight", x, y, is_tangent
 
 
 def _directional(map: str, input: Any, weight: Any, to_input: Any, to_weight: Any) -> tuple[Term, ...]:
     """The terms of the derivative of map(input, weight) in the direction (to_input, to_weight), either of them None."""
-    of_input = () if to_input is None else (Term(map, to_input, weight, True),)
-    return of_input if to_weight is None else (*of_input, Term(map, input, to_weight))
+    of_input = () if to_input is None else ((map, to_input, weight, True),)
+    return of_input if to_weight is None else (*of_input, (map, input, to_weight, False))
 
 
 def convolution_backward(
@@ -90,7 +90,7 @@ def convolution_backward(
     )
     channel_axis = len(output_shape) - rank - 1
     results = (
-        Result(input.shape, (Term("forward" if transposed else "grad_input", grad_output, weight),)),
+        Result(input.shape, (("forward" if transposed else "grad_input", grad_output, weight, False),)),
         Result(weight.shape, (_weight_term(transposed, input, grad_output),)),
         Result(output_shape[channel_axis:channel_axis + 1], ()),
     )
@@ -152,7 +152,7 @@ def convolution_double_backward(
     there, back = ("grad_input", "forward") if transposed else ("forward", "grad_input")
     results = (
         Result(output_shape, _directional(there, input, weight, to_input, to_weight), to_bias),
-        Result(input.shape, () if to_weight is None else (Term(back, grad_output, to_weight),)),
+        Result(input.shape, () if to_weight is None else ((back, grad_output, to_weight, False),)),
         Result(weight.shape, () if to_input is None else (_weight_term(transposed, to_input, grad_output, True),)),
     )
     named = tuple(zip(names, arrays))

@@ -118,10 +118,11 @@ def operands(
         for value in required:
             if type(value) is not ndarray or value.dtype is not dtype:
                 return _operands(names, required, optional, biases, wanted)
-        for value in optional + biases:
+        others = optional + biases
+        for value in others:
             if value is not None and (type(value) is not ndarray or value.dtype is not dtype):
                 return _operands(names, required, optional, biases, wanted)
-        return dtype, required + optional + biases
+        return dtype, required + others
     return _operands(names, required, optional, biases, wanted)
 
 

@@ -27,13 +27,9 @@ from pyconv._padding import ZEROS, Mode
 Named = tuple[tuple[str, Array | None], ...]
 
 
-class Term(NamedTuple):
-    """One map of two operands, in the order of arguments of a backend's plan."""
-
-    map: str
-    first: Array
-    second: Array
-    is_tangent: bool = False  # whether the operand in the role of x is a direction: a constant around x has none
+# A map, its two operands in the order of arguments of a backend's plan, and whether the one in the role of x is a
+# direction: a constant around x has none.
+Term = tuple[str, Array, Array, bool]
 
 
 class Result(NamedTuple):
@@ -157,7 +153,12 @@ def evaluate_one(
         out = check_out("out", out, result.shape, written(dtype, settings), named)
     elif settings.accumulate:
         raise no_out("out")
-    return evaluate(geometry, dtype, (result,), (out,), named, settings)[0]
+    if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
+        return evaluate(geometry, dtype, (result,), (out,), named, settings)[0]
+    if settings is not DEFAULTS:
+        named += (("out", out),)
+    calls = _calls(geometry, dtype, result, out, named, settings, None)
+    return delivered(_run(geometry, dtype, result, calls, out, settings), out, named[0][1])
 
 
 def evaluate(
@@ -207,10 +208,10 @@ def _calls(
     calls = []
     for map, first, second, is_tangent in result.terms:
         laid = geometry
-        if geometry.padding_mode == "constant" and (is_tangent or map == "grad_input"):
-            laid = linear(geometry)
-        elif geometry.padding_mode != "zeros":
-            if map != "grad_input":
+        if geometry.padding_mode != "zeros":
+            if geometry.padding_mode == "constant" and (is_tangent or map == "grad_input"):
+                laid = linear(geometry)
+            elif map != "grad_input":
                 first = part_of_x(geometry, first)
             elif box(geometry, result.shape[-geometry.rank:]) is not None:
                 out = None  # not written by the plan
@@ -255,15 +256,14 @@ def part_of_x(geometry: Geometry, array: Any) -> Any:
 def _run(
     geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings
 ) -> Array:
-    rank, own, accumulate = geometry.rank, written(dtype, settings), settings.accumulate
-    map = result.terms[0][0] if calls else ""
-    if map == "grad_input" and geometry.padding_mode != "zeros":
-        part = box(geometry, result.shape[-rank:])
+    own, accumulate = dtype if settings.result is None else settings.result, settings.accumulate
+    if geometry.padding_mode != "zeros" and calls and result.terms[0][0] == "grad_input":
+        part = box(geometry, result.shape[-geometry.rank:])
         if part is not None:
             return _run_part(geometry, dtype, result, calls, out, settings, part)
     target = None
-    if map in ("forward", "grad_input") and out is not None:
-        target = channels_last(np.asarray(out), rank, own)
+    if out is not None and calls and result.terms[0][0] != "grad_weight":
+        target = channels_last(np.asarray(out), geometry.rank, own)
     if target is None:
         target = writing_place(out, result.shape, own, accumulate)
     bias = None if result.bias is None else ready(result.bias, own)
@@ -273,7 +273,7 @@ def _run(
             plan.run(ready(first, dtype), ready(second, dtype), target, bias, scratch, accumulate, threads=threads)
             bias, accumulate = None, True
     else:
-        _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * rank), accumulate)
+        _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank), accumulate)
     return target
 
 

@@ -17,7 +17,6 @@ from pyconv._dtypes import DType
 from pyconv._evaluate import (
     Result,
     Settings,
-    Term,
     checked,
     evaluate_one,
     no_out,
@@ -46,7 +45,7 @@ def convolve(
         names, settings.mode,
     )
     named = (("input", input), ("weight", weight), ("bias", bias))
-    result = Result(shape, (Term("grad_input" if transposed else "forward", input, weight),), bias)
+    result = Result(shape, (("grad_input" if transposed else "forward", input, weight, False),), bias)
     return evaluate_one(geometry, dtype, result, out, named, settings)
 
 
@@ -133,7 +132,7 @@ def _conv_input(rank: int) -> ConvInput:
             rank, size, weight.shape, None, grad_output.shape, stride, padding, dilation, groups,
             ("input_size", "weight", "bias"), settings.mode,
         )
-        result = Result(size, (Term("grad_input", grad_output, weight),))
+        result = Result(size, (("grad_input", grad_output, weight, False),))
         named = tuple(zip(names, (weight, grad_output)))
         return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore
 
@@ -186,7 +185,7 @@ def _conv_weight(rank: int) -> ConvWeight:
         )
         if per_sample:
             geometry, size = _apart(geometry, native, size, grad_output)
-        result = Result(size, (Term("grad_weight", input, grad_output),))
+        result = Result(size, (("grad_weight", input, grad_output, False),))
         named = tuple(zip(names, (input, grad_output)))
         return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore[no-any-return]
 
@@ -207,7 +206,7 @@ def _weight_of_columns(
     geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *(*steps, settings.mode))
     if per_sample:
         geometry, size = _apart(geometry, dtype, size, grad_output)
-    result = Result(size, (Term("grad_weight", columns, grad_output),))
+    result = Result(size, (("grad_weight", columns, grad_output, False),))
     named = tuple(zip(names, (columns, grad_output)))
     return evaluate_one(geometry, dtype, result, out, named, settings._replace(finput=None, algorithm="columns"))
 

@@ -64,7 +64,7 @@ from torch.autograd import Function
 from pyconv import _geometry as geometries
 from pyconv._arguments import check_flag
 from pyconv._backend import gpu_room
-from pyconv._evaluate import DEFAULTS, Result, Settings, Term, evaluate
+from pyconv._evaluate import DEFAULTS, Result, Settings, evaluate
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
 from pyconv._signatures import Padding, Sizes
@@ -90,7 +90,7 @@ class _Form(NamedTuple):
     def derivative(self, map: str, shape: Shape, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
         factors = _array(first), _array(second)
-        result = Result(shape, (Term(map, *factors),), None if bias is None else _array(bias))
+        result = Result(shape, ((map, *factors, False),), None if bias is None else _array(bias))
         order, out = ORDERS.get(first.ndim - 2, torch.contiguous_format), None
         has_order = first.ndim == self.geometry.rank + 2 and first.is_contiguous(memory_format=order)
         if map != "grad_weight" and has_order and not first.is_contiguous():
