@@ -87,8 +87,8 @@ def parse_arguments():
 # The clock
 
 
-def interleaved_medians(calls, seconds: float):
-    """Median seconds of each call, their quartiles, and the number of samples; the calls take turns."""
+def interleaved_samples(calls, seconds: float) -> list[list[float]]:
+    """Seconds of each call, again and again; the calls take turns."""
     repeats = []
     for call in calls:
         start = time.perf_counter()
@@ -101,6 +101,12 @@ def interleaved_medians(calls, seconds: float):
         for index in order:
             samples[index].append(timed_block(calls[index], repeats[index]))
         order.reverse()
+    return samples
+
+
+def interleaved_medians(calls, seconds: float):
+    """Median seconds of each call, their quartiles, and the number of samples."""
+    samples = interleaved_samples(calls, seconds)
     return [statistics.median(times) for times in samples], [quartiles(times) for times in samples], len(samples[0])
 
 
@@ -201,21 +207,28 @@ def row_text(row: dict) -> str:
 # The record
 
 
-def describe(arguments, limits: dict[str, float]) -> dict:
-    """What the numbers depend on."""
+def surroundings(script: str) -> dict:
+    """The command, the versions, the machine, and what pyconv runs with."""
     configuration = io.StringIO()
     with contextlib.redirect_stdout(configuration):
         pyconv.show_config()
     return {
-        **harness.described("cpu.py"),
+        **harness.described(script),
         "machine": {
             "processor": harness.processor_name(), "architecture": platform.machine(), "system": platform.system(),
             "cores": os.cpu_count(), "load_average": os.getloadavg()[0],
         },
+        "configuration": configuration.getvalue().splitlines(),
+    }
+
+
+def describe(arguments, limits: dict[str, float]) -> dict:
+    """What the numbers depend on."""
+    return {
+        **surroundings("cpu.py"),
         "threads": arguments.threads,
         "seconds_per_row": arguments.seconds,
         "algorithm": arguments.algorithm,
-        "configuration": configuration.getvalue().splitlines(),
         "limits": limits,
     }
 

@@ -1,4 +1,4 @@
-"""Draw what benchmarks/cpu.py or cuda.py has written: torch's time over pyconv's, layer by layer.
+"""Draw what benchmarks/cpu.py, kinds.py or cuda.py has written: a peer's time over pyconv's, layer by layer.
 
     python benchmarks/picture.py benchmarks/results/cpu-resnet50.json
 
@@ -9,6 +9,7 @@ channels-last arrays too, NAME-channels-last.png shows these beside torch's, lik
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -134,6 +135,58 @@ def draw(record: dict, path: Path) -> None:
     finish(figure, record, panels[0], path)
 
 
+def draw_kinds(record: dict, path: Path) -> None:
+    """Write the picture of what kinds.py measured: for each group a panel for each of its peers, and a legend."""
+    groups: dict[str, list[dict]] = {}
+    for row in record["rows"]:
+        groups.setdefault(row["group"], []).append(row)
+    peers = {group: list(dict.fromkeys(name for row in rows for name in row["peers"]))
+             for group, rows in groups.items()}
+    heights = [max(2.4, 0.9 + 0.25 * len({row["layer"] for row in rows})) for rows in groups.values()]
+    columns = max(map(len, peers.values()), default=1)
+    figure, panels = pyplot.subplots(
+        len(groups), columns + 1, squeeze=False, layout="constrained", height_ratios=heights,
+        width_ratios=[1] * columns + [0.4], figsize=(4 + 3 * columns, 1 + sum(heights)))
+    for (group, rows), line in zip(groups.items(), panels):
+        for panel, peer in zip(line, peers[group]):
+            draw_peer(panel, rows, peer)
+            panel.set_yticklabels([] if panel is not line[0] else [text.get_text() for text in panel.get_yticklabels()])
+        for panel in line[len(peers[group]):]:
+            panel.set_axis_off()
+        line[0].set_title(f"{group}: {peers[group][0]}", x=1, ha="right", fontsize=10)
+        line[len(peers[group])].legend(*line[0].get_legend_handles_labels(), fontsize=7, loc="center left")
+    versions, machine = record["versions"], record["machine"]
+    figure.suptitle(f"{machine['processor']}, {record['threads']} threads, torch {versions['torch']}, "
+                    f"pyconv {versions['pyconv']}, {record['date'][:10]}", x=0.99, ha="right", fontsize=10)
+    figure.supxlabel("the peer's time / pyconv's time: right of the black line pyconv is faster; dashed: the target",
+                     fontsize=10)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_peer(panel, rows: list[dict], peer: str) -> None:
+    """The ratios to one peer: a line for each layer, a colour for each kind, a marker for each map."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    markers = {"forward": "o", "grad_input": "<", "grad_weight": "s"}
+    for row in rows:
+        label = f"{row['kind']}, {row['map']}"
+        known = panel.get_legend_handles_labels()[1]
+        number = kinds.index(row["kind"])
+        found = row["peers"].get(peer, {"ratio": math.nan, "target": None})
+        place = layers.index(row["layer"]) + 0.7 * ((number + 0.5) / len(kinds) - 0.5)
+        panel.scatter(found["ratio"], place, s=14, color=f"C{number}", marker=markers[row["map"]], zorder=3,
+                      label=None if label in known else label)
+        if found["target"]:
+            panel.axvline(found["target"], color="black", linewidth=1, linestyle="--")
+    style_axis(panel, peer)
+    panel.title.set_fontsize(10)
+    panel.set_yticks(range(len(layers)), layers, fontsize=8)
+    panel.set_ylim(len(layers) - 0.5, -0.5)
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        draw(json.loads(Path(name).read_text()), Path(name).with_suffix(".png"))
+        found = json.loads(Path(name).read_text())
+        (draw if "summary" in found and "network" in found["rows"][0] else draw_kinds)(
+            found, Path(name).with_suffix(".png"))
