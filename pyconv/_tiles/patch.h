@@ -166,28 +166,65 @@ static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, in
         NAME(transpose)(to, pitch, (const REAL *)from, o->stride[2], n, o->width, 0);
 }
 
+/* Of a row of n cells from `first` on: those [*low, *high) that are there. */
+static inline void NAME(cells_there)(index_t first, index_t n, index_t size, index_t *low, index_t *high)
+{
+    *low = first >= 0 ? 0 : -first < n ? -first : n;
+    *high = size - first < *low ? *low : size - first < n ? size - first : n;
+}
+
 /* A row of a source that may go on beyond the edges: `cells` is the row's cell 0, NULL where all of it is constant. */
 static void NAME(read_edged)(const piece_t *piece, const NAME(operand) *o, const char *cells, index_t first, index_t n,
                              REAL *to, index_t pitch)
 {
     const index_t step = o->stride[2] * NAME(size_of)(o->stored), size = cells ? piece->axis[2].size : 0;
-    const int plain = o->width == 1 && o->stored == STORED_REAL;
-    const index_t low = first >= 0 ? 0 : -first < n ? -first : n;
-    const index_t high = size - first < low ? low : size - first < n ? size - first : n;
+    index_t low, high;
     REAL constant[2] = {0};
+    NAME(cells_there)(first, n, size, &low, &high);
     if (piece->edge == EDGE_CONSTANT)
         NAME(read_row)(o->stored, (const char *)piece->edge_value, 1, piece->parts, constant);
     if (high > low)
         NAME(read_cells)(o, cells + (first + low) * step, high - low, to + low, pitch);
     for (index_t i = low > 0 ? 0 : high; i < n; i = i + 1 == low ? high : i + 1) {
         const index_t cell = cells ? NAME(fold)(piece->edge, first + i, size) : -1;
-        if (cell >= 0 && plain)
-            to[i] = ((const REAL *)cells)[cell * o->stride[2]];
-        else if (cell >= 0)
+        if (cell >= 0)
             NAME(read_cells)(o, cells + cell * step, 1, to + i, pitch);
         else
             for (index_t c = 0; c < o->width; c++)
                 to[c * pitch + i] = constant[c % piece->parts];
+    }
+}
+
+/* The same for all rows of one channel whose cells lie side by side: whole vectors, with more than the row at their
+   end, which is overwritten then. From the channel's cell 0 on, `there` cells are memory. */
+static void NAME(read_edged_channel)(const piece_t *piece, const REAL *channel, const index_t *stride, index_t there,
+                                     const NAME(region) *r, REAL *to)
+{
+    const index_t n = r->count[2], first = r->first[2], size = piece->axis[2].size;
+    REAL constant;
+    index_t low, high;
+    __builtin_memcpy(&constant, piece->edge_value, sizeof(constant));
+    NAME(cells_there)(first, n, size, &low, &high);
+    for (index_t z = 0; z < r->count[0]; z++) {
+        const index_t cz = NAME(fold)(piece->edge, r->first[0] + z, piece->axis[0].size);
+        for (index_t y = 0; y < r->count[1]; y++, to += n) {
+            const index_t cy = NAME(fold)(piece->edge, r->first[1] + y, piece->axis[1].size);
+            const index_t row = cz * stride[0] + cy * stride[1], from = row + first + low;
+            if (cz < 0 || cy < 0) {
+                for (index_t i = 0; i < n; i++)
+                    to[i] = constant;
+                continue;
+            }
+            if (from + NAME(up)(high - low) <= there)
+                for (index_t i = 0; i < high - low; i += LANES)
+                    STORE(to + low + i, LOAD(channel + from + i));
+            else
+                __builtin_memcpy(to + low, channel + from, (high - low) * sizeof(REAL));
+            for (index_t i = low > 0 ? 0 : high; i < n; i = i + 1 == low ? high : i + 1) {
+                const index_t cell = NAME(fold)(piece->edge, first + i, size);
+                to[i] = cell < 0 ? constant : channel[row + cell];
+            }
+        }
     }
 }
 
@@ -201,8 +238,15 @@ static void NAME(read_region)(const work_t *work, const NAME(operand) *o, const 
         n *= rows;
         rows = 1;
     }
+    const int plain = edged && o->width == 1 && o->stored == STORED_REAL && stride[2] == 1;
     for (index_t s = 0; s < work->block.samples; s++)
-        for (index_t b = 0; b < o->bundles; b++, patch += o->width * all)
+        for (index_t b = 0; b < o->bundles; b++, patch += o->width * all) {
+            if (plain) {
+                const index_t there = b + 1 < o->bundles ? 2 * o->apart : o->apart;
+                NAME(read_edged_channel)(piece, (const REAL *)o->at + s * o->batch + b * o->apart, stride, there, r,
+                                         patch);
+                continue;
+            }
             for (index_t z = 0; z < r->count[0]; z++)
                 for (index_t y = 0; y < rows; y++) {
                     const char *from = o->at + (s * o->batch + b * o->apart) * size;
@@ -218,6 +262,7 @@ static void NAME(read_region)(const work_t *work, const NAME(operand) *o, const 
                     from += (cz * stride[0] + cy * stride[1]) * size;
                     NAME(read_edged)(piece, o, cz < 0 || cy < 0 ? NULL : from, r->first[2], n, to, all);
                 }
+        }
 }
 
 static int NAME(is_edged)(const piece_t *piece, const NAME(region) *r)
