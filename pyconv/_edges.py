@@ -18,12 +18,17 @@ class Stretch(NamedTuple):
     slope: int
 
 
+def goes_round(g: Geometry) -> bool:
+    """Whether grad_input is circular itself: cell and tap leave grad_output's place alone, modulo the size of both."""
+    return g.padding_mode == "circular" and g.input_size == g.output_size and all(s == 1 for s in g.stride)
+
+
 def stretches(g: Geometry, a: int) -> list[Stretch]:
     """The cells of the input, and behind them those beyond the edges of axis a whose gradient is the input's."""
     size, low = g.input_size[a], -g.padding[a]
     high = g.stride[a] * (g.output_size[a] - 1) + g.dilation[a] * (g.kernel_size[a] - 1) + low + 1
     found = [Stretch(0, size, 0, 1)]
-    if g.padding_mode in REPEATING:
+    if g.padding_mode in REPEATING and not goes_round(g):
         for first, end in ((low, min(0, high)), (max(size, low), high)):
             found += _beyond(g.padding_mode, first, end, size)
     return found

@@ -11,7 +11,7 @@ from itertools import product
 from math import gcd, prod
 from typing import Any, NamedTuple
 
-from pyconv._edges import Stretch, stretches
+from pyconv._edges import Stretch, goes_round, stretches
 from pyconv._geometry import Geometry
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
@@ -211,6 +211,11 @@ def _grad_input_axes(g: Geometry, a: int) -> list[list[Axis]]:
     return found
 
 
+def _reads_edges(map: str, g: Geometry) -> bool:
+    """Whether the source has cells beyond its edge."""
+    return map != "grad_input" or goes_round(g)
+
+
 def _is_copied(g: Geometry) -> bool:
     return any(copied("forward", g))
 
@@ -225,7 +230,7 @@ def _place(axes: Axes, map: str, g: Geometry, wave: int, accumulate: bool, **cha
         weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
         wave, accumulate, patched=copied(map, g), parts=g.parts,
-        edge="zeros" if map == "grad_input" else g.padding_mode)
+        edge=g.padding_mode if _reads_edges(map, g) else "zeros")
 
 
 def _flat(piece: Piece) -> Piece:
@@ -379,7 +384,7 @@ def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
     if map == "grad_input" and (_is_dense_layer(g) or is_disjoint(g)):
         return False
-    if map != "grad_input" and g.padding_mode != "zeros":
+    if _reads_edges(map, g) and g.padding_mode != "zeros":
         return False
     return any(has_padding((axis,)) for a in range(3) for axes in _options(map, g, a) for axis in axes)
 
