@@ -8,6 +8,7 @@ import pytest
 
 from pyconv import _blocking, _pieces
 from pyconv._geometry import convolved
+from pyconv._padding import Mode
 
 GEOMETRIES = {
     "plain": ((2, 4, 5, 6), (4, 2, 3, 2), 1, 0, 1, 2),
@@ -206,3 +207,24 @@ def test_phases_in_tiles_share_nothing_with_those_that_are_not(monkeypatch):
         found = _blocking.choose_all("grad_input", _pieces.pieces("grad_input", g), 2, tile, "auto")
         assert {blocking.way for _, blocking in found} > {_blocking.GATHER_WINOGRAD}
         assert all((blocking.way == _blocking.GATHER_WINOGRAD) == (max(piece.tile) > 1) for piece, blocking in found)
+
+
+@pytest.mark.parametrize("size, kernel, stride, padding, dilation, goes_round", [
+    (5, 3, 1, 1, 1, True), (5, 3, 1, (2, 0), 1, True), (4, 4, 1, (1, 2), 1, True), (3, 5, 1, (4, 4), 2, True),
+    (5, 3, 1, 2, 1, False), (5, 3, 1, (1, 0), 1, False), (4, 2, 2, 2, 1, False)])
+def test_circular_grad_input_goes_round_where_sizes_agree(size, kernel, stride, padding, dilation, goes_round):
+    pads = (padding,) if isinstance(padding, tuple) else padding
+    g = convolved(1, (1, 1, size), (1, 1, kernel), None, None, stride, pads, dilation, 1, mode=Mode("circular"))[0]
+    found = _pieces.pieces("grad_input", g)
+    assert (len(found) == 1) is goes_round and {piece.edge for piece in found} == {"circular" if goes_round else "zeros"}
+    [n], [lo] = g.output_size[2:], g.padding[2:]
+    wanted = Counter(((stride * a + dilation * k - lo) % size, k, a) for a in range(n) for k in range(kernel))
+    made = Counter()
+    for piece in found:
+        x = piece.axes[2]
+        for q, t in product(range(x.positions), range(x.taps)):
+            a = x.step * q + x.offset + x.tap_step * t
+            if goes_round or 0 <= a < n:
+                made[x.start + x.lattice * q, x.first + x.every * t, a % n] += 1
+    assert made == wanted
+    assert len(_pieces.pieces("grad_input", g._replace(padding_mode="reflect"))) > 1
