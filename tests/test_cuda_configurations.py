@@ -11,7 +11,7 @@ import pytest
 
 import calls
 import compiled
-import planned
+import plan_runs
 import pyconv
 from compiled import OPCODES, OPCODES_BEFORE_SM80, number
 from gpus import WAYS, Emulated
@@ -210,15 +210,15 @@ def plans(gpu, problem, modes, given, made, keywords):
     (x, w, y), (to_x, to_w, to_y) = given, made
     bias = gpu.empty(to_x.shape[1:2], to_x.dtype)
     for mode in modes:
-        g, of_columns = (of(problem, padding_mode=mode) for of in (planned.geometry_of, planned.columns_of))
-        planned.launch(gpu, 'forward', g, x, w, to_y, **keywords)
-        planned.launch(gpu, 'grad_input', g, y, w, to_x, bias, **keywords)
-        planned.launch(gpu, 'grad_weight', g, x, y, to_w, **keywords)
+        g, of_columns = (of(problem, padding_mode=mode) for of in (plan_runs.geometry_of, plan_runs.columns_of))
+        plan_runs.launch(gpu, 'forward', g, x, w, to_y, **keywords)
+        plan_runs.launch(gpu, 'grad_input', g, y, w, to_x, bias, **keywords)
+        plan_runs.launch(gpu, 'grad_weight', g, x, y, to_w, **keywords)
         shape = (problem.batch, x.shape[1] * math.prod(problem.kernel), math.prod(problem.positions))
         columns = gpu.empty(shape, x.dtype)
-        planned.unfold(of_columns, x, columns)
+        plan_runs.unfold(of_columns, x, columns)
         for accumulate in (False, True):
-            planned.unfold(of_columns, to_x, columns, True, accumulate)
+            plan_runs.unfold(of_columns, to_x, columns, True, accumulate)
 
 
 def of_whole_numbers(gpu, problem, dtype, result):

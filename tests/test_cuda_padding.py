@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-import planned
+import plan_runs
 import reference
 from calls import per_channel
 from gpus import WAYS
@@ -58,15 +58,15 @@ def settings_of(mode):
 def test_modes(gpu, problem, mode, rate, monkeypatch):
     monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
     data = problem.integers()
-    wanted, g = wanted_of(problem, mode, data), planned.geometry_of(problem, **settings_of(mode))
+    wanted, g = wanted_of(problem, mode, data), plan_runs.geometry_of(problem, **settings_of(mode))
     for map, first, second, result, bias in (
             ('forward', data.x, data.w, wanted.forward, data.b),
             ('grad_input', data.y, data.w, wanted.grad_input, data.c),
             ('grad_weight', data.x, data.y, wanted.grad_weight, None)):
         exact = result if bias is None else result + per_channel(bias, problem.rank)
-        same(gpu, planned.run(gpu, map, g, first, second, result.shape, 'float32', bias, least=True), exact, 'float32')
-        same(gpu, planned.run(gpu, map, g, first, second, result.shape, 'float32', accumulate=True),
-             result + planned.POISON, 'float32')
+        same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'float32', bias, least=True), exact, 'float32')
+        same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'float32', accumulate=True),
+             result + plan_runs.POISON, 'float32')
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)
@@ -75,12 +75,12 @@ def test_modes(gpu, problem, mode, rate, monkeypatch):
 def test_modes_in_other_ways(gpu, problem, mode, way, tiles_alone):
     dtype, keywords = WAYS[way]
     data = problem.integers(low=-2, high=2)
-    wanted, g = wanted_of(problem, mode, data), planned.geometry_of(problem, **settings_of(mode))
+    wanted, g = wanted_of(problem, mode, data), plan_runs.geometry_of(problem, **settings_of(mode))
     for map, first, second, result in (
             ('forward', last(data.x, 2), data.w, wanted.forward),
             ('grad_input', last(data.y, 2), data.w, wanted.grad_input),
             ('grad_weight', last(data.x, 2), data.y, wanted.grad_weight)):
-        same(gpu, planned.run(gpu, map, g, first, second, result.shape, dtype, **keywords), result, dtype)
+        same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, dtype, **keywords), result, dtype)
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)
@@ -90,21 +90,21 @@ def test_columns(gpu, problem, mode, rate, monkeypatch):
     """unfold, fold, and grad_weight from columns."""
     monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
     data = problem.integers()
-    wanted, g = wanted_of(problem, mode, data), planned.geometry_of(problem, **settings_of(mode))
-    of_columns = planned.columns_of(problem, **settings_of(mode))
+    wanted, g = wanted_of(problem, mode, data), plan_runs.geometry_of(problem, **settings_of(mode))
+    of_columns = plan_runs.columns_of(problem, **settings_of(mode))
     x = padded(problem, data.x, mode)
     form = {**{name: problem.form[name] for name in ('stride', 'dilation')}, 'lo': (0,) * problem.rank}
     columns = reference.unfold(x, problem.kernel, problem.positions, **form)
     written, summed = gpu.empty(columns.shape, 'float32'), gpu.empty(data.x.shape, 'float32')
-    planned.unfold(of_columns, gpu.upload(data.x, 'float32'), written)
+    plan_runs.unfold(of_columns, gpu.upload(data.x, 'float32'), written)
     same(gpu, written, columns, 'float32')
     places = reference.fold(columns, x.shape[2:], problem.kernel, problem.positions, **form)
     origin = padded(problem, np.arange(data.x.size).reshape(data.x.shape), mode, data.x.size)
     cells = np.zeros(data.x.size + 1)
     np.add.at(cells, origin, places)
-    planned.unfold(of_columns, summed, written, fold=True)
+    plan_runs.unfold(of_columns, summed, written, fold=True)
     same(gpu, summed, cells[:-1].reshape(data.x.shape), 'float32')
-    same(gpu, planned.run(gpu, 'grad_weight', g, columns, data.y, data.w.shape, 'float32', algorithm='columns'),
+    same(gpu, plan_runs.run(gpu, 'grad_weight', g, columns, data.y, data.w.shape, 'float32', algorithm='columns'),
          wanted.grad_weight, 'float32')
 
 
@@ -117,8 +117,8 @@ def test_not_finite(gpu, mode, rate, monkeypatch):
     data = problem.integers(low=1, high=3)
     data.x[0, 0, 0, 0], data.w[1, 2, 0, 0], data.y[1, 0, 0, 0] = np.inf, np.nan, -np.inf
     with np.errstate(invalid='ignore'):
-        wanted, g = wanted_of(problem, mode, data), planned.geometry_of(problem, **settings_of(mode))
+        wanted, g = wanted_of(problem, mode, data), plan_runs.geometry_of(problem, **settings_of(mode))
     for map, first, second, result in (
             ('forward', data.x, data.w, wanted.forward), ('grad_input', data.y, data.w, wanted.grad_input),
             ('grad_weight', data.x, data.y, wanted.grad_weight)):
-        same(gpu, planned.run(gpu, map, g, first, second, result.shape, 'float32'), result, 'float32')
+        same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'float32'), result, 'float32')

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-import planned
+import plan_runs
 import reference
 from gpus import WAYS
 from problems import some
@@ -19,9 +19,9 @@ def wanted_of(problem, data):
 
 
 def found_of(gpu, problem, data, dtype, **settings):
-    g = planned.geometry_of(problem, per_sample=True)
+    g = plan_runs.geometry_of(problem, per_sample=True)
     shape = (problem.batch, *problem.weight_shape)
-    return planned.run(gpu, 'grad_weight', g, data.x, data.y, shape, dtype, **settings)
+    return plan_runs.run(gpu, 'grad_weight', g, data.x, data.y, shape, dtype, **settings)
 
 
 @pytest.mark.parametrize('problem', PROBLEMS, ids=str)
@@ -32,7 +32,7 @@ def test_per_sample(gpu, problem, rate, monkeypatch):
     data = problem.integers()
     wanted = wanted_of(problem, data)
     same(gpu, found_of(gpu, problem, data, 'float32'), wanted, 'float32')
-    same(gpu, found_of(gpu, problem, data, 'float32', accumulate=True, least=True), wanted + planned.POISON, 'float32')
+    same(gpu, found_of(gpu, problem, data, 'float32', accumulate=True, least=True), wanted + plan_runs.POISON, 'float32')
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)
@@ -64,7 +64,7 @@ def test_not_finite(gpu, cached, tiles_alone, monkeypatch):
     data.y[1, 0, 0, 0] = np.inf
     with np.errstate(invalid='ignore'):
         wanted = wanted_of(problem, data)
-    same(gpu, found_of(gpu, problem, data, 'float32', accumulate=True), wanted + planned.POISON, 'float32')
+    same(gpu, found_of(gpu, problem, data, 'float32', accumulate=True), wanted + plan_runs.POISON, 'float32')
 
 
 def test_samples_of_many_parts_are_summed_in_turn(gpu, tiles_alone, monkeypatch):

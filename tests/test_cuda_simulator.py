@@ -20,7 +20,7 @@ import sys
 import types
 import numpy as np
 import pytest
-import calls, gpus, planned, pyconv, simulated, test_cuda_padding
+import calls, gpus, plan_runs, pyconv, simulated, test_cuda_padding
 from problems import P, maps
 from pyconv._gpu import tiles
 from test_channels_last import last
@@ -56,10 +56,10 @@ for lay in (lambda array: array, lambda array: last(array, problem.rank)):
          pyconv.fold(pyconv.unfold(data.x, problem.kernel, **settings), problem.size, problem.kernel, **settings),
          dtype)
 for mode in sys.argv[5].split():
-    wanted, g = test_cuda_padding.wanted_of(problem, mode, data), planned.geometry_of(problem, **settings_of(mode))
+    wanted, g = test_cuda_padding.wanted_of(problem, mode, data), plan_runs.geometry_of(problem, **settings_of(mode))
     for map, first, second, found in (('forward', data.x, data.w, wanted.forward), ('grad_input', data.y, data.w,
                                       wanted.grad_input), ('grad_weight', data.x, data.y, wanted.grad_weight)):
-        same(gpu, planned.run(gpu, map, g, first, second, found.shape, dtype), found, dtype)
+        same(gpu, plan_runs.run(gpu, map, g, first, second, found.shape, dtype), found, dtype)
 print(*sorted(gpu.device.simulated))
 '''
 ASKED_FOR = {'direct', 'direct_weight', 'finish', 'channel_sum', 'unfold', 'fold'}

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-import planned
+import plan_runs
 import reference
 from calls import per_channel
 from gpus import Emulated
@@ -48,13 +48,13 @@ def test_complex(gpu, problem, way, rate, monkeypatch):
         pytest.skip('a direct kernel knows no ways')
     monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
     dtype, keywords = COMPLEX[way]
-    data, g = complex_data(problem), planned.geometry_of(problem)
+    data, g = complex_data(problem), plan_runs.geometry_of(problem)
     for map, first, second, result, bias in of_maps(data, maps(problem, *data[:3])):
-        same(gpu, planned.run(gpu, map, g, first, second, result.shape, dtype, bias, least=True, **keywords),
+        same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, dtype, bias, least=True, **keywords),
              with_bias(result, bias), dtype)
         if rate or way == 'complex64':
-            same(gpu, planned.run(gpu, map, g, last(first, problem.rank), second, result.shape, dtype, accumulate=True),
-                 result + planned.POISON, dtype)
+            same(gpu, plan_runs.run(gpu, map, g, last(first, problem.rank), second, result.shape, dtype, accumulate=True),
+                 result + plan_runs.POISON, dtype)
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)
@@ -65,10 +65,10 @@ def test_complex_in_parts(monkeypatch, problem, capability):
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 3)
     monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_: 5)
     gpu = Emulated(monkeypatch, capability=capability)
-    data, g = complex_data(problem), planned.geometry_of(problem)
+    data, g = complex_data(problem), plan_runs.geometry_of(problem)
     for map, first, second, result, bias in of_maps(data, maps(problem, *data[:3])):
         for least in (False, True):
-            same(gpu, planned.run(gpu, map, g, first, second, result.shape, 'complex128', bias, least=least),
+            same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'complex128', bias, least=least),
                  with_bias(result, bias), 'complex128')
 
 
@@ -79,9 +79,9 @@ def test_padding_modes(gpu, mode, dtype, rate, monkeypatch):
     monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
     problem, result = PADDED[0], 'int32' if dtype == 'int16' else dtype
     data = complex_data(problem) if dtype == 'complex64' else problem.integers(np.int64)
-    wanted, g = wanted_of(problem, mode, data), planned.geometry_of(problem, **settings_of(mode))
+    wanted, g = wanted_of(problem, mode, data), plan_runs.geometry_of(problem, **settings_of(mode))
     for map, first, second, found, bias in of_maps(data, wanted):
-        same(gpu, planned.run(gpu, map, g, first, second, found.shape, dtype, bias, result=result),
+        same(gpu, plan_runs.run(gpu, map, g, first, second, found.shape, dtype, bias, result=result),
              with_bias(found, bias), result)
 
 
@@ -93,8 +93,8 @@ def test_per_sample(gpu, dtype, rate, monkeypatch):
     data = complex_data(problem) if dtype == 'complex64' else problem.integers(np.int64)
     wanted = np.stack([reference.grad_weight(data.x[n:n + 1], data.y[n:n + 1], problem.kernel, **problem.form)
                        for n in range(problem.batch)])
-    g = planned.geometry_of(problem, per_sample=True)
-    same(gpu, planned.run(gpu, 'grad_weight', g, data.x, data.y, wanted.shape, dtype, result=result), wanted, result)
+    g = plan_runs.geometry_of(problem, per_sample=True)
+    same(gpu, plan_runs.run(gpu, 'grad_weight', g, data.x, data.y, wanted.shape, dtype, result=result), wanted, result)
 
 
 @pytest.mark.parametrize('rate', [0.0, 1e9], ids=['tiles', 'direct'])
@@ -108,8 +108,8 @@ def test_complex_not_finite(gpu, rate, monkeypatch):
         with np.errstate(invalid='ignore'):
             wanted = maps(problem, *data[:3])
         for map, first, second, result, _ in of_maps(data, wanted):
-            found = gpu.download(planned.run(
-                gpu, map, planned.geometry_of(problem), first, second, result.shape, 'complex64'))
+            found = gpu.download(plan_runs.run(
+                gpu, map, plan_runs.geometry_of(problem), first, second, result.shape, 'complex64'))
             assert np.array_equal(found.view(np.float32), result.astype(np.complex64).view(np.float32), equal_nan=True)
 
 
@@ -139,12 +139,12 @@ def test_whole_numbers(gpu, problem, dtype, result):
     x, w, y = whole_data(problem, dtype)
     bias = np.arange(7, 7 + problem.channels[1])
     wanted = [wrapped(found, result) for found in products(problem, x, w, y)]
-    g = planned.geometry_of(problem)
+    g = plan_runs.geometry_of(problem)
     x, w, y = (part.astype(dtype) for part in (x, w, y))
-    found = planned.run(gpu, 'forward', g, x, w, wanted[0].shape, dtype, bias, accumulate=True, result=result)
-    same(gpu, found, wanted[0] + (per_channel(bias, problem.rank) + planned.POISON).astype(result), result)
-    same(gpu, planned.run(gpu, 'grad_input', g, y, w, wanted[1].shape, dtype, result=result), wanted[1], result)
-    same(gpu, planned.run(gpu, 'grad_weight', g, x, y, wanted[2].shape, dtype, result=result, least=True), wanted[2],
+    found = plan_runs.run(gpu, 'forward', g, x, w, wanted[0].shape, dtype, bias, accumulate=True, result=result)
+    same(gpu, found, wanted[0] + (per_channel(bias, problem.rank) + plan_runs.POISON).astype(result), result)
+    same(gpu, plan_runs.run(gpu, 'grad_input', g, y, w, wanted[1].shape, dtype, result=result), wanted[1], result)
+    same(gpu, plan_runs.run(gpu, 'grad_weight', g, x, y, wanted[2].shape, dtype, result=result, least=True), wanted[2],
          result)
 
 
@@ -161,11 +161,11 @@ def test_columns_and_sums(gpu, dtype, result):
     data = complex_data(problem) if dtype == 'complex64' else problem.integers(low=0)
     form = {name: value for name, value in problem.form.items() if name != 'groups'}
     columns = reference.unfold(data.x, problem.kernel, problem.positions, **form)
-    g = planned.columns_of(problem)
+    g = plan_runs.columns_of(problem)
     x, written, summed = gpu.upload(data.x, dtype), gpu.empty(columns.shape, dtype), gpu.empty(data.x.shape, result)
-    planned.unfold(g, x, written)
+    plan_runs.unfold(g, x, written)
     same(gpu, written, columns, dtype)
-    planned.unfold(g, summed, written, fold=True)
+    plan_runs.unfold(g, summed, written, fold=True)
     same(gpu, summed, reference.fold(columns, problem.size, problem.kernel, problem.positions, **form), result)
     out = gpu.empty(data.b.shape, result)
     _cuda.channel_sum(*(arrays.read('operand', array) for array in (gpu.upload(data.y, dtype),)), 1,
