@@ -18,7 +18,7 @@ from pyconv._evaluate import (
     delivered,
     no_out,
     part_of_x,
-    plan_of,
+    plans_of,
     scratch_minimum,
     settings_of,
     written,
@@ -161,7 +161,7 @@ def workspace(
         return Workspace(0, 0, 0, 0, real)
     if per_sample:
         geometry = geometry._replace(per_sample=True)
-    plans = [[plan_of(map, geometry, native, settings, place) for map in maps] for maps in MAPS_OF_BUFFER.values()]
+    plans = [plans_of(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
     if place is None:
         threads = _threads.get_num_threads()
         full = [max(plan.scratch_size(threads) for plan in some) for some in plans]

@@ -110,8 +110,17 @@ def plan_of(map: str, geometry: Geometry, dtype: DType, settings: Settings, devi
 def scratch_minimum(name: str, geometry: Geometry, dtype: DType, settings: Settings, device: int | None) -> int:
     """The elements that a buffer of this name needs: one number for all of its maps."""
     return max(  # type: ignore[no-any-return]
-        plan_of(map, geometry, dtype, settings, device).scratch_minimum for map in MAPS_OF_BUFFER[name]
+        plan.scratch_minimum for plan in plans_of(name, geometry, dtype, settings, device)
     )
+
+
+def plans_of(name: str, geometry: Geometry, dtype: DType, settings: Settings, device: int | None) -> list[Any]:
+    """The plans that a buffer of this name serves; around a direction a constant is nothing."""
+    maps = MAPS_OF_BUFFER[name]
+    ways = [(map, geometry) for map in maps]
+    if geometry.padding_mode == "constant":
+        ways = [(map, linear(geometry)) for map in maps] + (ways if name == "finput" else [])
+    return [plan_of(map, way, dtype, settings, device) for map, way in ways]
 
 
 def no_out(name: str) -> ValueError:

@@ -59,6 +59,14 @@ def test_workspace_names_elements_of_the_dtype(dtype):
             assert least * dtype.itemsize <= TWO_MEGABYTES, problem.name
 
 
+def test_scratch_of_directions_counts_where_a_constant_has_none(dtype):
+    """The tangent's convolution is one of zeros, which may go about it in another way."""
+    shapes = (2, 32, 20, 20), (32, 32, 3, 3)
+    constant, zeros = (pyconv.workspace(*shapes, padding=1, dtype=dtype, **mode)
+                       for mode in ({'padding_mode': 'constant', 'padding_value': 1}, {}))
+    assert all(mine >= other for mine, other in zip(constant[:4], zeros[:4])) and constant[1::2] == zeros[1::2]
+
+
 def test_workspace_defaults_to_float32():
     wants = pyconv.workspace((2, 64, 30, 30), (64, 64, 3, 3))
     assert wants == pyconv.workspace((2, 64, 30, 30), (64, 64, 3, 3), 1, 0, 1, 1, dtype=np.float32)
