@@ -12,6 +12,8 @@ import pyconv
 import reference
 from calls import assert_equal, assert_same_bits, poisoned
 from problems import BY_NAME, EVERY, LAYERS, VARIED, VARIED_MODES, Problem, expected, some
+from pyconv import _evaluate, _geometry
+from pyconv._padding import Mode
 
 TWO_MEGABYTES = 2 * 2**20
 FEW = some('2d', '2d stride 2', '2d groups everything', '2d depthwise', '2d channels 33 33', '2d many input channels',
@@ -59,12 +61,16 @@ def test_workspace_names_elements_of_the_dtype(dtype):
             assert least * dtype.itemsize <= TWO_MEGABYTES, problem.name
 
 
-def test_scratch_of_directions_counts_where_a_constant_has_none(dtype):
-    """The tangent's convolution is one of zeros, which may go about it in another way."""
-    shapes = (2, 32, 20, 20), (32, 32, 3, 3)
-    constant, zeros = (pyconv.workspace(*shapes, padding=1, dtype=dtype, **mode)
-                       for mode in ({'padding_mode': 'constant', 'padding_value': 1}, {}))
-    assert all(mine >= other for mine, other in zip(constant[:4], zeros[:4])) and constant[1::2] == zeros[1::2]
+def test_scratch_serves_directions_around_which_a_constant_is_nothing(monkeypatch):
+    """A derivative of one convolution runs plans of both modes in one finput."""
+    asked = []
+    monkeypatch.setattr(_evaluate, 'plan_of', lambda map, geometry, *rest: asked.append((map, geometry.padding_mode)))
+    geometry, _ = _geometry.convolved(1, (1, 2, 9), (3, 2, 3), None, None, 1, 1, 1, 1, mode=Mode('constant', 1))
+    for name, maps in (('finput', ('forward', 'grad_weight')), ('fgrad_input', ('grad_input',))):
+        asked.clear()
+        _evaluate.plans_of(name, geometry, np.dtype(float), _evaluate.DEFAULTS, None)
+        modes = ('constant', 'zeros') if name == 'finput' else ('zeros',)
+        assert set(asked) == set(itertools.product(maps, modes))
 
 
 def test_workspace_defaults_to_float32():

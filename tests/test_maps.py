@@ -10,6 +10,7 @@ import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
 from problems import EVERY, PROBLEMS, VARIED, VARIED_MODES, expected
+from pyconv import _geometry
 
 every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
 
@@ -160,6 +161,18 @@ def test_no_cells_but_a_constant(dtype):
     assert_equal(pyconv.conv2d(x[:0], w, **settings), y[:0], dtype)
     answer = pyconv.conv_jvp(x, w, x, w, **settings)
     assert_equal(answer, np.full(y.shape, 36), dtype)
+
+
+def test_equal_constants_are_one(dtype):
+    """One zero and one NaN: a constant is a key of caches."""
+    x = np.ones((1, 1, 3), dtype)
+    for zero in (-0.0, 0.0, np.float32(-0.0), 0):
+        assert not np.signbit(pyconv.unfold(x, (2,), padding=1, padding_mode='constant', padding_value=zero)).any()
+    before = None
+    for value in (np.nan, float('nan'), -np.float64('nan')):
+        pyconv.conv1d(x, x[..., :2], padding=1, padding_mode='constant', padding_value=value)
+        before = before or _geometry._convolved.cache_info().misses
+        assert _geometry._convolved.cache_info().misses == before
 
 
 def test_a_constant_of_zero_takes_part(dtype):
