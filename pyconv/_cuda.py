@@ -263,9 +263,7 @@ def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False, *
     bias: Ref | int = 0
     if isinstance(value, DeviceArray):
         addresses["bias"], bias, step = value.address, Ref("bias"), value.strides[0] * out.dtype.size
-    for first, count in program.chunks_of_samples(sizes[0], max(1, MOST // prod(sizes[1:]))):
-        program.fill(made, Target(Ref("out", first * layout.outer), layout, bias, step, accumulate), layout,
-                     (count, *sizes[1:]), element)
+    program.fill(made, Target(Ref("out"), layout, bias, step, accumulate), layout, sizes, element)
     made.run(addresses, stream)
 
 

@@ -6,6 +6,7 @@ each launch. Sizes and strides here are in bytes.
 
 from collections.abc import Iterator, Sequence
 from math import prod
+from operator import gt, mul
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
@@ -17,7 +18,11 @@ from pyconv._gpu.tiles import Element, Tile
 from pyconv._pieces import Axes, Axis
 
 ALIGNMENT = 256
-MOST = 2**31 - 2**13  # positions, cells and results of one launch, counted in 32 bits with a tile to spare
+MOST = 2**31 - 2**13  # what a launch can count of anything: 32 bits, with a tile to spare
+# The arguments of kernels that count; so do all that are divided by.
+COUNTS = ("count", "cells", "positions", "block_positions", "part_positions", "rounds", "rows", "channels", "chunks",
+          "stages", "groups_padded")
+GRID = 2**31 - 1, 2**16 - 1, 2**16 - 1  # blocks along its axes
 
 
 class Layout(NamedTuple):
@@ -113,11 +118,12 @@ class Program:
         """Launch a kernel; a value may be a Ref or a Matrix. Nothing where the grid is empty."""
         if not all(grid):
             return
+        x, y, z = (*grid, 1, 1)[:3]
+        check_counts(kernel, (x, y, z), values)
         given = [values[name] for name in kernel.arguments]
         places = [(place, value) for place, value in enumerate(given) if isinstance(value, Ref)]
         matrix = given[0] if isinstance(given[0], Matrix) else None
         arguments = [0 if isinstance(value, Ref | Matrix) else value for value in given]
-        x, y, z = (*grid, 1, 1)[:3]
         self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
 
     def run(self, addresses: dict[str, int], stream: int) -> None:
@@ -125,6 +131,36 @@ class Program:
         device = self.device
         for launch in self.launches:
             launch.run(device, addresses, stream)
+
+
+# --- what a launch can count ---
+
+
+def check_counts(kernel: Source, grid: tuple[int, int, int], values: dict[str, Any]) -> None:
+    """ValueError unless the kernel can count what it is given in 32 bits, on a grid that the driver takes.
+
+    No launch passes this by. What calls it has cut its work before, or raised in words that a user knows.
+    """
+    counted = {name: value for name, value in values.items() if name in COUNTS or f"{name}_magic" in values}
+    if any(not 0 <= value <= MOST for value in counted.values()) or any(map(gt, grid, GRID)):
+        raise ValueError(f"a launch must count fewer than 2**31 of anything; got {kernel.name} with {counted}, {grid}")
+
+
+def boxes(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(first, sizes) of parts of an array, each of no more elements than a launch can count."""
+    length, *others = sizes
+    if prod(others) > MOST:
+        for first in range(length):
+            yield from (((first, *rest), (1, *found)) for rest, found in boxes(others))
+        return
+    step = MOST // max(1, prod(others))
+    for first in range(0, length, step):
+        yield (first, *[0] * len(others)), (min(step, length - first), *others)
+
+
+def distance(first: Sequence[int], steps: Sequence[int]) -> int:
+    """How far an element lies from that of index 0."""
+    return sum(map(mul, first, steps))
 
 
 # --- arguments of kernels ---
@@ -337,6 +373,10 @@ class Target(NamedTuple):
         start = sum(axis.start * stride for axis, stride in zip(axes, self.layout[2:5]))
         return self.place.at(start), Layout(*self.layout[:2], *steps)
 
+    def bias_of(self, channel: int) -> Ref | int:
+        """The bias of a channel."""
+        return self.bias.at(channel * self.bias_stride) if isinstance(self.bias, Ref) else self.bias
+
     @property
     def last(self) -> bool:
         """Whether neighbouring channels lie nearer to each other than neighbouring cells."""
@@ -347,10 +387,11 @@ def fill(program: Program, target: Target, layout: Layout, sizes: Sequence[int],
     """The bias, or zeros, in all cells."""
     if target.accumulate and target.bias == 0:
         return
-    program.add(
-        tiles.simple("fill", element, target.accumulate), blocks_for(prod(sizes)), target=target.place,
-        bias=target.bias, count=prod(sizes), bias_stride=target.bias_stride, **five(sizes),
-        **numbered("stride", layout[:5]))
+    for first, box in boxes(sizes):
+        program.add(
+            tiles.simple("fill", element, target.accumulate), blocks_for(prod(box)),
+            target=target.place.at(distance(first, layout)), bias=target.bias_of(first[1]), count=prod(box),
+            bias_stride=target.bias_stride, **five(box), **numbered("stride", layout[:5]))
 
 
 def finish(
@@ -364,13 +405,14 @@ def finish(
     the other, each of as many parts. `partial_row`: where the parts are products of the parts of complex numbers, from
     those of an operand's real part to those of its imaginary one.
     """
-    program.add(
-        tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0),
-        (*blocks_for(prod(sizes)), samples), partial_row=partial_row, partial_sample=parts * part_bytes,
-        target_sample=target.layout.sample, partial=partial, target=target.place, flag=flag, flag_value=flag_value,
-        bias=0 if running else target.bias, count=prod(sizes), parts=parts, partial_part=part_bytes,
-        bias_stride=target.bias_stride,
-        **five(sizes), **numbered("partial", read), **numbered("stride", to))
+    for first, box in boxes(sizes):
+        program.add(
+            tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0),
+            (*blocks_for(prod(box)), samples), partial_row=partial_row, partial_sample=parts * part_bytes,
+            target_sample=target.layout.sample, partial=partial.at(distance(first, read)),
+            target=target.place.at(distance(first, to)), flag=flag, flag_value=flag_value,
+            bias=0 if running else target.bias_of(first[1]), count=prod(box), parts=parts, partial_part=part_bytes,
+            bias_stride=target.bias_stride, **five(box), **numbered("partial", read), **numbered("stride", to))
 
 
 def direct(
@@ -463,10 +505,11 @@ def gather(
 
 def scan(program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int) -> None:
     """Set the flag where an element of the operand is not finite."""
-    sizes = (samples, operand.groups * operand.channels, *operand.size)
-    program.add(
-        tiles.simple("scan", element), blocks_for(prod(sizes)), source=operand.place, flag=flag, count=prod(sizes),
-        **five(sizes), **numbered("stride", operand.layout[:5]))
+    for first, box in boxes((samples, operand.groups * operand.channels, *operand.size)):
+        program.add(
+            tiles.simple("scan", element), blocks_for(prod(box)),
+            source=operand.place.at(distance(first, operand.layout)), flag=flag, count=prod(box), **five(box),
+            **numbered("stride", operand.layout[:5]))
 
 
 def correlate(

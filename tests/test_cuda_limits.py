@@ -1,0 +1,158 @@
+"""What the GPU's launches count in 32 bits: work of more than that is cut, or refused before anything is allocated.
+
+Large problems are planned and not run: no launch may count 2**31 of anything, and together they must count all there
+is. That a cut gives the same numbers is seen on small ones, under a limit that is as small.
+"""
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from calls import per_channel
+from emulated_device import EmulatedArray, EmulatedDevice
+from gpus import Emulated
+from problems import P, maps
+from pyconv import _cuda
+from pyconv import _geometry as geometries
+from pyconv._gpu import launch, program, tiles
+from pyconv._gpu.arrays import DTYPES
+from pyconv._gpu.program import Layout
+from test_channels_last import last
+from test_cuda import same
+from test_nonfinite import spoiled, without_zeros
+
+COUNTED = ('count', 'positions', 'cells', 'rows', 'chunks', 'inner', 'channels', 'groups_padded', 'block_positions',
+           'part_positions', 'stages', 'rounds', 'n0', 'n1', 'n2', 'n3')
+
+
+class Planned:
+    """Launches that were planned for a problem, and never run."""
+
+    def __init__(self, monkeypatch, capability=(9, 0)):
+        self.device = EmulatedDevice(capability=capability)
+        monkeypatch.setattr(launch, 'device', lambda index: self.device)
+        _cuda.plan.cache_clear()
+
+    def __call__(self, map, x, w, dtype='float16', is_last=False, algorithm='auto', **settings):
+        settings = {'stride': 1, 'padding': 0, 'dilation': 1, 'groups': 1, **settings}
+        geometry, _ = geometries.convolved(len(w) - 2, x, w, None, None, **settings)
+        plan = _cuda.plan(map, geometry, DTYPES[dtype], algorithm)
+        x, w, y = in_order(geometry, plan.element.size, is_last)
+        layouts = {'forward': (x, w, y), 'grad_input': (y, w, x), 'grad_weight': (x, y, w)}[map]
+        return countable(plan.program(layouts, None, False, geometry.batch).launches)
+
+
+def in_order(g, size, is_last):
+    """The layouts of x, w and y, the first and the last with their channels last or not."""
+    def dense(channels, inner):
+        plane = prod(inner) * size
+        if is_last:
+            return Layout(channels * plane, size, *(channels * size * prod(inner[a + 1:]) for a in range(3)), True)
+        return Layout(channels * plane, plane, *(size * prod(inner[a + 1:]) for a in range(3)), True)
+
+    w = in_order(g, size, False)[1] if is_last else dense(g.in_channels // g.groups, g.kernel_size)
+    return dense(g.in_channels, g.input_size), w, dense(g.out_channels, g.output_size)
+
+
+def countable(launches):
+    """[(name, values by name, grid)] of launches that count nothing beyond 32 bits on grids that the driver takes."""
+    found = []
+    for one in launches:
+        source, values = one.kernel[0], dict(zip(one.kernel[0].arguments, one.arguments))
+        beyond = {name: values[name] for name in COUNTED if values.get(name, 0) > 2**31 - 2**13}
+        assert not beyond, (source.name, beyond)
+        assert one.grid[0] < 2**31 and max(one.grid[1:]) < 2**16, (source.name, one.grid)
+        found.append((source.name, values, one.grid))
+    return found
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    return Planned(monkeypatch)
+
+
+def total(launches, kernel):
+    return sum(values['count'] for name, values, _ in launches if name == kernel)
+
+
+# --- cuts that change nothing ---
+
+@pytest.mark.parametrize(
+    'sizes', [(5, 4, 3, 2, 2), (1, 1, 1, 1, 50), (3, 1, 40, 1, 1), (2, 11, 1, 1, 1), (0, 3, 1, 1, 1)])
+def test_boxes_hold_each_element_once(sizes, monkeypatch):
+    monkeypatch.setattr(program, 'MOST', 10)
+    found = []
+    for first, box in program.boxes(sizes):
+        assert prod(box) <= 10
+        found += product(*(range(start, start + count) for start, count in zip(first, box)))
+    assert sorted(found) == sorted(product(*map(range, sizes))) and len(found) == prod(sizes)
+
+
+@pytest.fixture
+def small_boxes(monkeypatch):
+    """As if a launch could count to 50 where it goes through elements one by one."""
+    real, most = program.boxes, program.MOST
+
+    def cut(sizes):
+        program.MOST = 50
+        try:
+            return list(real(sizes))
+        finally:
+            program.MOST = most
+
+    monkeypatch.setattr(program, 'boxes', cut)
+
+
+CUT = P('cut', (7, 9), (3, 3), (16, 24), padding=1, batch=3)
+
+
+@pytest.mark.parametrize('order', [lambda array, rank: array, last], ids=['first', 'last'])
+@pytest.mark.parametrize('accumulate', [False, True])
+def test_elements_in_many_launches(monkeypatch, small_boxes, order, accumulate):
+    """finish with parts and a bias, fill, scan: the same numbers, and a NaN is seen wherever it is."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
+    monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 2)
+    gpu, data = Emulated(monkeypatch), without_zeros(CUT.integers(low=-2, high=2))
+    y = spoiled(data.y, (np.nan,), 1, corners=False)
+    wanted = maps(CUT, data.x, data.w, y)
+    x, w, b = (gpu.upload(array, 'float32') for array in (order(data.x, 2), data.w, data.b))
+    for found, exact in ((lambda **more: calls.forward(CUT, x, w, b, **more), wanted.forward + per_channel(data.b, 2)),
+                         (lambda **more: calls.grad_weight(CUT, x, gpu.upload(order(y, 2), 'float32'), **more),
+                          wanted.grad_weight)):
+        before = np.arange(exact.size).reshape(exact.shape) % 7 * float(accumulate)
+        out = gpu.upload(order(before, 2), 'float32')
+        found(out=out, accumulate=accumulate)
+        same(gpu, out, before + exact, 'float32')
+
+
+def test_nothing_but_a_bias_in_many_launches(monkeypatch, small_boxes):
+    gpu = Emulated(monkeypatch)
+    x, w = gpu.empty((2, 0, 9, 10), 'float32'), gpu.empty((3, 0, 1, 1), 'float32')
+    b = gpu.upload(np.arange(3.0), 'float32')
+    same(gpu, pyconv.conv2d(x, w, b), np.broadcast_to(np.arange(3.0)[:, None, None], (2, 3, 9, 10)), 'float32')
+    assert len(gpu.device.launched) == 12
+
+
+# --- large problems, planned ---
+
+def test_scan_counts_channels(planned):
+    """Of operands that are not copied every element is looked at: more than the cells that other launches count."""
+    launches = planned('grad_weight', (134, 64, 512, 512), (64, 64, 3, 3), is_last=True, padding=1)
+    assert total(launches, 'scan') == 134 * 64 * 512 * 512
+    launches = planned('grad_weight', (1, 40, 8192, 8192), (16, 40, 3, 3), is_last=True, padding=1)
+    assert total(launches, 'scan') == 16 * 8192 * 8192
+
+
+@pytest.mark.parametrize('shape', [(1, 2, 40000, 40000), (1, 1, 50000, 50000), (3, 1, 30000, 30000)])
+def test_fill_of_large_samples(monkeypatch, shape):
+    gpu, noted = Emulated(monkeypatch), []
+    monkeypatch.setattr(program.Program, 'run', lambda self, *_: noted.extend(self.launches))
+    strides = tuple(prod(shape[a + 1:]) for a in range(4))
+    out = EmulatedArray(gpu.memory, 1 << 40, shape, strides, 'float16')
+    channels = shape[1]
+    x, w = gpu.empty((shape[0], 0, *shape[2:]), 'float16'), gpu.empty((channels, 0, 1, 1), 'float16')
+    assert pyconv.conv2d(x, w, out=out) is out
+    assert total(countable(noted), 'fill') == prod(shape)
