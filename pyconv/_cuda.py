@@ -17,7 +17,7 @@ from typing import Any
 from pyconv._geometry import Geometry
 from pyconv._gpu import launch, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
-from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Program, Ref, Target
+from pyconv._gpu.program import ALIGNMENT, Layout, Program, Ref, Target
 from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
 from pyconv._pieces import phases
 
@@ -191,9 +191,7 @@ def unfold(
     edge = padding.edge_of(g) if has_edge else None
     cells, rows = lifted(input, geometry.rank), lifted(columns, 1)
     of_columns = geometry.in_channels * prod(geometry.kernel_size) * prod(geometry.output_size)
-    most = MOST // max(of_columns, geometry.in_channels * prod(geometry.input_size))
-    if not most:
-        raise ValueError(f"input must have fewer than 2**31 columns and cells in one sample; got {geometry}")
+    most = program.most_samples(geometry, of_columns, geometry.in_channels * prod(geometry.input_size))
     [axes] = phases("forward", padding.padded(g) if fold and edge is not None else g)
     begin, addresses = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5]))), {}
     if fold and edge is not None:

@@ -156,3 +156,32 @@ def test_fill_of_large_samples(monkeypatch, shape):
     x, w = gpu.empty((shape[0], 0, *shape[2:]), 'float16'), gpu.empty((channels, 0, 1, 1), 'float16')
     assert pyconv.conv2d(x, w, out=out) is out
     assert total(countable(noted), 'fill') == prod(shape)
+
+
+@pytest.mark.parametrize(('x', 'w', 'dtype'), [
+    ((2, 1, 40000, 40000), (1, 1, 12, 12), 'float16'), ((3, 1, 30000, 30000), (8, 1, 9, 9), 'float32'),
+    ((3, 8, 10**9), (1, 8, 2112), 'float16'), ((300, 1, 30000, 30000), (1, 1, 2, 2), 'float16')])
+@pytest.mark.parametrize('capability', [(9, 0), (7, 5)])
+def test_parts_of_large_samples(monkeypatch, x, w, dtype, capability):
+    """A part of a weight's gradient is of as many samples as a launch can count, and all parts are of all positions."""
+    launches = Planned(monkeypatch, capability)('grad_weight', x, w, dtype, padding=1)
+    positions = x[0] * prod(n - k + 3 for n, k in zip(x[2:], w[2:]))
+    kernels = {name for name, _, _ in launches} & {'correlate', 'direct_weight'}
+    assert kernels
+    for kernel in kernels:
+        assert sum(values['positions'] for name, values, _ in launches if name == kernel) == positions
+
+
+@pytest.mark.parametrize('kernel', ['tiles', 'direct'])
+def test_parts_that_a_launch_can_count(monkeypatch, kernel):
+    """The same gradient where a launch can take no more than two samples."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0 if kernel == 'tiles' else 1e9)
+    gpu, problem = Emulated(monkeypatch), CUT._replace(size=(16, 16), batch=7)
+    data = problem.integers()
+    x, y = gpu.upload(data.x, 'float32'), gpu.upload(data.y, 'float32')
+    monkeypatch.setattr(program, 'MOST', 2 * 16 * 16)
+    monkeypatch.setattr(tiles, 'NOMINAL_BLOCKS', 1)
+    same(gpu, calls.grad_weight(problem, x, y), maps(problem, *data[:3]).grad_weight, 'float32')
+    assert gpu.device.launched.count('correlate' if kernel == 'tiles' else 'direct_weight') == 4
+    same(gpu, pyconv.conv_bias(y), data.y.sum((0, 2, 3)), 'float32')
+    assert gpu.device.launched.count('channel_sum') == 4

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
 from pyconv._gpu import padding, plain, program, tiles
-from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Operand, Packed, Program, Ref, Target, Weight, divided
+from pyconv._gpu.program import ALIGNMENT, Layout, Operand, Packed, Program, Ref, Target, Weight, divided
 from pyconv._gpu.tiles import Element
 from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
@@ -50,19 +50,6 @@ class Problem(NamedTuple):
         parts = self.element.parts
         return g.groups <= MOST_GROUPS and not tiles.is_direct(
             self.way, self.element.in_tiles, rows * parts, channels * parts, products * parts**2)
-
-    def most(self, *of_sample: int) -> int:
-        """How many samples a launch can take that counts so many things in each."""
-        g = self.geometry
-        reach = max(d * (k - 1) for d, k in zip(g.dilation, g.kernel_size))
-        if g.padding_mode != "zeros":
-            reach = max(reach, *padding.padded(g).input_size, *g.input_size)
-        found = MOST // max(of_sample)
-        if not found or reach >= -tiles.OUTSIDE:
-            raise ValueError(
-                "input must have fewer than 2**31 cells and results in one sample, and taps no 2**30 cells apart; got "
-                f"{g}")
-        return found
 
     def x(self, layout: Layout, base: str) -> Operand:
         """The convolution's input."""
@@ -143,8 +130,8 @@ class Sums:
     def build(self, samples: int) -> None:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
         g, weight = self.problem.geometry, self.weight
-        samples = min(samples, self.problem.most(
-            prod(self.source.size), weight.rows * g.groups * prod(self.size)))
+        samples = min(samples, program.most_samples(
+            self.whole, prod(self.source.size), weight.rows * g.groups * prod(self.size)))
         self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
         pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
         space = None
@@ -261,6 +248,7 @@ class Correlation:
         [self.axes] = phases("forward", g)
         [self.places] = [self.axes] if self.x.edge is None else phases("forward", padding.padded(g))
         self.positions, self.taps = prod(g.output_size), prod(g.kernel_size)
+        self.most = program.most_samples(g, prod(self.x.size), self.positions)
 
     def build(self, samples: int) -> None:
         """All samples together, or so many at a time that their parts stay in the cache until they are summed."""
@@ -269,8 +257,7 @@ class Correlation:
             self._build(samples)
             return
         of_sample = prod(self.target_size) * self.element.real_size
-        chunk = min(samples, max(1, tiles.CACHED // of_sample), tiles.MOST_SAMPLES,
-                    self.problem.most(prod(self.x.size), self.positions))
+        chunk = min(samples, max(1, tiles.CACHED // of_sample), tiles.MOST_SAMPLES, self.most)
         start, most = made.scratch, made.scratch
         for first, count in program.chunks_of_samples(g.batch, chunk):
             made.scratch = start  # what the samples before these left is free again
@@ -291,16 +278,16 @@ class Correlation:
 
     def _build(self, samples: int) -> None:
         """In tiles and, where a product with padding may not be sound, by definition if a flag says so."""
-        made, most = self.made, self.problem.most(prod(self.x.size), self.positions)
+        made = self.made
         if not self.problem.tiled(self.y.channels, self.x.channels):
-            self._by_definition(most, 0)
+            self._by_definition(0)
             return
         flag: Ref | int = made.reserve(4) if has_padding(self.places) or self.problem.splits else 0
         before = made.scratch
-        self._in_tiles(min(samples, most), flag)
+        self._in_tiles(min(samples, self.most), flag)
         if flag:
             after, made.scratch = made.scratch, before  # the tiles' scratch is free again
-            self._by_definition(most, flag)
+            self._by_definition(flag)
             made.scratch = max(made.scratch, after)
 
     def _as_read(self) -> tuple[Operand, Axes]:
@@ -349,10 +336,11 @@ class Correlation:
         """As many parts as are wanted of a batch; of each sample alone as many as one of a nominal batch has."""
         g = self.problem.geometry
         if not g.per_sample:
-            return program.cut(g.batch, self.positions, wanted(g.batch), multiple)
-        return program.cut(1, self.positions, -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH), multiple)
+            return program.cut(g.batch, self.positions, wanted(g.batch), multiple, self.most)
+        of_sample = -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH)
+        return program.cut(1, self.positions, of_sample, multiple, self.most)
 
-    def _by_definition(self, most: int, flag: Ref | int) -> None:
+    def _by_definition(self, flag: Ref | int) -> None:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
         g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
@@ -360,7 +348,7 @@ class Correlation:
         parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
         parted = Parted(
             self.made, self.problem, self.target, x.channels * self.taps * element.parts, self.taps, 1, False)
-        for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
+        for first, count in program.chunks_of_samples(g.batch, self.most, parts.samples):
             slots = parts.count(count)
             self.made.add(
                 tiles.simple("direct_weight", element, mode=program.mode_of(x.edge)), (elements, slots),

@@ -158,6 +158,26 @@ def boxes(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ..
         yield (first, *[0] * len(others)), (min(step, length - first), *others)
 
 
+def most_samples(g: Geometry, *of_sample: int) -> int:
+    """How many samples a launch can take that counts so many things in each.
+
+    ValueError where it is none, or where kernels could not tell cells beyond the edge from those inside.
+    """
+    rank, found = g.rank, MOST // max(of_sample)
+    if not found:
+        cells, results = (g.in_channels, *g.input_size[-rank:]), (g.out_channels, *g.output_size[-rank:])
+        raise ValueError(
+            f"a sample must have fewer than 2**31 cells and results on a GPU; got shapes {cells} and {results}")
+    reach = max(d * (k - 1) for d, k in zip(g.dilation, g.kernel_size))
+    if g.padding_mode != "zeros":
+        reach = max(reach, *padding.padded(g).input_size, *g.input_size)
+    if reach >= -tiles.OUTSIDE:
+        raise ValueError(
+            f"dilation must keep a kernel's taps within 2**30 cells on a GPU; got {g.dilation[-rank:]}, kernel "
+            f"{g.kernel_size[-rank:]}")
+    return found
+
+
 def distance(first: Sequence[int], steps: Sequence[int]) -> int:
     """How far an element lies from that of index 0."""
     return sum(map(mul, first, steps))
@@ -591,14 +611,15 @@ def channel_sum(
 ) -> None:
     """The sum of each channel of (batch, channels, *size) to "out", added to it where accumulate."""
     batch, channels = outer
-    parts = cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS)
-    if prod(size) > MOST:
+    most = MOST // prod(size)
+    if not most:
         raise ValueError(f"grad_output must have fewer than 2**31 cells in one sample; got size {size}")
+    parts = cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS, most)
     part = channels * element.real_size
     total = parts.count(batch)
     partial = program.reserve(total * part)
     done = 0
-    for first, count in chunks_of_samples(batch, MOST // prod(size), parts.samples):
+    for first, count in chunks_of_samples(batch, most, parts.samples):
         slots = parts.count(count)
         program.add(
             tiles.simple("channel_sum", element), (channels, slots), shared=plain.THREADS * element.real_size,
@@ -626,10 +647,13 @@ class Parts(NamedTuple):
                 "part_positions": self.positions, **divided(cuts=self.cuts)}
 
 
-def cut(batch: int, of_sample: int, wanted: int, multiple: int) -> Parts:
-    """About `wanted` parts: whole samples to a part, or several parts to a sample, each a multiple of positions."""
+def cut(batch: int, of_sample: int, wanted: int, multiple: int, most: int) -> Parts:
+    """About `wanted` parts: whole samples to a part, or several parts to a sample, each a multiple of positions.
+
+    No part has more samples than the `most` that a launch can take.
+    """
     if wanted <= batch:
-        samples = -(-batch // wanted)
+        samples = min(-(-batch // wanted), most)
         return Parts(samples, 1, -(-samples * of_sample // multiple) * multiple)
     cuts = min(wanted // batch, -(-of_sample // multiple))
     positions = -(-of_sample // (cuts * multiple)) * multiple
