@@ -185,3 +185,51 @@ def test_parts_that_a_launch_can_count(monkeypatch, kernel):
     assert gpu.device.launched.count('correlate' if kernel == 'tiles' else 'direct_weight') == 4
     same(gpu, pyconv.conv_bias(y), data.y.sum((0, 2, 3)), 'float32')
     assert gpu.device.launched.count('channel_sum') == 4
+
+
+FAR = {
+    'stride': ((1, 4, 10), (4, 4, 3), {'stride': 2**32, 'padding': ((0, 2**32),)}),
+    'padding': ((1, 4, 10), (4, 4, 3), {'padding': ((2**32, 2 - 2**32),)}),
+    'cropped': ((1, 4, 10), (4, 4, 3), {'padding': ((-2**32, 2**32 + 2),)}),
+    'dilation': ((1, 4, 10), (4, 4, 2), {'dilation': 2**30, 'padding': ((0, 2**30),)}),
+    'together': ((1, 4, 10), (4, 4, 2), {'stride': 2**30 + 1, 'dilation': 2**29, 'padding': ((2**29, 2**30),)}),
+}
+FAR_ERROR = ('stride, padding and dilation must keep all taps within 2**30 cells of the input on a GPU; got stride '
+             '({},), padding ({},) and dilation ({},)')
+direct_and_tiles = pytest.mark.parametrize('channels', [4, 64], ids=['direct', 'tiles'])
+
+
+def far_calls(x, w, y, shapes, settings):
+    """The three maps; input and weight have those shapes."""
+    return (lambda: pyconv.conv1d(x, w, **settings), lambda: pyconv.conv1d_input(shapes[0], w, y, **settings),
+            lambda: pyconv.conv1d_weight(x, shapes[1], y, **settings))
+
+
+@direct_and_tiles
+@pytest.mark.parametrize('name', FAR)
+def test_taps_far_beyond_the_input(monkeypatch, name, channels):
+    """What 32 bits cannot tell from a cell inside is refused, before anything is allocated."""
+    gpu, ((batch, _, size), (_, _, taps), settings) = Emulated(monkeypatch), FAR[name]
+    shapes = (batch, channels, size), (channels, channels, taps)
+    x, w = map(np.ones, shapes)
+    operands = [gpu.upload(array, 'float32') for array in (x, w, pyconv.conv1d(x, w, **settings))]
+    monkeypatch.setattr(EmulatedArray, 'empty', None)
+    [(low, _)], wanted = settings['padding'], (settings.get('stride', 1), settings.get('dilation', 1))
+    for call in far_calls(*operands, shapes, settings):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == FAR_ERROR.format(wanted[0], low, wanted[1])
+
+
+@direct_and_tiles
+@pytest.mark.parametrize('settings', [
+    {'stride': 2**31 - 3, 'padding': ((0, 2**31),)}, {'padding': ((2**30 - 1, 2 - 2**30),)},
+    {'padding': ((1 - 2**30, 2**30),)}, {'dilation': 2**28, 'padding': 2**29, 'stride': 2**29 - 7},
+], ids=['stride', 'padding', 'cropped', 'together'])
+def test_taps_as_far_as_they_may_be(monkeypatch, settings, channels):
+    gpu, rng, shapes = Emulated(monkeypatch), np.random.default_rng(0), ((2, channels, 10), (channels, channels, 3))
+    x, w = (rng.integers(-3, 4, shape).astype(float) for shape in shapes)
+    y = rng.integers(-3, 4, pyconv.conv1d(x, w, **settings).shape).astype(float)
+    operands = [gpu.upload(array, 'float64') for array in (x, w, y)]
+    for call, exact in zip(far_calls(*operands, shapes, settings), far_calls(x, w, y, shapes, settings)):
+        same(gpu, call(), exact(), 'float64')

@@ -168,13 +168,14 @@ def most_samples(g: Geometry, *of_sample: int) -> int:
         cells, results = (g.in_channels, *g.input_size[-rank:]), (g.out_channels, *g.output_size[-rank:])
         raise ValueError(
             f"a sample must have fewer than 2**31 cells and results on a GPU; got shapes {cells} and {results}")
-    reach = max(d * (k - 1) for d, k in zip(g.dilation, g.kernel_size))
-    if g.padding_mode != "zeros":
-        reach = max(reach, *padding.padded(g).input_size, *g.input_size)
-    if reach >= -tiles.OUTSIDE:
-        raise ValueError(
-            f"dilation must keep a kernel's taps within 2**30 cells on a GPU; got {g.dilation[-rank:]}, kernel "
-            f"{g.kernel_size[-rank:]}")
+    for n, y, k, s, d, pad in zip(
+            g.input_size, g.output_size, g.kernel_size, g.stride, g.dilation, g.padding):
+        reach = d * (k - 1)
+        places = 0 if g.padding_mode == "zeros" else max(n, s * (y - 1) + reach + 1)  # that are told from one another
+        if max(reach, abs(pad), places) >= -tiles.OUTSIDE or abs(pad) + s * (y - 1) + reach >= 2**31:
+            raise ValueError(
+                "stride, padding and dilation must keep all taps within 2**30 cells of the input on a GPU; got stride "
+                f"{g.stride[-rank:]}, padding {g.padding[-rank:]} and dilation {g.dilation[-rank:]}")
     return found
 
 
