@@ -180,6 +180,7 @@ def test_parts_that_a_launch_can_count(monkeypatch, kernel):
     data = problem.integers()
     x, y = gpu.upload(data.x, 'float32'), gpu.upload(data.y, 'float32')
     monkeypatch.setattr(program, 'MOST', 2 * 16 * 16)
+    monkeypatch.setattr(program, 'check_weight', lambda *_: None)
     monkeypatch.setattr(tiles, 'NOMINAL_BLOCKS', 1)
     same(gpu, calls.grad_weight(problem, x, y), maps(problem, *data[:3]).grad_weight, 'float32')
     assert gpu.device.launched.count('correlate' if kernel == 'tiles' else 'direct_weight') == 4
@@ -233,3 +234,33 @@ def test_taps_as_far_as_they_may_be(monkeypatch, settings, channels):
     operands = [gpu.upload(array, 'float64') for array in (x, w, y)]
     for call, exact in zip(far_calls(*operands, shapes, settings), far_calls(x, w, y, shapes, settings)):
         same(gpu, call(), exact(), 'float64')
+
+
+def untouched(gpu, *shape, dtype='float16'):
+    """An array of any size, that nothing may read."""
+    return EmulatedArray(gpu.memory, 1 << 40, shape, [prod(shape[a + 1:]) for a in range(len(shape))], dtype)
+
+
+@pytest.mark.parametrize(('out', 'channels', 'taps', 'dtype'), [
+    (47000, 47000, 1, 'float16'), (65536, 65536, 1, 'float16'), (65536, 32769, 1, 'float32'), (1, 2**29, 1, 'float64'),
+    (2, 2**26, 9, 'float32')])
+def test_large_weights_are_refused(monkeypatch, out, channels, taps, dtype):
+    """By every map, before anything is allocated."""
+    gpu = Emulated(monkeypatch)
+    monkeypatch.setattr(EmulatedArray, 'empty', None)
+    x, y = untouched(gpu, 8, channels, taps, dtype=dtype), untouched(gpu, 8, out, 1, dtype=dtype)
+    w = untouched(gpu, out, channels, taps, dtype=dtype)
+    for call in (lambda: pyconv.conv1d(x, w), lambda: pyconv.conv1d_input(x.shape, w, y),
+                 lambda: pyconv.conv1d_weight(x, w.shape, y)):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == (
+            'weight must have fewer than 2**31 elements, and 2**31 bytes for each channel, on a GPU; got shape '
+            f'{w.shape}')
+
+
+@pytest.mark.parametrize('map', ['forward', 'grad_input', 'grad_weight'])
+def test_weights_as_large_as_they_may_be(planned, map):
+    for is_last in (False, True):
+        assert planned(map, (8, 46000, 1, 1), (46000, 46000, 1, 1), is_last=is_last)
+        assert planned(map, (8, 4096, 30, 30), (8192, 4096, 5, 5), 'float32', is_last=is_last, padding=2)

@@ -71,6 +71,7 @@ Layouts = tuple[Layout, Layout, Layout]  # of the first operand, the second, and
 
 def build(problem: Problem, layouts: Layouts, bias_stride: int | None, accumulate: bool, samples: int) -> Program:
     """The launches of a map, which pack so many samples at a time."""
+    program.check_weight(problem.geometry, problem.element)
     made = Program(problem.device)
     g = problem.geometry
     if problem.map == "grad_input" and g.padding_mode not in padding.FOLDED:

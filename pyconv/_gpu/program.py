@@ -179,6 +179,18 @@ def most_samples(g: Geometry, *of_sample: int) -> int:
     return found
 
 
+def check_weight(g: Geometry, element: Element) -> None:
+    """ValueError unless a launch can count the weight, packed for either role, and 32 bits hold a row's bytes."""
+    taps, whole = prod(g.kernel_size), 16 // element.size
+    outs, ins = (-(-channels // g.groups // whole) * whole for channels in (g.out_channels, g.in_channels))
+    rows = max(g.out_channels * ins, g.in_channels * outs) * taps
+    if max(rows, max(ins, outs) * taps * element.size) > MOST:
+        shape = (g.out_channels, g.in_channels // g.groups, *g.kernel_size[-g.rank:])
+        raise ValueError(
+            "weight must have fewer than 2**31 elements, and 2**31 bytes for each channel, on a GPU; got shape "
+            f"{shape}")
+
+
 def distance(first: Sequence[int], steps: Sequence[int]) -> int:
     """How far an element lies from that of index 0."""
     return sum(map(mul, first, steps))
