@@ -236,6 +236,14 @@ def test_taps_as_far_as_they_may_be(monkeypatch, settings, channels):
         same(gpu, call(), exact(), 'float64')
 
 
+@pytest.mark.parametrize('map', ['forward', 'grad_input', 'grad_weight'])
+@pytest.mark.parametrize(('x', 'w'), [
+    ((1, 2200000, 1, 1), (64, 2200000, 1, 1)), ((2, 64, 1, 1), (2200000, 64, 1, 1)),
+    ((1, 4 << 20, 3, 3), (4, 4 << 20, 3, 3))])
+def test_millions_of_channels(planned, map, x, w):
+    assert 'pack' in [name for name, _, _ in planned(map, x, w)]
+
+
 def untouched(gpu, *shape, dtype='float16'):
     """An array of any size, that nothing may read."""
     return EmulatedArray(gpu.memory, 1 << 40, shape, [prod(shape[a + 1:]) for a in range(len(shape))], dtype)

@@ -12,12 +12,14 @@ THREADS = 256
 
 def pack(
     source, packed, flag, clean, cells, channels, padded, padded_magic, padded_shift, groups_padded,
-    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    across, across_magic, across_shift, px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
     source_n, source_channel, source_z, source_y, source_x,
     size_z, size_y, size_x, offset_z, offset_y, offset_x, period_z, period_z_magic, period_z_shift,
     period_y, period_y_magic, period_y_shift, period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
     """packed[cell, group, channel] = source, zero for channel >= channels. A block turns 32 cells x 32 channels.
+
+    The grid has one axis, as there may be many of either: `across` blocks of cells for each 32 channels.
 
     Where a flag is given and an element is not finite, the flag becomes 1. Its blocks run in any order, so they cannot
     clear the flag that they set; but `clean`, where it is given, is a flag that later launches set, and becomes 0: the
@@ -29,9 +31,10 @@ def pack(
     lane: i32 = t & 31
     warp: i32 = t >> 5
     base: i32 = shared_base()
-    store_i32(clean, (clean != 0) & (t == 0) & (block_x() == 0) & (block_y() == 0), i32(0))
-    first_cell: i32 = block_x() * 32
-    first_channel: i32 = block_y() * 32
+    store_i32(clean, (clean != 0) & (t == 0) & (block_x() == 0), i32(0))
+    block: i32 = divide(block_x(), across_magic, across_shift)
+    first_cell: i32 = (block_x() - block * i32(across)) * 32
+    first_channel: i32 = block * 32
     cell: i32 = first_cell + lane
     n, z, y, x = position(cell)
     if MODE != "zeros":

@@ -334,10 +334,11 @@ def pack(
     places: Axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in operand.size)
     if edge is not None:
         places = edge.placed(tuple(Axis(p, n, 1, -low, 0, 1) for p, n, low in zip(operand.size, edge.size, edge.low)))
+    across = -(-cells // 32)
     program.add(
-        tiles.simple("pack", element, mode=mode_of(edge)), (-(-cells // 32), -(-operand.groups * padded // 32)),
+        tiles.simple("pack", element, mode=mode_of(edge)), (across * -(-operand.groups * padded // 32),),
         shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flag, clean=clean, cells=cells,
-        channels=operand.channels, groups_padded=operand.groups * padded, **divided(padded=padded),
+        channels=operand.channels, groups_padded=operand.groups * padded, **divided(padded=padded, across=across),
         **axes_arguments(places), **edge_arguments(edge, element), **strides(source=layout))
     return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
 
