@@ -17,7 +17,7 @@ from typing import Any
 from pyconv._geometry import Geometry
 from pyconv._gpu import launch, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
-from pyconv._gpu.program import ALIGNMENT, Layout, Program, Ref, Target
+from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Program, Ref, Target
 from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
 from pyconv._pieces import phases
 
@@ -179,6 +179,14 @@ def plan(
     return of_three(geometry) if geometry.rank <= LAST else Volumes(map, geometry, of_three)
 
 
+def check_unfold(geometry: Geometry) -> int:
+    """How many samples unfold or fold takes in a launch. ValueError where that is none."""
+    of_columns = prod(geometry.kernel_size) * prod(geometry.output_size)
+    places = 0 if geometry.padding_mode == "zeros" else prod(padding.padded(geometry).input_size)
+    return program.most_samples(
+        geometry, *(geometry.in_channels * count for count in (of_columns, prod(geometry.input_size), places)))
+
+
 def unfold(
     geometry: Geometry, input: DeviceArray, columns: DeviceArray, fold: bool, accumulate: bool = False, *, stream: int
 ) -> None:
@@ -190,10 +198,8 @@ def unfold(
     g, crop = padding.cropped(geometry) if has_edge else (geometry, (0, 0, 0))
     edge = padding.edge_of(g) if has_edge else None
     cells, rows = lifted(input, geometry.rank), lifted(columns, 1)
-    of_columns = geometry.in_channels * prod(geometry.kernel_size) * prod(geometry.output_size)
-    most = program.most_samples(geometry, of_columns, geometry.in_channels * prod(geometry.input_size))
     [axes] = phases("forward", padding.padded(g) if fold and edge is not None else g)
-    begin, addresses = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5]))), {}
+    begin, addresses, most = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5]))), {}, check_unfold(geometry)
     if fold and edge is not None:
         length, sizes = padding.padded(g).input_size, (g.in_channels, *geometry.input_size)
         places = program.places(made, (min(most, g.batch), g.in_channels, *length), False, element)
@@ -218,14 +224,27 @@ def _scratch(made: Program, like: DeviceArray) -> DeviceArray:
     return like.kind.empty((-(-(made.scratch + ALIGNMENT) // like.dtype.size),), like.dtype, like.device)
 
 
+def check_channel_sum(array: DeviceArray, axis: int) -> DeviceArray:
+    """The array with a batch axis, and with no more axes behind the channels than a launch can take. ValueError."""
+    found = array if axis else array._replace(shape=(1, *array.shape), strides=(0, *array.strides))
+    found = _merged(found)
+    if found.ndim > 5:
+        raise ValueError(
+            f"grad_output must have at most 3 axes behind the channels on a GPU, where they are not dense; got shape "
+            f"{array.shape}")
+    if max(found.shape[1], prod(found.shape[2:])) > MOST:
+        raise ValueError(
+            "grad_output must have fewer than 2**31 channels, and fewer than 2**31 cells in one sample, on a GPU; got "
+            f"shape {array.shape}")
+    return found
+
+
 def channel_sum(
     array: DeviceArray, axis: int, out: DeviceArray, accumulate: bool = False, *, stream: int
 ) -> None:
     """out <- the sum over all axes but one, in parts of a fixed tree; added to it where accumulate."""
     made, element = Program(launch.device(array.device)), tiles.element(array.dtype.name, out.dtype.name)
-    if axis == 0:
-        array = array._replace(shape=(1, *array.shape), strides=(0, *array.strides))
-    array = _merged(array)
+    array = check_channel_sum(array, axis)
     layout = lifted(array, array.ndim - 2)
     size = (1,) * (5 - array.ndim) + array.shape[2:]
     program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * out.dtype.size, element, accumulate)
@@ -234,7 +253,7 @@ def channel_sum(
 
 
 def _merged(array: DeviceArray) -> DeviceArray:
-    """The array with at most 3 axes behind the first two: neighbours that follow each other in memory are made one."""
+    """The array with 3 axes behind the first two, if it can be: neighbours one behind the other in memory are made one."""
     shape, steps = list(array.shape), list(array.strides)
     place = 2
     while place < len(shape) - 1 and len(shape) > 5:
@@ -242,8 +261,6 @@ def _merged(array: DeviceArray) -> DeviceArray:
             shape[place:place + 2], steps[place:place + 2] = [shape[place] * shape[place + 1]], [steps[place + 1]]
         else:
             place += 1
-    if len(shape) > 5:
-        raise ValueError(f"grad_output must have at most 3 spatial axes; got shape {array.shape}")
     return array._replace(shape=tuple(shape), strides=tuple(steps))
 
 

@@ -53,6 +53,12 @@ class Backend(ModuleType):
     def plan(self, map, geometry, dtype, algorithm, result=None, *, allow_tf32, device):
         return Plan(self, map, geometry, dtype, algorithm, allow_tf32, device)
 
+    def check_unfold(self, geometry):
+        pass
+
+    def check_channel_sum(self, array, axis):
+        pass
+
     def unfold(self, geometry, input, columns, fold, accumulate=False, *, stream):
         self.streams.append(stream)
         source, target = (columns, input) if fold else (input, columns)

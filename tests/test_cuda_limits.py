@@ -244,6 +244,13 @@ def test_millions_of_channels(planned, map, x, w):
     assert 'pack' in [name for name, _, _ in planned(map, x, w)]
 
 
+def spread(array):
+    """Every second element of each axis."""
+    shape = [2 * size for size in array.shape]
+    return EmulatedArray(array.memory, array.address, array.shape, [2 * prod(shape[a + 1:]) for a in range(len(shape))],
+                         array.dtype)
+
+
 def untouched(gpu, *shape, dtype='float16'):
     """An array of any size, that nothing may read."""
     return EmulatedArray(gpu.memory, 1 << 40, shape, [prod(shape[a + 1:]) for a in range(len(shape))], dtype)
@@ -272,3 +279,38 @@ def test_weights_as_large_as_they_may_be(planned, map):
     for is_last in (False, True):
         assert planned(map, (8, 46000, 1, 1), (46000, 46000, 1, 1), is_last=is_last)
         assert planned(map, (8, 4096, 30, 30), (8192, 4096, 5, 5), 'float32', is_last=is_last, padding=2)
+
+
+@pytest.mark.parametrize(('call', 'text'), [
+    (lambda array: pyconv.conv2d(array(1, 8, 60000, 60000), array(4, 8, 3, 3)),
+     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (8, 60000, 60000) and '
+     '(4, 59998, 59998)'),
+    (lambda array: pyconv.conv_transpose2d(array(1, 8, 100, 100), array(8, 1024, 3, 3), stride=20),
+     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (1024, 1983, 1983) and (8, 100, 100)'),
+    (lambda array: pyconv.conv2d_weight(array(1, 1, 60000, 60000), (1, 1, 3, 3), array(1, 1, 59998, 59998)),
+     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (1, 60000, 60000) and '
+     '(1, 59998, 59998)'),
+    (lambda array: pyconv.unfold(array(1, 8, 20000, 20000), 3),
+     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (8, 20000, 20000) and '
+     '(8, 19998, 19998)'),
+    (lambda array: pyconv.fold(array(1, 72, 399920004), (20000, 20000), 3),
+     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (8, 20000, 20000) and '
+     '(8, 19998, 19998)'),
+    (lambda array: pyconv.unfold(array(8, 10), (3,), padding=((2**30, 2 - 2**30),)),
+     FAR_ERROR.format(1, 2**30, 1)),
+    (lambda array: pyconv.conv_bias(array(1, 8, 60000, 60000)),
+     'grad_output must have fewer than 2**31 channels, and fewer than 2**31 cells in one sample, on a GPU; got shape '
+     '(1, 8, 60000, 60000)'),
+    (lambda array: pyconv.conv_bias(array(2**31, 1), batched=False),
+     'grad_output must have fewer than 2**31 channels, and fewer than 2**31 cells in one sample, on a GPU; got shape '
+     '(2147483648, 1)'),
+    (lambda array: pyconv.conv_bias(spread(array(2, 3, 2, 3, 3, 4))),
+     'grad_output must have at most 3 axes behind the channels on a GPU, where they are not dense; got shape '
+     '(2, 3, 2, 3, 3, 4)'),
+], ids=['forward', 'transposed', 'weight', 'unfold', 'fold', 'far columns', 'bias', 'channels of bias', 'axes of bias'])
+def test_errors_come_before_anything_is_allocated(monkeypatch, call, text):
+    gpu = Emulated(monkeypatch)
+    monkeypatch.setattr(EmulatedArray, 'empty', None)
+    with pytest.raises(ValueError) as caught:
+        call(lambda *shape: untouched(gpu, *shape))
+    assert str(caught.value) == text

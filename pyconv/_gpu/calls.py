@@ -6,6 +6,7 @@ Strides are any; nothing is copied here.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from math import prod
 from typing import Any
 
 from pyconv._backend import cuda
@@ -131,6 +132,8 @@ def sum_channels(
     array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any, accumulate: bool, dtype: DeviceType
 ) -> Any:
     """The sum over all axes but one, of that dtype, added to what `out` holds where accumulate."""
+    if array.size:
+        cuda().check_channel_sum(array, axis)
     handle, context = ordered(stream, array, (out,))
     with context:
         target = _place(out, (array.shape[axis],), array, dtype)
@@ -151,6 +154,8 @@ def unfold(
     """
     if not fold and geometry.padding_mode == "constant" and 0 in source.shape[-geometry.rank:]:
         raise ValueError(f"input must have at least one cell on every spatial axis on a GPU; got shape {source.shape}")
+    if source.size and prod(shape):
+        cuda().check_unfold(geometry)
     handle, context = ordered(stream, source, (out,))
     with context:
         target = _place(out, shape, source, dtype)

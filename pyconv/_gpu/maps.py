@@ -131,8 +131,9 @@ class Sums:
     def build(self, samples: int) -> None:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
         g, weight = self.problem.geometry, self.weight
+        cells = (n + c for n, c in zip(self.whole.input_size, self.problem.crop)) if self.folds else (0,)
         samples = min(samples, program.most_samples(
-            self.whole, prod(self.source.size), weight.rows * g.groups * prod(self.size)))
+            self.whole, prod(self.source.size), weight.rows * g.groups * max(prod(self.size), prod(cells))))
         self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
         pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
         space = None

@@ -626,8 +626,6 @@ def channel_sum(
     """The sum of each channel of (batch, channels, *size) to "out", added to it where accumulate."""
     batch, channels = outer
     most = MOST // prod(size)
-    if not most:
-        raise ValueError(f"grad_output must have fewer than 2**31 cells in one sample; got size {size}")
     parts = cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS, most)
     part = channels * element.real_size
     total = parts.count(batch)
