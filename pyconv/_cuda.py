@@ -253,7 +253,7 @@ def channel_sum(
 
 
 def _merged(array: DeviceArray) -> DeviceArray:
-    """The array with 3 axes behind the first two, if it can be: neighbours one behind the other in memory are made one."""
+    """The array with 3 axes behind the first two, if it can be: neighbours dense in memory are made one."""
     shape, steps = list(array.shape), list(array.strides)
     place = 2
     while place < len(shape) - 1 and len(shape) > 5:

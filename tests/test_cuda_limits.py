@@ -111,20 +111,24 @@ CUT = P('cut', (7, 9), (3, 3), (16, 24), padding=1, batch=3)
 
 @pytest.mark.parametrize('order', [lambda array, rank: array, last], ids=['first', 'last'])
 @pytest.mark.parametrize('accumulate', [False, True])
-def test_elements_in_many_launches(monkeypatch, small_boxes, order, accumulate):
+@pytest.mark.parametrize('algorithm', ['gemm', 'tf32x3'])
+def test_elements_in_many_launches(monkeypatch, small_boxes, order, accumulate, algorithm):
     """finish with parts and a bias, fill, scan: the same numbers, and a NaN is seen wherever it is."""
     monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 2)
     gpu, data = Emulated(monkeypatch), without_zeros(CUT.integers(low=-2, high=2))
     y = spoiled(data.y, (np.nan,), 1, corners=False)
-    wanted = maps(CUT, data.x, data.w, y)
-    x, w, b = (gpu.upload(array, 'float32') for array in (order(data.x, 2), data.w, data.b))
+    x = data.x.copy()
+    x[-1] = spoiled(x[-1], (np.inf,), 1, corners=False)
+    with np.errstate(invalid='ignore'):
+        wanted = maps(CUT, x, data.w, y)
+    x, w, b = (gpu.upload(array, 'float32') for array in (order(x, 2), data.w, data.b))
     for found, exact in ((lambda **more: calls.forward(CUT, x, w, b, **more), wanted.forward + per_channel(data.b, 2)),
                          (lambda **more: calls.grad_weight(CUT, x, gpu.upload(order(y, 2), 'float32'), **more),
                           wanted.grad_weight)):
         before = np.arange(exact.size).reshape(exact.shape) % 7 * float(accumulate)
         out = gpu.upload(order(before, 2), 'float32')
-        found(out=out, accumulate=accumulate)
+        found(out=out, accumulate=accumulate, algorithm=algorithm)
         same(gpu, out, before + exact, 'float32')
 
 

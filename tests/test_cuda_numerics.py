@@ -10,7 +10,7 @@ import pytest
 import calls
 import pyconv
 from gpus import WAYS, rounded
-from problems import Problem, maps
+from problems import P, Problem, maps
 from pyconv import _cuda
 from pyconv._gpu import tiles
 
@@ -157,12 +157,73 @@ def test_same_bits_at_any_place_in_a_batch(gpu, way, problem):
         same_bits(found, [whole[sample:sample + 1] for whole in wanted[:2]])
 
 
+# By each way of packing and storing: copied or read in place, in one part or several, cells of taps that lie apart.
+SPOILED = {
+    'packed': (P('packed', (8, 8), (3, 3), (18, 20), padding=1, batch=3), False, 1),
+    'in place': (P('in place', (8, 8), (3, 3), (16, 32), padding=1, batch=3), True, 1),
+    'parts': (P('parts', (4, 4), (3, 3), (32, 32), padding=1, batch=3), False, 2),
+    'strided': (P('strided', (9, 10), (3, 3), (16, 16), padding=1, stride=2, batch=3), False, 1),
+    'apart': (P('apart', (8, 8), (2, 2), (16, 16), stride=2, batch=3), False, 1),
+    'parts in place': (P('parts in place', (4, 4), (3, 3), (32, 32), padding=1, batch=3), True, 3),
+}
+
+
+@pytest.mark.parametrize(('name', 'value'), [
+    *((name, np.inf) for name in SPOILED), *(('packed', value) for value in (np.nan, 2.0**127, np.finfo('f4').max))])
+def test_a_spoiled_sample_changes_no_other(gpu, monkeypatch, name, value):
+    """tf32x3: what one sample holds decides how that sample is computed, in any batch and buffer, and no other."""
+    problem, is_last, parts = SPOILED[name]
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
+    monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: parts)
+    data, order = problem.floats(np.float32), channels_last if is_last else np.ascontiguousarray
+    x, y = data.x.copy(), data.y.copy()
+    place = 0 if parts > 1 else 1
+    x[place, -1, 0, 1] = y[place, -1, -1, 0] = value
+    keywords = {'algorithm': 'tf32x3'}
+
+    def both(some, buffers=({}, {})):
+        w, (a, b) = gpu.upload(data.w, 'float32'), (gpu.upload(order(array), 'float32') for array in some)
+        return (gpu.download(calls.forward(problem, a, w, **buffers[0], **keywords)),
+                gpu.download(calls.grad_input(problem, w, b, **buffers[1], **keywords)))
+
+    clean, found = both((data.x, data.y)), both((x, y))
+    wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, device='cuda', **keywords)
+    least = both((x, y), [
+        {name: gpu.empty((size,), 'float32'), 'out': gpu.upload(np.zeros(result.shape), 'float32'), 'accumulate': True}
+        for name, size, result in (('finput', wants.finput_minimum, y), ('fgrad_input', wants.fgrad_input_minimum, x))])
+    with np.errstate(all='ignore'):
+        wanted = exact(problem, [(x.astype('f8'), data.w), (data.w, y.astype('f8')), (x * 0, y * 0)])[:2]
+    for one, two, three, number in zip(clean, found, least, wanted):
+        others = [sample for sample in range(3) if sample != place]
+        assert (one[others] == two[others]).all()
+        np.testing.assert_array_equal(two, three)
+        # what is summed in float32 is off by some 1e-6; a product lost, or an infinity misplaced, by far more
+        with np.errstate(over='ignore'):
+            np.testing.assert_allclose(two, number.astype(np.float32), rtol=1e-4, atol=1e-4)
+    alone = both((x[place:place + 1], y[place:place + 1]))
+    assert [array[place:place + 1].tobytes() for array in found] == [array.tobytes() for array in alone]
+
+
+@pytest.mark.parametrize('part', 'xwy')
+def test_the_largest_numbers_in_three_products(gpu, part, tiles_alone):
+    """tf32 rounds them to infinity, and infinity times the zero of a low part is NaN: float32's own results instead."""
+    problem = P('largest', (4, 5), (1, 1), (16, 16))
+    parts = {name: np.zeros_like(array, np.float32) for name, array in zip('xwy', problem.floats())}
+    for name, array in parts.items():
+        array.flat[::17] = np.finfo('f4').max if name == part else 1
+    x, w, y = (gpu.upload(array, 'float32') for array in parts.values())
+    for found, wanted in zip(calls.three_maps(problem, x, w, y, algorithm='tf32x3'),
+                             calls.three_maps(problem, *parts.values())):
+        assert np.array_equal(gpu.download(found), wanted)
+
+
+def channels_last(array):
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1)).transpose(0, array.ndim - 1, *range(1, array.ndim - 1))
+
+
 @pytest.mark.parametrize('problem', LAYERS[:3:2], ids=str)
 @every_way
 def test_same_bits_with_channels_last(gpu, way, problem):
     """Where the channels fill whole chunks nothing is copied on the way in, grad_output of a weight's gradient too."""
-    def last(array):
-        return np.ascontiguousarray(np.moveaxis(array, 1, -1)).transpose(0, array.ndim - 1, *range(1, array.ndim - 1))
-
     pairs = prepared(problem, way, 'normal')
-    same_bits(computed(gpu, problem, pairs, way, last), computed(gpu, problem, pairs, way))
+    same_bits(computed(gpu, problem, pairs, way, channels_last), computed(gpu, problem, pairs, way))

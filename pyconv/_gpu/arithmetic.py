@@ -30,8 +30,8 @@ def chosen(ok, a, b):
 
 
 def is_spoiled(a):
-    """Whether it is NaN or infinite."""
-    return a - a != 0
+    """Whether it is not finite, or so large that its high part of tf32 is not: that may be half of what is."""
+    return (a + a) - (a + a) != 0
 
 
 def constant(part_0, part_1):
@@ -94,7 +94,7 @@ def chosen_pair(ok, a, b):
 
 def is_pair_spoiled(a):
     """Whether a part is NaN or infinite."""
-    return (a[0] - a[0] != 0) | (a[1] - a[1] != 0)
+    return ((a[0] + a[0]) - (a[0] + a[0]) != 0) | ((a[1] + a[1]) - (a[1] + a[1]) != 0)
 
 
 def constant_pair(part_0, part_1):

@@ -176,7 +176,10 @@ def bias_of(column):
 
 
 def store_gathered(acc):
-    """The tile and its bias to the target; where a flag says that the weight is not finite, nothing."""
+    """The tile and its bias to the target; where a flag says that the weight is not finite, nothing.
+
+    If BY_SAMPLE, nothing either of a sample whose own flag is set: the second behind it is the first sample's.
+    """
     sound = load_i32(flag, flag != 0) == 0
     place = registers()  # of a row's first cell; 0 of a row that is not stored
     before = registers()
@@ -188,7 +191,11 @@ def store_gathered(acc):
             n, z, y, x = position(m)
             of_row: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
                            + y * target_y + x * target_x)
-            place[i * DOWN + h] = select((m < i32(positions)) & sound, of_row, i64(0))
+            stored = (m < i32(positions)) & sound
+            if BY_SAMPLE:
+                of_sample = load_i32(i64(flag + (n + 2) * 4), stored & (flag != 0))
+                stored = stored & (of_sample == 0)
+            place[i * DOWN + h] = select(stored, of_row, i64(0))
     for j in unrolled(NI):
         for v in unrolled(ACROSS):
             column: i32 = lane_column + COLUMNS[j] + v

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
 from pyconv._gpu import padding, plain, program, tiles
-from pyconv._gpu.program import ALIGNMENT, Layout, Operand, Packed, Program, Ref, Target, Weight, divided
+from pyconv._gpu.program import ALIGNMENT, Flags, Layout, Operand, Packed, Program, Ref, Target, Weight, divided
 from pyconv._gpu.tiles import Element
 from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
     @property
     def splits(self) -> bool:
         """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
-        return self.way == "tf32x3"
+        return self.way in tiles.SPLITTING
 
     def tiled(self, rows: int, channels: int) -> bool:
         """Whether groups of so many rows and channels are for tiles."""
@@ -88,19 +88,19 @@ def build(problem: Problem, layouts: Layouts, bias_stride: int | None, accumulat
 
 
 def _packed(
-    made: Program, problem: Problem, operand: Operand, samples: int, flag: Ref | int, space: Ref | None,
-    clear: Ref | int = 0,
+    made: Program, problem: Problem, operand: Operand, samples: int, flags: Flags, space: Ref | None,
+    clear: Ref | int = 0, count: int = 0,
 ) -> Packed:
-    """The operand as tiles read it; a flag is set where an element is not finite, also if nothing is copied.
+    """The operand as tiles read it; flags are set where an element is spoiled, also if nothing is copied.
 
-    `clear`: a flag to be cleared before; on the way where the copying does not set it, else by a launch of its own.
+    `clear`: the first of so many flags to be cleared before; where it is one that the copying does not set, on the way.
     """
-    by_copy = clear and space is not None and not flag
+    by_copy = count == 1 and space is not None and not flags.some
     if not by_copy:
-        program.clear(made, clear, problem.element)
-    if flag and space is None:
-        program.scan(made, operand, samples, problem.element, flag)
-    return program.pack(made, operand, samples, problem.element, flag, space, clear if by_copy else 0)
+        program.clear(made, clear, problem.element, count)
+    if flags.some and space is None:
+        program.scan(made, operand, samples, problem.element, flags)
+    return program.pack(made, operand, samples, problem.element, flags, space, clear if by_copy else 0)
 
 
 class Sums:
@@ -126,7 +126,7 @@ class Sums:
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels)
         self.apart = apart and self.tiled
         self.by_phase = not self.tiled and len(self.pieces) <= tiles.MOST_PHASES
-        self.flag: Ref | int = 0
+        self.flags = Flags()
 
     def build(self, samples: int) -> None:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
@@ -138,7 +138,8 @@ class Sums:
         pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
         space = None
         if self.tiled:
-            self.flag = self.made.reserve(4) if pad or self.problem.splits else 0
+            if pad or self.problem.splits:
+                self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
             self.packed_weight = self.made.reserve(program.weight_bytes(weight, self.element))
             if not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
@@ -152,15 +153,17 @@ class Sums:
             to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
             target = places if self.folds else to
             if self.tiled:
-                packed = _packed(self.made, self.problem, source, count, self.flag if self.problem.splits else 0, space,
-                                 0 if first else self.flag)
+                flags, is_first = self.flags, first == 0
+                packed = _packed(
+                    self.made, self.problem, source, count, flags if flags.samples else Flags(), space,
+                    flags.whole if is_first else flags.some if flags.samples else 0, flags.count - (not is_first))
                 # the flag is for the whole weight
-                if not first and (self.flag or self.apart or not self.problem.by_piece):
-                    program.pack_weight(self.made, weight, self.problem.element, self.flag, self.packed_weight)
+                if is_first and (flags.whole or self.apart or not self.problem.by_piece):
+                    program.pack_weight(self.made, weight, self.problem.element, flags.whole, self.packed_weight)
                 self._tiles(packed, target, count)
             elif self.by_phase:
                 self._phases(source, target, count)
-            if self.flag or not (self.tiled or self.by_phase):
+            if self.flags.whole or not (self.tiled or self.by_phase):
                 self._whole(source, target, count)
             if self.folds:
                 self._fold(places, to, count)
@@ -197,7 +200,7 @@ class Sums:
         """By definition, in one launch; where there is a flag, if it is set."""
         g = self.problem.geometry
         axes, stride = (undivided(g), g.stride) if self.problem.map == "grad_input" else (self.definition[0], None)
-        program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flag, stride)
+        program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flags, stride)
 
     def _fill(self, target: Target, axes: Axes, samples: int) -> None:
         """The bias or zeros in the cells of a piece."""
@@ -223,7 +226,7 @@ class Sums:
             tile = tiles.tiles(way, self.element.in_tiles)[-1]  # whose registers hold a row's parts too
         program.gather(
             self.made, source, weight, self.packed_weight, target, axes, samples, self.element, way, tile, parts,
-            partial, self.flag)
+            partial, self.flags)
 
     def _apart(self, source: Packed, target: Target, samples: int) -> None:
         """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
@@ -236,7 +239,7 @@ class Sums:
         tile = tiles.tiles(way, self.element)[-1]
         program.gather(
             self.made, source, weight, self.packed_weight, target, disjoint_axes(g), samples, self.element, way, tile,
-            1, None, self.flag, g.kernel_size, [d * step for d, step in zip(g.dilation, target.layout[2:5])])
+            1, None, self.flags, g.kernel_size, [d * step for d, step in zip(g.dilation, target.layout[2:5])])
 
 
 class Correlation:
@@ -282,14 +285,16 @@ class Correlation:
         """In tiles and, where a product with padding may not be sound, by definition if a flag says so."""
         made = self.made
         if not self.problem.tiled(self.y.channels, self.x.channels):
-            self._by_definition(0)
+            self._by_definition(Flags())
             return
-        flag: Ref | int = made.reserve(4) if has_padding(self.places) or self.problem.splits else 0
+        flags = Flags()
+        if has_padding(self.places) or self.problem.splits:
+            flags = Flags.of(made, self.problem.geometry.batch if self.problem.geometry.per_sample else 0)
         before = made.scratch
-        self._in_tiles(min(samples, self.most), flag)
-        if flag:
+        self._in_tiles(min(samples, self.most), flags)
+        if flags.whole:
             after, made.scratch = made.scratch, before  # the tiles' scratch is free again
-            self._by_definition(flag)
+            self._by_definition(flags)
             made.scratch = max(made.scratch, after)
 
     def _as_read(self) -> tuple[Operand, Axes]:
@@ -300,9 +305,9 @@ class Correlation:
         return self.x._replace(size=(1, 1, self.positions), channels=self.x.channels * self.taps, edge=None), (
             ONE, ONE, line)
 
-    def _in_tiles(self, samples: int, flag: Ref | int) -> None:
+    def _in_tiles(self, samples: int, flags: Flags) -> None:
         problem, g, made, element, y = self.problem, self.problem.geometry, self.made, self.element, self.y
-        way, splits = problem.way, flag if problem.splits else 0
+        way, splits = problem.way, flags if problem.splits else Flags()
         assert way is not None
         x, axes = self._as_read()
         padded = program.chunks_of(x.channels, element) * 16 // element.size
@@ -320,14 +325,15 @@ class Correlation:
         for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))
-            packed_x = _packed(made, problem, from_x, count, splits, x_space, 0 if first else flag)
-            packed_y = _packed(made, problem, from_y, count, flag, y_space)
+            packed_x = _packed(made, problem, from_x, count, splits.since(first), x_space,
+                               0 if first else flags.whole, flags.count)
+            packed_y = _packed(made, problem, from_y, count, flags.since(first), y_space)
             slots = parts.count(count)
             program.correlate(
                 made, packed_x, packed_y, parted.place(slots), axes, parts.arguments(count, self.positions),
                 (rows, columns, g.groups, slots), element, way, tile)
             last = first + count == g.batch
-            parted.finish(last, slots, flag if last else 0, 0)
+            parted.finish(last, slots, flags if last else Flags(), 0)
 
     def _parts(self, blocks: int) -> program.Parts:
         """How the positions are cut for tiles of so many blocks."""
@@ -342,7 +348,7 @@ class Correlation:
         of_sample = -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH)
         return program.cut(1, self.positions, of_sample, multiple, self.most)
 
-    def _by_definition(self, flag: Ref | int) -> None:
+    def _by_definition(self, flags: Flags) -> None:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
         g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
@@ -356,11 +362,11 @@ class Correlation:
                 tiles.simple("direct_weight", element, mode=program.mode_of(x.edge)), (elements, slots),
                 shared=threads * element.real_size, **program.edge_arguments(x.edge, element),
                 x=x.place.at(first * x.layout.outer), y=y.place.at(first * y.layout.outer), target=parted.place(slots),
-                flag=flag, **parts.arguments(count, self.positions), rounds=-(-parts.positions // threads),
+                flag=flags.some, **parts.arguments(count, self.positions), rounds=-(-parts.positions // threads),
                 **divided(channels=x.channels, rows=y.channels), **program.taps_arguments(axes),
                 **program.axes_arguments(axes), **self._reading(x.layout), y_n=y.layout.outer,
                 y_row=y.layout.channel, y_z=y.layout.z, y_y=y.layout.y, y_x=y.layout.x, target_part=parted.size)
-            parted.finish(first + count == g.batch, slots, flag, 1 if flag else 0)
+            parted.finish(first + count == g.batch, slots, flags, 1 if flags.whole else 0)
 
     def _reading(self, layout: Layout) -> dict[str, int]:
         """How direct_weight reads x: its cells, or the columns that unfold made of it."""
@@ -400,7 +406,7 @@ class Parted:
         self.made.scratch = max(self.made.scratch, -(-end // ALIGNMENT) * ALIGNMENT)
         return Ref("scratch", self.at + self.begun * self.size)
 
-    def finish(self, last: bool, slots: int, flag: Ref | int, flag_value: int) -> None:
+    def finish(self, last: bool, slots: int, flags: Flags, flag_value: int) -> None:
         """Sum what is there: to the target if the chunk is the last, else to the first slot."""
         g, partial = self.problem.geometry, Ref("scratch", self.at)
         samples = g.batch if g.per_sample else 1
@@ -410,6 +416,6 @@ class Parted:
         read = [self.row * 2, *self.read[1:]] if self.combined and last else self.read
         program.finish(
             self.made, target, (rows, channels, *g.kernel_size), to, partial, read, self.size,
-            (self.begun + slots) // samples, self.problem.element, not last, flag, flag_value, samples,
-            self.row if self.combined and last else 0)
+            (self.begun + slots) // samples, self.problem.element, not last, flags, flag_value,
+            samples if g.per_sample else 0, self.row if self.combined and last else 0)
         self.begun = 1

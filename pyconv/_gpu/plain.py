@@ -11,7 +11,7 @@ THREADS = 256
 
 
 def pack(
-    source, packed, flag, clean, cells, channels, padded, padded_magic, padded_shift, groups_padded,
+    source, packed, flag, own, own_n, clean, cells, channels, padded, padded_magic, padded_shift, groups_padded,
     across, across_magic, across_shift, px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
     source_n, source_channel, source_z, source_y, source_x,
     size_z, size_y, size_x, offset_z, offset_y, offset_x, period_z, period_z_magic, period_z_shift,
@@ -21,9 +21,9 @@ def pack(
 
     The grid has one axis, as there may be many of either: `across` blocks of cells for each 32 channels.
 
-    Where a flag is given and an element is not finite, the flag becomes 1. Its blocks run in any order, so they cannot
-    clear the flag that they set; but `clean`, where it is given, is a flag that later launches set, and becomes 0: the
-    launches of a stream run one after the other.
+    Where a flag is given and an element is spoiled, the flag becomes 1, and so does its sample's own. Its blocks run in
+    any order, so they cannot clear the flag that they set; but `clean`, where it is given, is a flag that later
+    launches set, and becomes 0: the launches of a stream run one after the other.
 
     But for MODE 'zeros', what is packed are the places of the padded source, the first of which reads cell offset.
     """
@@ -54,7 +54,9 @@ def pack(
             held = chosen(there, value, beyond)
             value = chosen(inside, held, value)
         put(i32(base + (column * 33 + lane) * REAL), True, value)
-        store_i32(flag, (flag != 0) & is_spoiled(value), i32(1))
+        spoiled = (flag != 0) & is_spoiled(value)
+        store_i32(flag, spoiled, i32(1))
+        store_i32(i64(own + n * own_n), spoiled, i32(1))
     barrier()
     for i in unrolled(4):
         row: i32 = first_cell + warp + i * 8
@@ -105,9 +107,10 @@ def pack_weight(
     store_i32(flag, (flag != 0) & is_spoiled(value), i32(1))
 
 
-def clear_flag(flag):
-    """flag = 0."""
-    store_i32(flag, (block_x() == 0) & (thread() == 0), i32(0))
+def clear_flag(flag, count):
+    """So many flags = 0."""
+    i: i32 = block_x() * THREADS + thread()
+    store_i32(i64(flag + i * 4), i < i32(count), i32(0))
 
 
 def fill(
@@ -142,20 +145,22 @@ def keep(address, ok, value):
 
 
 def finish(
-    partial, target, bias, flag, flag_value, count, parts, partial_part, bias_stride,
+    partial, target, bias, flag, own, own_n, own_sample, flag_value, count, parts, partial_part, bias_stride,
     n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     partial_0, partial_1, partial_2, partial_3, partial_4, stride_0, stride_1, stride_2, stride_3, stride_4,
     partial_sample, target_sample, partial_row,
 ):
-    """target = the sum of the parts, in order, and the bias, if the flag (0 where there is none) has that value.
+    """target = the sum of the parts, in order, and the bias, if the flags (0 where there are none) have that value.
 
-    If COMBINED, of complex numbers, what was summed are the products of an operand's real part and, in the row below,
-    of its imaginary part with the other operand.
+    A sample's flags are the one of all and its own. If COMBINED, of complex numbers, what was summed are the products
+    of an operand's real part and, in the row below, of its imaginary part with the other operand.
     """
     sample: i32 = block_y()
     i: i32 = block_x() * THREADS + thread()
-    inside = (i < i32(count)) & (load_i32(flag, flag != 0) == flag_value)
     a, b, c, d, e = five(i)
+    flagged = (flag != 0) & (i < i32(count))
+    spoiled: i32 = load_i32(flag, flagged) | load_i32(i64(own + a * own_n + sample * own_sample), flagged)
+    inside = (i < i32(count)) & (spoiled == flag_value)
     place: i64 = (partial + sample * partial_sample + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3
                   + e * partial_4)
     total = load_real(place, inside)
@@ -176,7 +181,7 @@ def finish(
 
 
 def direct(
-    source, weight, target, bias, flag, count, channels, kz, ky, kx, rows, rows_magic, rows_shift,
+    source, weight, target, bias, flag, some, own, own_n, count, channels, kz, ky, kx, rows, rows_magic, rows_shift,
     n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
     source_n, source_channel, source_z, source_y, source_x,
@@ -187,15 +192,18 @@ def direct(
 ):
     """A thread sums one result over the channels of its group and the taps that have a cell (see met).
 
-    Where a flag is given, only if it is set: then what the tiles did not store is made here.
+    Where a flag is given, only if it or the sample's own is set (`some`: whether any sample's is): then what the tiles
+    did not store is made here.
     """
     i: i32 = block_x() * THREADS + thread()
-    needed: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
+    whole: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
+    needed: i32 = whole | load_i32(some, flag != 0)
     if CHANNELS_LAST:
         n, qz, qy, qx, row = five(i)
     else:
         n, row, qz, qy, qx = five(i)
-    inside = (i < i32(count)) & (needed != 0)
+    of_sample: i32 = whole | load_i32(i64(own + n * own_n), (flag != 0) & (i < i32(count)))
+    inside = (i < i32(count)) & (of_sample != 0)
     group: i32 = divide(row, rows_magic, rows_shift)
     from_source: i64 = source + n * source_n + group * channels * source_channel
     from_weight: i64 = weight + group * weight_group + (row - group * rows) * weight_row
@@ -351,14 +359,16 @@ def channel_sum(
     store_real(i64(target + part * target_part + channel * REAL), t == 0, whole)
 
 
-def scan(source, flag, count, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+def scan(source, flag, own, own_n, count, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
          stride_0, stride_1, stride_2, stride_3, stride_4):
-    """flag = 1 where an element is not finite."""
+    """The flags as in `pack`."""
     i: i32 = block_x() * THREADS + thread()
     a, b, c, d, e = five(i)
     value = load(i64(source + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4),
                  i < i32(count))
-    store_i32(flag, is_spoiled(value), i32(1))
+    spoiled = is_spoiled(value)
+    store_i32(flag, spoiled, i32(1))
+    store_i32(i64(own + a * own_n), spoiled, i32(1))
 
 
 def unfold(

@@ -286,6 +286,36 @@ class Packed(NamedTuple):
     chunks: int
 
 
+class Flags(NamedTuple):
+    """Places that become 1 where an operand is spoiled: of all, of any sample, of the first sample, from one to the
+    next. There are none where they are 0, and the three are one where samples have none of their own."""
+
+    whole: Ref | int = 0
+    some: Ref | int = 0
+    own: Ref | int = 0
+    step: int = 0
+    samples: int = 0
+
+    @classmethod
+    def of(cls, program: "Program", samples: int = 0) -> "Flags":
+        """New ones, with one for each of so many samples."""
+        place = program.reserve(4 * (samples + 2))
+        return cls(place, place.at(4), place.at(8), 4, samples) if samples else cls(place, place, place)
+
+    @property
+    def count(self) -> int:
+        """How many there are, one behind the other."""
+        return self.samples + 2 if self.samples else 1
+
+    def since(self, first: int) -> "Flags":
+        """Those of the samples from that one on."""
+        return self._replace(own=self.own.at(first * self.step)) if isinstance(self.own, Ref) else self
+
+    def of_samples(self, first: int = 0) -> dict[str, Any]:
+        """What kernels are given that look at samples from that one on."""
+        return {"own": self.own.at(first * self.step) if isinstance(self.own, Ref) else 0, "own_n": self.step}
+
+
 def chunks_of(channels: int, element: Element) -> int:
     return -(-channels * element.size // 16)
 
@@ -318,10 +348,10 @@ def cell_bytes(operand: Operand, element: Element) -> int:
 
 
 def pack(
-    program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int, space: Ref | None,
+    program: Program, operand: Operand, samples: int, element: Element, flags: Flags, space: Ref | None,
     clean: Ref | int = 0,
 ) -> Packed:
-    """The operand itself where there is no `space`, else a copy of it there, by which the flag is set and another
+    """The operand itself where there is no `space`, else a copy of it there, by which the flags are set and another
     cleared."""
     layout, chunks = operand.layout, chunks_of(operand.channels, element)
     if space is None:
@@ -337,7 +367,8 @@ def pack(
     across = -(-cells // 32)
     program.add(
         tiles.simple("pack", element, mode=mode_of(edge)), (across * -(-operand.groups * padded // 32),),
-        shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flag, clean=clean, cells=cells,
+        shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flags.some,
+        **flags.of_samples(), clean=clean, cells=cells,
         channels=operand.channels, groups_padded=operand.groups * padded, **divided(padded=padded, across=across),
         **axes_arguments(places), **edge_arguments(edge, element), **strides(source=layout))
     return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
@@ -383,10 +414,10 @@ def of_piece(weight: Weight, axes: Axes) -> tuple[Weight, Axes]:
     return own, tuple(axis._replace(first=0, every=1) for axis in axes)
 
 
-def clear(program: Program, flag: Ref | int, element: Element) -> None:
-    """The flag says: finite."""
+def clear(program: Program, flag: Ref | int, element: Element, count: int = 1) -> None:
+    """So many flags say: finite."""
     if isinstance(flag, Ref):
-        program.add(tiles.simple("clear_flag", element), (1,), threads=32, flag=flag)
+        program.add(tiles.simple("clear_flag", element), blocks_for(count), flag=flag, count=count)
 
 
 # --- results ---
@@ -430,30 +461,32 @@ def fill(program: Program, target: Target, layout: Layout, sizes: Sequence[int],
 
 def finish(
     program: Program, target: Target, sizes: Sequence[int], to: Sequence[int], partial: Ref, read: Sequence[int],
-    part_bytes: int, parts: int, element: Element, running: bool = False, flag: Ref | int = 0, flag_value: int = 0,
-    samples: int = 1, partial_row: int = 0,
+    part_bytes: int, parts: int, element: Element, running: bool = False, flags: Flags = Flags(), flag_value: int = 0,
+    samples: int = 0, partial_row: int = 0,
 ) -> None:
     """Sum the parts to the target over five axes: `to` and `read` are its strides and those of a part.
 
     `running`: the target keeps the type of sums, since more parts will follow. `samples`: so many targets, one behind
-    the other, each of as many parts. `partial_row`: where the parts are products of the parts of complex numbers, from
-    those of an operand's real part to those of its imaginary one.
+    the other, each of as many parts; where it is 0 the first axis are the samples. `partial_row`: where the parts are
+    products of the parts of complex numbers, from those of an operand's real part to those of its imaginary one.
     """
     for first, box in boxes(sizes):
         program.add(
             tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0),
-            (*blocks_for(prod(box)), samples), partial_row=partial_row, partial_sample=parts * part_bytes,
+            (*blocks_for(prod(box)), samples or 1), partial_row=partial_row, partial_sample=parts * part_bytes,
             target_sample=target.layout.sample, partial=partial.at(distance(first, read)),
-            target=target.place.at(distance(first, to)), flag=flag, flag_value=flag_value,
+            target=target.place.at(distance(first, to)), flag=flags.whole, flag_value=flag_value,
             bias=0 if running else target.bias_of(first[1]), count=prod(box), parts=parts, partial_part=part_bytes,
-            bias_stride=target.bias_stride, **five(box), **numbered("partial", read), **numbered("stride", to))
+            bias_stride=target.bias_stride, **five(box), **numbered("partial", read), **numbered("stride", to),
+            **(flags._replace(step=0) if samples else flags).of_samples(first[0]),
+            own_sample=flags.step if samples else 0)
 
 
 def direct(
     program: Program, source: Operand, weight: Weight, target: Target, axes: Axes, samples: int, element: Element,
-    flag: Ref | int = 0, stride: tuple[int, int, int] | None = None,
+    flags: Flags = Flags(), stride: tuple[int, int, int] | None = None,
 ) -> None:
-    """A piece of forward or grad_input by its definition; where a flag is given, if it is set.
+    """A piece of forward or grad_input by its definition; where there are flags, of the samples for which they are set.
 
     With a stride, `axes` are those of all of grad_input, whose places are its multiples of grad_output's cells.
     """
@@ -471,7 +504,8 @@ def direct(
                      mode=mode_of(edge)),
         blocks_for(prod(sizes)),
         source=source.place, weight=weight.place.at(first_tap(weight.layout[2:5], axes)), target=place,
-        bias=target.bias, flag=flag, count=prod(sizes), channels=weight.channels, **divided(rows=weight.rows), **taps,
+        bias=target.bias, flag=flags.whole, some=flags.some, **flags.of_samples(), count=prod(sizes),
+        channels=weight.channels, **divided(rows=weight.rows), **taps,
         **five(sizes), **axes_arguments(axes), **strides(source=source.layout), weight_group=weight.group,
         weight_row=weight.row, weight_channel=weight.channel, **inner, bias_row=target.bias_stride,
         target_row=layout.channel, **{f"target_{n}": s for n, s in zip("nzyx", layout[:1] + layout[2:5])},
@@ -488,7 +522,7 @@ def first_tap(inner: Sequence[int], axes: Axes) -> int:
 
 def gather(
     program: Program, source: Packed, weight: Weight, packed_weight: Ref, target: Target, axes: Axes, samples: int,
-    element: Element, way: str, tile: Tile, parts: int, partial: Ref | None, flag: Ref | int,
+    element: Element, way: str, tile: Tile, parts: int, partial: Ref | None, flags: Flags,
     cells: tuple[int, int, int] = (1, 1, 1), steps: Sequence[int] = (0, 0, 0),
 ) -> None:
     """A piece of forward or grad_input as a product of tiles, and the sum of its parts.
@@ -520,9 +554,9 @@ def gather(
         (-(-total // tile.bm) * tiles_n, weight.groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)),
         weight_map=Matrix(packed_weight, of_row // real.size, rows, of_row, tile.bn), target=place,
-        bias=target.bias if partial is None else 0, flag=flag if partial is None else 0, **divided(tiles_n=tiles_n),
-        positions=total, **axes_arguments(axes), source_n=source.outer, source_z=source.z, source_y=source.y,
-        source_x=source.x, source_group=source.group, chunks=chunks,
+        bias=target.bias if partial is None else 0, flag=flags.whole if partial is None else 0,
+        **divided(tiles_n=tiles_n), positions=total, **axes_arguments(axes), source_n=source.outer,
+        source_z=source.z, source_y=source.y, source_x=source.x, source_group=source.group, chunks=chunks,
         stages=-(-chunks * 16 // (tile.line * parts)),
         **divided(inner=source.chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
         weight_group=weight.rows * of_row,
@@ -534,15 +568,16 @@ def gather(
     if partial is not None:
         to, read = target.of(axes), layout._replace(channel=element.real_size)
         finish(program, target._replace(place=to[0]), (samples, channels, *positions), to[1][:5], partial, read[:5],
-               part_bytes, parts, element, flag=flag)
+               part_bytes, parts, element, flags=flags)
 
 
-def scan(program: Program, operand: Operand, samples: int, element: Element, flag: Ref | int) -> None:
-    """Set the flag where an element of the operand is not finite."""
+def scan(program: Program, operand: Operand, samples: int, element: Element, flags: Flags) -> None:
+    """Set the flags where an element of the operand is spoiled."""
     for first, box in boxes((samples, operand.groups * operand.channels, *operand.size)):
         program.add(
             tiles.simple("scan", element), blocks_for(prod(box)),
-            source=operand.place.at(distance(first, operand.layout)), flag=flag, count=prod(box), **five(box),
+            source=operand.place.at(distance(first, operand.layout)), flag=flags.some,
+            **flags.of_samples(first[0]), count=prod(box), **five(box),
             **numbered("stride", operand.layout[:5]))
 
 

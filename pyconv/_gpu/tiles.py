@@ -131,6 +131,7 @@ WAYS = {
     "fma": Way((fragments.lanes_of_scalars, fragments.multiply_scalars),
                (fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
+SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
 MOST_PHASES = 16  # of a direct grad_input: more launches cost more than the products with no cell that they save
 SAVED = 10e-6
 DIRECT_RATE = 4.0  # Tflop/s of the kernels without tiles: some ten instructions for each product
@@ -206,6 +207,7 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "DESCRIPTOR": hopper.DESCRIPTOR,
+        "BY_SAMPLE": way_name in SPLITTING,
         "lanes": lanes, "multiply": multiply, "zero": way.zero, "operand": way.operand,
     }
 
@@ -378,12 +380,11 @@ def configurations() -> Iterator[Configuration]:
         for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
             if is_whole and kernel in NO_TILES:
                 continue
-            threads = 32 if kernel == "clear_flag" else plain.THREADS
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
             own = number._replace(result="") if kernel == "unfold" else number
             made = simple(kernel, own, **{flag: True for flag in flags if flag != mode}, mode=mode)
             name = " ".join([kernel, label, *flags])
-            yield Configuration(name, made, threads, 1, "", number, None, CAPABILITIES)
+            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
         if number.parts == 2:
             for accumulate in (False, True):
                 made = simple("finish", number, accumulate, combined=True)
