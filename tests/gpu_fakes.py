@@ -170,8 +170,14 @@ class Frameworks:
         module.empty = lambda shape, dtype, device: Tensor(frameworks._empty(shape, dtype, OutOfMemoryError), device)
         module.cuda = SimpleNamespace(
             current_stream=lambda device: SimpleNamespace(cuda_stream=frameworks.current),
-            ExternalStream=lambda handle, device: handle, stream=frameworks._using)
+            ExternalStream=self._external, default_stream=lambda device: f'default of {device}', stream=frameworks._using)
         return module
+
+    @staticmethod
+    def _external(handle, device):
+        """As torch's, which takes 0 for no handle and gives a stream of its own pool."""
+        assert handle, 'a new stream'
+        return handle
 
     def _cupy(self):
         module, frameworks = ModuleType('cupy'), self

@@ -231,6 +231,14 @@ def test_a_framework_s_current_stream(kind, frameworks, backend, waits):
     assert backend.runs[-1].stream == 704 and not waits and frameworks.entered == [704]
 
 
+@pytest.mark.parametrize('stream', [0, 1, SimpleNamespace(cuda_stream=0)])
+def test_torch_s_memory_for_the_legacy_default_stream_is_that_stream_s(stream, frameworks, backend, waits):
+    """torch takes no stream of handle 0: it would make one of its own, whose memory nothing orders."""
+    frameworks.current = 640
+    pyconv.conv2d(frameworks.torch.Tensor(X), frameworks.torch.Tensor(W), **SETTINGS, stream=stream)
+    assert backend.runs[-1].stream == 0 and frameworks.entered == ['default of 0']
+
+
 def test_the_first_operand_s_stream_is_used_and_the_others_waited_for(frameworks, backend, waits):
     answer = pyconv.conv2d(Interface(X, stream=64), Interface(W, stream=128), Interface(B, stream=64), **SETTINGS)
     assert backend.runs[-1].stream == 64 and waits == [(64, 128, 0)]

@@ -167,6 +167,8 @@ class TorchKind(Kind):
     def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
         """torch.cuda.stream, of a stream that torch need not have made."""
         cuda = sys.modules["torch"].cuda
+        if stream == streams.LEGACY:  # as the handle of an ExternalStream it would be a new stream of torch's pool
+            return cuda.stream(cuda.default_stream(device))  # type: ignore[no-any-return]
         return cuda.stream(cuda.ExternalStream(stream, device=device))  # type: ignore[no-any-return]
 
 
