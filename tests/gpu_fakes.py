@@ -170,7 +170,8 @@ class Frameworks:
         module.empty = lambda shape, dtype, device: Tensor(frameworks._empty(shape, dtype, OutOfMemoryError), device)
         module.cuda = SimpleNamespace(
             current_stream=lambda device: SimpleNamespace(cuda_stream=frameworks.current),
-            ExternalStream=self._external, default_stream=lambda device: f'default of {device}', stream=frameworks._using)
+            ExternalStream=self._external, stream=frameworks._using,
+            default_stream=lambda device: f'default of {device}')
         return module
 
     @staticmethod

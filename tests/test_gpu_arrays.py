@@ -24,7 +24,7 @@ from gpu_fakes import (  # noqa: F401, the fixtures
     result_type,
     waits,
 )
-from pyconv._gpu import arrays, dlpack, streams
+from pyconv._gpu import arrays, dlpack, launch, streams
 from pyconv._gpu.arrays import DeviceType
 
 KINDS = ['torch', 'cupy', 'interface', 'version 2', 'dlpack', 'old dlpack']
@@ -285,17 +285,49 @@ def test_waiting_is_an_event_in_the_device_s_context(monkeypatch):
             return function
 
     status = 0
-    monkeypatch.setitem(sys.modules, 'cuda.bindings.driver', Driver('cuda.bindings.driver'))
+    driver = Driver('cuda.bindings.driver')
+    monkeypatch.setattr(launch, '_driver', lambda: driver)
     streams._context.cache_clear()
     streams.wait(64, 128, 1)
     assert asked == [
-        ('cuInit', 0), ('cuDeviceGet', 1), ('cuDevicePrimaryCtxRetain', 'device'), ('cuCtxPushCurrent', 'context'),
+        ('cuDeviceGet', 1), ('cuDevicePrimaryCtxRetain', 'device'), ('cuCtxPushCurrent', 'context'),
         ('cuEventCreate', 2), ('cuEventRecord', 'event', 128), ('cuStreamWaitEvent', 64, 'event', 0),
         ('cuEventDestroy', 'event'), ('cuCtxPopCurrent',)]
     status = 700
     with pytest.raises(RuntimeError, match='^the CUDA driver failed: 700$'):
         streams.wait(64, 128, 1)
     streams._context.cache_clear()
+
+
+def test_the_driver_is_missed_in_words(monkeypatch, run_python):
+    """Of an array that says where it lies, the device is asked for: on a machine that has no driver, or no package."""
+    code = """if True:
+        import sys, types, pyconv
+        from pyconv._gpu import launch
+        sys.modules['cuda'] = sys.modules['cuda.bindings'] = bindings
+        launch.driver_version = lambda: version
+        array = types.SimpleNamespace(__cuda_array_interface__={
+            'version': 3, 'shape': (1, 1, 4), 'typestr': '<f4', 'data': (4096, False), 'strides': None})
+        try:
+            pyconv.conv1d(array, array)
+        except RuntimeError as error:
+            print(error)
+        """
+    package = "types.SimpleNamespace(driver=None)"
+    assert run_python(code.replace('= bindings', f'= {package}').replace('version\n', 'None\n', 1)) == (
+        'no NVIDIA driver is installed here; nvidia-smi shows when there is one\n')
+    found = run_python(code.replace('= bindings', '= None').replace('version\n', '(13, 0)\n', 1))
+    assert found.startswith('arrays on a GPU need packages that are missing (')
+    assert found.endswith('): pip install "pyconv[cuda13]"\n')
+
+
+@pytest.mark.parametrize(('module', 'dtype', 'command'), [
+    ('numba.cuda', 'float32', r'pip install "pyconv\[cuda1[23]\]"'),
+    ('ml_dtypes', 'bfloat16', 'pip install ml_dtypes')])
+def test_a_package_for_new_arrays_is_missed_in_words(monkeypatch, module, dtype, command):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(RuntimeError, match=rf'^new arrays on a GPU need a package that is missing \(.*\): {command}$'):
+        arrays.KINDS[-1].new((2, 3), arrays.DTYPES[dtype], 0)
 
 
 # out and buffers

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyconv._gpu import dlpack, streams
+from pyconv._gpu import dlpack, launch, streams
 from pyconv._integers import Shape
 
 
@@ -246,7 +246,7 @@ class InterfaceKind(Kind):
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
         """A Numba device array that names the stream on which it is written."""
-        cuda = import_module("numba.cuda")
+        cuda = _package("numba.cuda", launch.install_command())
         stream = self._stream.get()
         with cuda.gpus[device]:
             return cuda.device_array(shape, _numpy_dtype(dtype), stream=cuda.external_stream(stream) if stream else 0)
@@ -295,7 +295,16 @@ def _elements(name: str, address: int, strides: Any, dtype: DeviceType) -> Shape
 
 
 def _numpy_dtype(dtype: DeviceType) -> np.dtype[Any]:
-    return np.dtype(sys.modules["ml_dtypes"].bfloat16 if dtype.name == "bfloat16" else dtype.name)
+    name = dtype.name
+    return np.dtype(_package("ml_dtypes", "pip install ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+def _package(name: str, command: str) -> Any:
+    """A module that new arrays are made with. RuntimeError with the command that installs it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise RuntimeError(f"new arrays on a GPU need a package that is missing ({error}): {command}") from error
 
 
 def _is_out_of_memory(error: Exception) -> bool:

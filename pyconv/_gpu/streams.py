@@ -5,10 +5,11 @@ the address of a stream. Nothing here makes the host wait.
 """
 
 from functools import cache
-from importlib import import_module
 from operator import index
 from reprlib import repr as shown
 from typing import Any
+
+from pyconv._gpu import launch
 
 LEGACY = 0
 RULE = "be a stream's handle, an int >= 0, or an object with __cuda_stream__, cuda_stream, ptr or handle"
@@ -51,34 +52,29 @@ def _ask(answer: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def _driver() -> Any:
-    return import_module("cuda.bindings.driver")
-
-
 @cache
 def _context(device: int) -> Any:
     """The device's primary context, which the frameworks use too; it is kept."""
-    driver = _driver()
-    _ask(driver.cuInit(0))
+    driver = launch._driver()
     return _ask(driver.cuDevicePrimaryCtxRetain(_ask(driver.cuDeviceGet(device))))
 
 
 def device_of(address: int) -> int:
     """The device that memory belongs to."""
-    driver = _driver()
+    driver = launch._driver()
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(_ask(driver.cuPointerGetAttribute(attribute, address)))
 
 
 def current_device() -> int:
     """The device of this thread's current context, 0 where it has none: that of an array that has no memory."""
-    status, device = _driver().cuCtxGetDevice()
+    status, device = launch._driver().cuCtxGetDevice()
     return 0 if int(status) else int(device)
 
 
 def wait(stream: int, after: int, device: int) -> None:
     """Let what comes next on `stream` begin when all that is now on the stream `after` has ended."""
-    driver = _driver()
+    driver = launch._driver()
     _ask(driver.cuCtxPushCurrent(_context(device)))
     try:
         event = _ask(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
