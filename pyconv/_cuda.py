@@ -1,7 +1,8 @@
 """Backend: NVIDIA GPUs. The three maps as launches of Numba kernels on the caller's stream.
 
 Rooms beside this file, in `_gpu`: `maps` (what the three maps launch, in which order), `tiles` (which kernels there are
-and which a problem takes), `gemm`, `fragments` and `plain` (the kernels), `program` (launches and their arguments),
+and which a problem takes), `gemm`, `fragments` and `plain` (the kernels), `program` (the arguments of each), `launches`,
+`limits` (what a launch can count),
 `arrays` (what a GPU array is), `launch` (devices, the cache of compiled kernels), `ptx` (everything that speaks to the
 compiler).
 
@@ -15,9 +16,10 @@ from math import prod
 from typing import Any
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import launch, maps, padding, program, tiles
+from pyconv._gpu import launch, limits, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
-from pyconv._gpu.program import ALIGNMENT, MOST, Layout, Program, Ref, Target
+from pyconv._gpu.launches import ALIGNMENT, Program, Ref
+from pyconv._gpu.program import Layout, Target
 from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
 from pyconv._pieces import phases
 
@@ -183,7 +185,7 @@ def check_unfold(geometry: Geometry) -> int:
     """How many samples unfold or fold takes in a launch. ValueError where that is none."""
     of_columns = prod(geometry.kernel_size) * prod(geometry.output_size)
     places = 0 if geometry.padding_mode == "zeros" else prod(padding.padded(geometry).input_size)
-    return program.most_samples(
+    return limits.most_samples(
         geometry, *(geometry.in_channels * count for count in (of_columns, prod(geometry.input_size), places)))
 
 
@@ -199,13 +201,14 @@ def unfold(
     edge = padding.edge_of(g) if has_edge else None
     cells, rows = lifted(input, geometry.rank), lifted(columns, 1)
     [axes] = phases("forward", padding.padded(g) if fold and edge is not None else g)
-    begin, addresses, most = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5]))), {}, check_unfold(geometry)
+    most = check_unfold(geometry)
+    begin, addresses = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5]))), {}
     if fold and edge is not None:
         length, sizes = padding.padded(g).input_size, (g.in_channels, *geometry.input_size)
         places = program.places(made, (min(most, g.batch), g.in_channels, *length), False, element)
         scratch = _scratch(made, columns)
         addresses["scratch"] = aligned(scratch)
-    for first, count in program.chunks_of_samples(geometry.batch, most):
+    for first, count in limits.chunks_of_samples(geometry.batch, most):
         x, y = begin.at(first * cells.outer), Ref("columns", first * rows.outer)
         if not fold:
             program.unfold(made, g, axes, count, x, cells, y, rows, element, edge)
@@ -232,7 +235,7 @@ def check_channel_sum(array: DeviceArray, axis: int) -> DeviceArray:
         raise ValueError(
             f"grad_output must have at most 3 axes behind the channels on a GPU, where they are not dense; got shape "
             f"{array.shape}")
-    if max(found.shape[1], prod(found.shape[2:])) > MOST:
+    if max(found.shape[1], prod(found.shape[2:])) > limits.MOST:
         raise ValueError(
             "grad_output must have fewer than 2**31 channels, and fewer than 2**31 cells in one sample, on a GPU; got "
             f"shape {array.shape}")

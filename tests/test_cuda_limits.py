@@ -17,8 +17,10 @@ from gpus import Emulated
 from problems import P, maps
 from pyconv import _cuda
 from pyconv import _geometry as geometries
-from pyconv._gpu import launch, program, tiles
+from pyconv._gpu import launch, limits, tiles
+from pyconv._gpu import maps as maps_of_gpu
 from pyconv._gpu.arrays import DTYPES
+from pyconv._gpu.launches import Program
 from pyconv._gpu.program import Layout
 from test_channels_last import last
 from test_cuda import same
@@ -40,9 +42,9 @@ class Planned:
         settings = {'stride': 1, 'padding': 0, 'dilation': 1, 'groups': 1, **settings}
         geometry, _ = geometries.convolved(len(w) - 2, x, w, None, None, **settings)
         plan = _cuda.plan(map, geometry, DTYPES[dtype], algorithm)
-        x, w, y = in_order(geometry, plan.element.size, is_last)
+        x, w, y = in_order(geometry, plan.problem.element.size, is_last)
         layouts = {'forward': (x, w, y), 'grad_input': (y, w, x), 'grad_weight': (x, y, w)}[map]
-        return countable(plan.program(layouts, None, False, geometry.batch).launches)
+        return countable(maps_of_gpu.build(plan.problem, layouts, None, False, geometry.batch).launches)
 
 
 def in_order(g, size, is_last):
@@ -83,9 +85,9 @@ def total(launches, kernel):
 @pytest.mark.parametrize(
     'sizes', [(5, 4, 3, 2, 2), (1, 1, 1, 1, 50), (3, 1, 40, 1, 1), (2, 11, 1, 1, 1), (0, 3, 1, 1, 1)])
 def test_boxes_hold_each_element_once(sizes, monkeypatch):
-    monkeypatch.setattr(program, 'MOST', 10)
+    monkeypatch.setattr(limits, 'MOST', 10)
     found = []
-    for first, box in program.boxes(sizes):
+    for first, box in limits.boxes(sizes):
         assert prod(box) <= 10
         found += product(*(range(start, start + count) for start, count in zip(first, box)))
     assert sorted(found) == sorted(product(*map(range, sizes))) and len(found) == prod(sizes)
@@ -94,16 +96,16 @@ def test_boxes_hold_each_element_once(sizes, monkeypatch):
 @pytest.fixture
 def small_boxes(monkeypatch):
     """As if a launch could count to 50 where it goes through elements one by one."""
-    real, most = program.boxes, program.MOST
+    real, most = limits.boxes, limits.MOST
 
     def cut(sizes):
-        program.MOST = 50
+        limits.MOST = 50
         try:
             return list(real(sizes))
         finally:
-            program.MOST = most
+            limits.MOST = most
 
-    monkeypatch.setattr(program, 'boxes', cut)
+    monkeypatch.setattr(limits, 'boxes', cut)
 
 
 CUT = P('cut', (7, 9), (3, 3), (16, 24), padding=1, batch=3)
@@ -153,7 +155,7 @@ def test_scan_counts_channels(planned):
 @pytest.mark.parametrize('shape', [(1, 2, 40000, 40000), (1, 1, 50000, 50000), (3, 1, 30000, 30000)])
 def test_fill_of_large_samples(monkeypatch, shape):
     gpu, noted = Emulated(monkeypatch), []
-    monkeypatch.setattr(program.Program, 'run', lambda self, *_: noted.extend(self.launches))
+    monkeypatch.setattr(Program, 'run', lambda self, *_: noted.extend(self.launches))
     strides = tuple(prod(shape[a + 1:]) for a in range(4))
     out = EmulatedArray(gpu.memory, 1 << 40, shape, strides, 'float16')
     channels = shape[1]
@@ -183,8 +185,8 @@ def test_parts_that_a_launch_can_count(monkeypatch, kernel):
     gpu, problem = Emulated(monkeypatch), CUT._replace(size=(16, 16), batch=7)
     data = problem.integers()
     x, y = gpu.upload(data.x, 'float32'), gpu.upload(data.y, 'float32')
-    monkeypatch.setattr(program, 'MOST', 2 * 16 * 16)
-    monkeypatch.setattr(program, 'check_weight', lambda *_: None)
+    monkeypatch.setattr(limits, 'MOST', 2 * 16 * 16)
+    monkeypatch.setattr(limits, 'check_weight', lambda *_: None)
     monkeypatch.setattr(tiles, 'NOMINAL_BLOCKS', 1)
     same(gpu, calls.grad_weight(problem, x, y), maps(problem, *data[:3]).grad_weight, 'float32')
     assert gpu.device.launched.count('correlate' if kernel == 'tiles' else 'direct_weight') == 4

@@ -10,8 +10,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import padding, plain, program, tiles
-from pyconv._gpu.program import ALIGNMENT, Flags, Layout, Operand, Packed, Program, Ref, Target, Weight, divided
+from pyconv._gpu import limits, padding, plain, program, tiles
+from pyconv._gpu.launches import ALIGNMENT, Program, Ref
+from pyconv._gpu.limits import divided
+from pyconv._gpu.program import Flags, Layout, Operand, Packed, Target, Weight
 from pyconv._gpu.tiles import Element
 from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
@@ -71,7 +73,7 @@ Layouts = tuple[Layout, Layout, Layout]  # of the first operand, the second, and
 
 def build(problem: Problem, layouts: Layouts, bias_stride: int | None, accumulate: bool, samples: int) -> Program:
     """The launches of a map, which pack so many samples at a time."""
-    program.check_weight(problem.geometry, problem.element)
+    limits.check_weight(problem.geometry, problem.element)
     made = Program(problem.device)
     g = problem.geometry
     if problem.map == "grad_input" and g.padding_mode not in padding.FOLDED:
@@ -132,7 +134,7 @@ class Sums:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
         g, weight = self.problem.geometry, self.weight
         cells = (n + c for n, c in zip(self.whole.input_size, self.problem.crop)) if self.folds else (0,)
-        samples = min(samples, program.most_samples(
+        samples = min(samples, limits.most_samples(
             self.whole, prod(self.source.size), weight.rows * g.groups * max(prod(self.size), prod(cells))))
         self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
         pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
@@ -148,7 +150,7 @@ class Sums:
             places = program.places(
                 self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last, self.element)
         self.partial_at = self.made.scratch
-        for first, count in program.chunks_of_samples(g.batch, samples):
+        for first, count in limits.chunks_of_samples(g.batch, samples):
             source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
             to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
             target = places if self.folds else to
@@ -253,7 +255,7 @@ class Correlation:
         [self.axes] = phases("forward", g)
         [self.places] = [self.axes] if self.x.edge is None else phases("forward", padding.padded(g))
         self.positions, self.taps = prod(g.output_size), prod(g.kernel_size)
-        self.most = program.most_samples(g, prod(self.x.size), self.positions)
+        self.most = limits.most_samples(g, prod(self.x.size), self.positions)
 
     def build(self, samples: int) -> None:
         """All samples together, or so many at a time that their parts stay in the cache until they are summed."""
@@ -264,7 +266,7 @@ class Correlation:
         of_sample = prod(self.target_size) * self.element.real_size
         chunk = min(samples, max(1, tiles.CACHED // of_sample), tiles.MOST_SAMPLES, self.most)
         start, most = made.scratch, made.scratch
-        for first, count in program.chunks_of_samples(g.batch, chunk):
+        for first, count in limits.chunks_of_samples(g.batch, chunk):
             made.scratch = start  # what the samples before these left is free again
             part = Correlation(
                 self.problem._replace(geometry=g._replace(batch=count)), made, self.layouts,
@@ -322,7 +324,7 @@ class Correlation:
             for operand, dense in ((x, 0), (y, g.batch)))
         by_channel = (self.taps, 1) if problem.algorithm == "columns" else (1, padded)
         parted = Parted(made, problem, self.target, columns, *by_channel, element.parts == 2)
-        for first, count in program.chunks_of_samples(g.batch, most, parts.samples):
+        for first, count in limits.chunks_of_samples(g.batch, most, parts.samples):
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))
             packed_x = _packed(made, problem, from_x, count, splits.since(first), x_space,
@@ -335,18 +337,18 @@ class Correlation:
             last = first + count == g.batch
             parted.finish(last, slots, flags if last else Flags(), 0)
 
-    def _parts(self, blocks: int) -> program.Parts:
+    def _parts(self, blocks: int) -> limits.Parts:
         """How the positions are cut for tiles of so many blocks."""
         depth = tiles.LINE // self.element.in_tiles.size
         return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
 
-    def _cut(self, wanted: Callable[[int], int], multiple: int) -> program.Parts:
+    def _cut(self, wanted: Callable[[int], int], multiple: int) -> limits.Parts:
         """As many parts as are wanted of a batch; of each sample alone as many as one of a nominal batch has."""
         g = self.problem.geometry
         if not g.per_sample:
-            return program.cut(g.batch, self.positions, wanted(g.batch), multiple, self.most)
+            return limits.cut(g.batch, self.positions, wanted(g.batch), multiple, self.most)
         of_sample = -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH)
-        return program.cut(1, self.positions, of_sample, multiple, self.most)
+        return limits.cut(1, self.positions, of_sample, multiple, self.most)
 
     def _by_definition(self, flags: Flags) -> None:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
@@ -356,7 +358,7 @@ class Correlation:
         parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
         parted = Parted(
             self.made, self.problem, self.target, x.channels * self.taps * element.parts, self.taps, 1, False)
-        for first, count in program.chunks_of_samples(g.batch, self.most, parts.samples):
+        for first, count in limits.chunks_of_samples(g.batch, self.most, parts.samples):
             slots = parts.count(count)
             self.made.add(
                 tiles.simple("direct_weight", element, mode=program.mode_of(x.edge)), (elements, slots),

@@ -1,28 +1,19 @@
 """A plan's launches for operands that lie in memory in a certain way: what is packed, multiplied and summed, and where.
 
-A program is made once for every geometry and layout; a call only writes its operands' addresses among the arguments of
-each launch. Sizes and strides here are in bytes.
+A program is made once for every geometry and layout. Sizes and strides here are in bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
-from operator import gt, mul
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import padding, plain, tiles
-from pyconv._gpu.launch import MAP_WORDS, Arguments
+from pyconv._gpu import limits, padding, plain, tiles
+from pyconv._gpu.launches import Matrix, Program, Ref
+from pyconv._gpu.limits import divided
 from pyconv._gpu.padding import Edge
-from pyconv._gpu.specialise import Source
 from pyconv._gpu.tiles import Element, Tile
 from pyconv._pieces import Axes, Axis
-
-ALIGNMENT = 256
-MOST = 2**31 - 2**13  # what a launch can count of anything: 32 bits, with a tile to spare
-# The arguments of kernels that count; so do all that are divided by.
-COUNTS = ("count", "cells", "positions", "block_positions", "part_positions", "rounds", "rows", "channels", "chunks",
-          "stages", "groups_padded")
-GRID = 2**31 - 1, 2**16 - 1, 2**16 - 1  # blocks along its axes
 
 
 class Layout(NamedTuple):
@@ -41,171 +32,7 @@ class Layout(NamedTuple):
         return {"z": self.z, "y": self.y, "x": self.x}
 
 
-class Ref(NamedTuple):
-    """A place in one of the operands or in scratch."""
-
-    base: str
-    offset: int = 0
-
-    def at(self, more: int) -> "Ref":
-        """The place so many bytes further on."""
-        return Ref(self.base, self.offset + more)
-
-
-class Matrix(NamedTuple):
-    """A matrix of 16-bit elements as Hopper copies it, in boxes of 64 columns and so many rows."""
-
-    place: Ref
-    columns: int
-    rows: int
-    row: int  # the bytes from one to the next
-    box_rows: int
-
-
-class Launch:
-    """A kernel with its settings (threads of a block, bytes of shared memory, blocks on a multiprocessor), the grid,
-    and the arguments: integers, of which some are places in operands, or the first a matrix.
-
-    The arguments' memory is used again, by one call at a time; calls of several threads at once have one each.
-    """
-
-    def __init__(
-        self, kernel: tuple[Source, int, int, int], grid: tuple[int, int, int], arguments: list[int],
-        places: list[tuple[int, Ref]], matrix: Matrix | None,
-    ) -> None:
-        self.kernel, self.grid, self.arguments, self.matrix = kernel, grid, arguments, matrix
-        shift = 0 if matrix is None else MAP_WORDS - 1
-        self.places = [(place + shift, *ref) for place, ref in places]
-        self.handle: Any = None
-        self.free: list[Arguments] = []
-
-    def run(self, device: Any, addresses: dict[str, int], stream: int) -> None:
-        """Launch it; a kernel that is not loaded yet is compiled, or found where it is kept."""
-        if self.handle is None:
-            self.handle = device.kernel(*self.kernel)
-        try:
-            arguments = self.free.pop()
-        except IndexError:
-            arguments = Arguments(self.arguments, self.matrix is not None)
-        values = arguments.values
-        for place, base, offset in self.places:
-            values[place] = addresses[base] + offset
-        if self.matrix is not None:
-            base, offset = self.matrix.place
-            values[:MAP_WORDS] = device.tensor_map(addresses[base] + offset, *self.matrix[1:])
-        device.launch(self.handle, self.grid, stream, arguments)
-        self.free.append(arguments)
-
-
-class Program:
-    """Launches in order, and the scratch that they share."""
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-        self.launches: list[Launch] = []
-        self.scratch = 0
-
-    def reserve(self, size: int) -> Ref:
-        """A part of the scratch."""
-        place = Ref("scratch", self.scratch)
-        self.scratch += -(-size // ALIGNMENT) * ALIGNMENT
-        return place
-
-    def add(
-        self, kernel: Source, grid: Sequence[int], /, *, threads: int = plain.THREADS, shared: int = 0,
-        blocks: int = 1, **values: Any,
-    ) -> None:
-        """Launch a kernel; a value may be a Ref or a Matrix. Nothing where the grid is empty."""
-        if not all(grid):
-            return
-        x, y, z = (*grid, 1, 1)[:3]
-        check_counts(kernel, (x, y, z), values)
-        given = [values[name] for name in kernel.arguments]
-        places = [(place, value) for place, value in enumerate(given) if isinstance(value, Ref)]
-        matrix = given[0] if isinstance(given[0], Matrix) else None
-        arguments = [0 if isinstance(value, Ref | Matrix) else value for value in given]
-        self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
-
-    def run(self, addresses: dict[str, int], stream: int) -> None:
-        """Launch everything on the stream."""
-        device = self.device
-        for launch in self.launches:
-            launch.run(device, addresses, stream)
-
-
-# --- what a launch can count ---
-
-
-def check_counts(kernel: Source, grid: tuple[int, int, int], values: dict[str, Any]) -> None:
-    """ValueError unless the kernel can count what it is given in 32 bits, on a grid that the driver takes.
-
-    No launch passes this by. What calls it has cut its work before, or raised in words that a user knows.
-    """
-    counted = {name: value for name, value in values.items() if name in COUNTS or f"{name}_magic" in values}
-    if any(not 0 <= value <= MOST for value in counted.values()) or any(map(gt, grid, GRID)):
-        raise ValueError(f"a launch must count fewer than 2**31 of anything; got {kernel.name} with {counted}, {grid}")
-
-
-def boxes(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(first, sizes) of parts of an array, each of no more elements than a launch can count."""
-    length, *others = sizes
-    if prod(others) > MOST:
-        for first in range(length):
-            yield from (((first, *rest), (1, *found)) for rest, found in boxes(others))
-        return
-    step = MOST // max(1, prod(others))
-    for first in range(0, length, step):
-        yield (first, *[0] * len(others)), (min(step, length - first), *others)
-
-
-def most_samples(g: Geometry, *of_sample: int) -> int:
-    """How many samples a launch can take that counts so many things in each.
-
-    ValueError where it is none, or where kernels could not tell cells beyond the edge from those inside.
-    """
-    rank, found = g.rank, MOST // max(of_sample)
-    if not found:
-        cells, results = (g.in_channels, *g.input_size[-rank:]), (g.out_channels, *g.output_size[-rank:])
-        raise ValueError(
-            f"a sample must have fewer than 2**31 cells and results on a GPU; got shapes {cells} and {results}")
-    for n, y, k, s, d, pad in zip(
-            g.input_size, g.output_size, g.kernel_size, g.stride, g.dilation, g.padding):
-        reach = d * (k - 1)
-        places = 0 if g.padding_mode == "zeros" else max(n, s * (y - 1) + reach + 1)  # that are told from one another
-        if max(reach, abs(pad), places) >= -tiles.OUTSIDE or abs(pad) + s * (y - 1) + reach >= 2**31:
-            raise ValueError(
-                "stride, padding and dilation must keep all taps within 2**30 cells of the input on a GPU; got stride "
-                f"{g.stride[-rank:]}, padding {g.padding[-rank:]} and dilation {g.dilation[-rank:]}")
-    return found
-
-
-def check_weight(g: Geometry, element: Element) -> None:
-    """ValueError unless a launch can count the weight, packed for either role, and 32 bits hold a row's bytes."""
-    taps, whole = prod(g.kernel_size), 16 // element.size
-    outs, ins = (-(-channels // g.groups // whole) * whole for channels in (g.out_channels, g.in_channels))
-    rows = max(g.out_channels * ins, g.in_channels * outs) * taps
-    if max(rows, max(ins, outs) * taps * element.size) > MOST:
-        shape = (g.out_channels, g.in_channels // g.groups, *g.kernel_size[-g.rank:])
-        raise ValueError(
-            "weight must have fewer than 2**31 elements, and 2**31 bytes for each channel, on a GPU; got shape "
-            f"{shape}")
-
-
-def distance(first: Sequence[int], steps: Sequence[int]) -> int:
-    """How far an element lies from that of index 0."""
-    return sum(map(mul, first, steps))
-
-
 # --- arguments of kernels ---
-
-
-def divided(**counts: int) -> dict[str, int]:
-    """Each count, and the numbers by which `divide` divides by it."""
-    found: dict[str, int] = {}
-    for name, count in counts.items():
-        shift = 31 + max(count - 1, 0).bit_length()
-        found |= {name: count, f"{name}_magic": -(-(1 << shift) // count), f"{name}_shift": shift}
-    return found
 
 
 def axes_arguments(axes: Axes) -> dict[str, int]:
@@ -452,10 +279,10 @@ def fill(program: Program, target: Target, layout: Layout, sizes: Sequence[int],
     """The bias, or zeros, in all cells."""
     if target.accumulate and target.bias == 0:
         return
-    for first, box in boxes(sizes):
+    for first, box in limits.boxes(sizes):
         program.add(
             tiles.simple("fill", element, target.accumulate), blocks_for(prod(box)),
-            target=target.place.at(distance(first, layout)), bias=target.bias_of(first[1]), count=prod(box),
+            target=target.place.at(limits.distance(first, layout)), bias=target.bias_of(first[1]), count=prod(box),
             bias_stride=target.bias_stride, **five(box), **numbered("stride", layout[:5]))
 
 
@@ -470,12 +297,12 @@ def finish(
     the other, each of as many parts; where it is 0 the first axis are the samples. `partial_row`: where the parts are
     products of the parts of complex numbers, from those of an operand's real part to those of its imaginary one.
     """
-    for first, box in boxes(sizes):
+    for first, box in limits.boxes(sizes):
         program.add(
             tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0),
             (*blocks_for(prod(box)), samples or 1), partial_row=partial_row, partial_sample=parts * part_bytes,
-            target_sample=target.layout.sample, partial=partial.at(distance(first, read)),
-            target=target.place.at(distance(first, to)), flag=flags.whole, flag_value=flag_value,
+            target_sample=target.layout.sample, partial=partial.at(limits.distance(first, read)),
+            target=target.place.at(limits.distance(first, to)), flag=flags.whole, flag_value=flag_value,
             bias=0 if running else target.bias_of(first[1]), count=prod(box), parts=parts, partial_part=part_bytes,
             bias_stride=target.bias_stride, **five(box), **numbered("partial", read), **numbered("stride", to),
             **(flags._replace(step=0) if samples else flags).of_samples(first[0]),
@@ -573,10 +400,10 @@ def gather(
 
 def scan(program: Program, operand: Operand, samples: int, element: Element, flags: Flags) -> None:
     """Set the flags where an element of the operand is spoiled."""
-    for first, box in boxes((samples, operand.groups * operand.channels, *operand.size)):
+    for first, box in limits.boxes((samples, operand.groups * operand.channels, *operand.size)):
         program.add(
             tiles.simple("scan", element), blocks_for(prod(box)),
-            source=operand.place.at(distance(first, operand.layout)), flag=flags.some,
+            source=operand.place.at(limits.distance(first, operand.layout)), flag=flags.some,
             **flags.of_samples(first[0]), count=prod(box), **five(box),
             **numbered("stride", operand.layout[:5]))
 
@@ -660,13 +487,13 @@ def channel_sum(
 ) -> None:
     """The sum of each channel of (batch, channels, *size) to "out", added to it where accumulate."""
     batch, channels = outer
-    most = MOST // prod(size)
-    parts = cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS, most)
+    most = limits.MOST // prod(size)
+    parts = limits.cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS, most)
     part = channels * element.real_size
     total = parts.count(batch)
     partial = program.reserve(total * part)
     done = 0
-    for first, count in chunks_of_samples(batch, most, parts.samples):
+    for first, count in limits.chunks_of_samples(batch, most, parts.samples):
         slots = parts.count(count)
         program.add(
             tiles.simple("channel_sum", element), (channels, slots), shared=plain.THREADS * element.real_size,
@@ -677,38 +504,3 @@ def channel_sum(
     target = Target(Ref("out"), Layout(out_stride, 0, 0, 0, 0), 0, 0, accumulate)
     finish(program, target, (channels, 1, 1, 1, 1), target.layout[:5], partial, (element.real_size, 0, 0, 0, 0), part,
            total, element)
-
-
-class Parts(NamedTuple):
-    """How the positions of a batch are cut: blocks of `samples` samples into `cuts` parts of `positions` each."""
-
-    samples: int
-    cuts: int
-    positions: int
-
-    def count(self, samples: int) -> int:
-        return -(-samples // self.samples) * self.cuts
-
-    def arguments(self, samples: int, of_sample: int) -> dict[str, int]:
-        return {"positions": samples * of_sample, "block_positions": self.samples * of_sample,
-                "part_positions": self.positions, **divided(cuts=self.cuts)}
-
-
-def cut(batch: int, of_sample: int, wanted: int, multiple: int, most: int) -> Parts:
-    """About `wanted` parts: whole samples to a part, or several parts to a sample, each a multiple of positions.
-
-    No part has more samples than the `most` that a launch can take.
-    """
-    if wanted <= batch:
-        samples = min(-(-batch // wanted), most)
-        return Parts(samples, 1, -(-samples * of_sample // multiple) * multiple)
-    cuts = min(wanted // batch, -(-of_sample // multiple))
-    positions = -(-of_sample // (cuts * multiple)) * multiple
-    return Parts(1, -(-of_sample // positions), positions)
-
-
-def chunks_of_samples(batch: int, most: int, of_block: int = 1) -> Iterator[tuple[int, int]]:
-    """(first, count) of runs of samples, whole blocks, at most `most` samples or one block in each."""
-    step = max(of_block, most // of_block * of_block)
-    for first in range(0, batch, step):
-        yield first, min(step, batch - first)

@@ -1,0 +1,105 @@
+"""Launches as they are kept: a kernel, a grid, and arguments of which some are places in a call's operands.
+
+A call only writes its operands' addresses among the arguments.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyconv._gpu import limits, plain
+from pyconv._gpu.launch import MAP_WORDS, Arguments
+from pyconv._gpu.specialise import Source
+
+ALIGNMENT = 256
+
+
+class Ref(NamedTuple):
+    """A place in one of the operands or in scratch."""
+
+    base: str
+    offset: int = 0
+
+    def at(self, more: int) -> "Ref":
+        """The place so many bytes further on."""
+        return Ref(self.base, self.offset + more)
+
+
+class Matrix(NamedTuple):
+    """A matrix of 16-bit elements as Hopper copies it, in boxes of 64 columns and so many rows."""
+
+    place: Ref
+    columns: int
+    rows: int
+    row: int  # the bytes from one to the next
+    box_rows: int
+
+
+class Launch:
+    """A kernel with its settings (threads of a block, bytes of shared memory, blocks on a multiprocessor), the grid,
+    and the arguments: integers, of which some are places in operands, or the first a matrix.
+
+    The arguments' memory is used again, by one call at a time; calls of several threads at once have one each.
+    """
+
+    def __init__(
+        self, kernel: tuple[Source, int, int, int], grid: tuple[int, int, int], arguments: list[int],
+        places: list[tuple[int, Ref]], matrix: Matrix | None,
+    ) -> None:
+        self.kernel, self.grid, self.arguments, self.matrix = kernel, grid, arguments, matrix
+        shift = 0 if matrix is None else MAP_WORDS - 1
+        self.places = [(place + shift, *ref) for place, ref in places]
+        self.handle: Any = None
+        self.free: list[Arguments] = []
+
+    def run(self, device: Any, addresses: dict[str, int], stream: int) -> None:
+        """Launch it; a kernel that is not loaded yet is compiled, or found where it is kept."""
+        if self.handle is None:
+            self.handle = device.kernel(*self.kernel)
+        try:
+            arguments = self.free.pop()
+        except IndexError:
+            arguments = Arguments(self.arguments, self.matrix is not None)
+        values = arguments.values
+        for place, base, offset in self.places:
+            values[place] = addresses[base] + offset
+        if self.matrix is not None:
+            base, offset = self.matrix.place
+            values[:MAP_WORDS] = device.tensor_map(addresses[base] + offset, *self.matrix[1:])
+        device.launch(self.handle, self.grid, stream, arguments)
+        self.free.append(arguments)
+
+
+class Program:
+    """Launches in order, and the scratch that they share."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self.launches: list[Launch] = []
+        self.scratch = 0
+
+    def reserve(self, size: int) -> Ref:
+        """A part of the scratch."""
+        place = Ref("scratch", self.scratch)
+        self.scratch += -(-size // ALIGNMENT) * ALIGNMENT
+        return place
+
+    def add(
+        self, kernel: Source, grid: Sequence[int], /, *, threads: int = plain.THREADS, shared: int = 0,
+        blocks: int = 1, **values: Any,
+    ) -> None:
+        """Launch a kernel; a value may be a Ref or a Matrix. Nothing where the grid is empty."""
+        if not all(grid):
+            return
+        x, y, z = (*grid, 1, 1)[:3]
+        limits.check_counts(kernel, (x, y, z), values)
+        given = [values[name] for name in kernel.arguments]
+        places = [(place, value) for place, value in enumerate(given) if isinstance(value, Ref)]
+        matrix = given[0] if isinstance(given[0], Matrix) else None
+        arguments = [0 if isinstance(value, Ref | Matrix) else value for value in given]
+        self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
+
+    def run(self, addresses: dict[str, int], stream: int) -> None:
+        """Launch everything on the stream."""
+        device = self.device
+        for launch in self.launches:
+            launch.run(device, addresses, stream)

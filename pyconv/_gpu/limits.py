@@ -1,0 +1,121 @@
+"""What a launch can count, in 32 bits, and how work is cut by it; a ValueError in a user's words where it cannot be."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from operator import gt, mul
+from typing import Any, NamedTuple
+
+from pyconv._geometry import Geometry
+from pyconv._gpu import tiles
+from pyconv._gpu.specialise import Source
+from pyconv._gpu.tiles import Element
+
+MOST = 2**31 - 2**13  # what a launch can count of anything: 32 bits, with a tile to spare
+# The arguments of kernels that count; so do all that are divided by.
+COUNTS = ("count", "cells", "positions", "block_positions", "part_positions", "rounds", "rows", "channels", "chunks",
+          "stages", "groups_padded")
+GRID = 2**31 - 1, 2**16 - 1, 2**16 - 1  # blocks along its axes
+
+
+def check_counts(kernel: Source, grid: tuple[int, int, int], values: dict[str, Any]) -> None:
+    """ValueError unless the kernel can count what it is given in 32 bits, on a grid that the driver takes.
+
+    No launch passes this by. What calls it has cut its work before, or raised in words that a user knows.
+    """
+    counted = {name: value for name, value in values.items() if name in COUNTS or f"{name}_magic" in values}
+    if any(not 0 <= value <= MOST for value in counted.values()) or any(map(gt, grid, GRID)):
+        raise ValueError(f"a launch must count fewer than 2**31 of anything; got {kernel.name} with {counted}, {grid}")
+
+
+def boxes(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(first, sizes) of parts of an array, each of no more elements than a launch can count."""
+    length, *others = sizes
+    if prod(others) > MOST:
+        for first in range(length):
+            yield from (((first, *rest), (1, *found)) for rest, found in boxes(others))
+        return
+    step = MOST // max(1, prod(others))
+    for first in range(0, length, step):
+        yield (first, *[0] * len(others)), (min(step, length - first), *others)
+
+
+def most_samples(g: Geometry, *of_sample: int) -> int:
+    """How many samples a launch can take that counts so many things in each.
+
+    ValueError where it is none, or where kernels could not tell cells beyond the edge from those inside.
+    """
+    rank, found = g.rank, MOST // max(of_sample)
+    if not found:
+        cells, results = (g.in_channels, *g.input_size[-rank:]), (g.out_channels, *g.output_size[-rank:])
+        raise ValueError(
+            f"a sample must have fewer than 2**31 cells and results on a GPU; got shapes {cells} and {results}")
+    for n, y, k, s, d, pad in zip(
+            g.input_size, g.output_size, g.kernel_size, g.stride, g.dilation, g.padding):
+        reach = d * (k - 1)
+        places = 0 if g.padding_mode == "zeros" else max(n, s * (y - 1) + reach + 1)  # that are told from one another
+        if max(reach, abs(pad), places) >= -tiles.OUTSIDE or abs(pad) + s * (y - 1) + reach >= 2**31:
+            raise ValueError(
+                "stride, padding and dilation must keep all taps within 2**30 cells of the input on a GPU; got stride "
+                f"{g.stride[-rank:]}, padding {g.padding[-rank:]} and dilation {g.dilation[-rank:]}")
+    return found
+
+
+def check_weight(g: Geometry, element: Element) -> None:
+    """ValueError unless a launch can count the weight, packed for either role, and 32 bits hold a row's bytes."""
+    taps, whole = prod(g.kernel_size), 16 // element.size
+    outs, ins = (-(-channels // g.groups // whole) * whole for channels in (g.out_channels, g.in_channels))
+    rows = max(g.out_channels * ins, g.in_channels * outs) * taps
+    if max(rows, max(ins, outs) * taps * element.size) > MOST:
+        shape = (g.out_channels, g.in_channels // g.groups, *g.kernel_size[-g.rank:])
+        raise ValueError(
+            "weight must have fewer than 2**31 elements, and 2**31 bytes for each channel, on a GPU; got shape "
+            f"{shape}")
+
+
+def distance(first: Sequence[int], steps: Sequence[int]) -> int:
+    """How far an element lies from that of index 0."""
+    return sum(map(mul, first, steps))
+
+
+def divided(**counts: int) -> dict[str, int]:
+    """Each count, and the numbers by which `divide` divides by it."""
+    found: dict[str, int] = {}
+    for name, count in counts.items():
+        shift = 31 + max(count - 1, 0).bit_length()
+        found |= {name: count, f"{name}_magic": -(-(1 << shift) // count), f"{name}_shift": shift}
+    return found
+
+
+class Parts(NamedTuple):
+    """How the positions of a batch are cut: blocks of `samples` samples into `cuts` parts of `positions` each."""
+
+    samples: int
+    cuts: int
+    positions: int
+
+    def count(self, samples: int) -> int:
+        return -(-samples // self.samples) * self.cuts
+
+    def arguments(self, samples: int, of_sample: int) -> dict[str, int]:
+        return {"positions": samples * of_sample, "block_positions": self.samples * of_sample,
+                "part_positions": self.positions, **divided(cuts=self.cuts)}
+
+
+def cut(batch: int, of_sample: int, wanted: int, multiple: int, most: int) -> Parts:
+    """About `wanted` parts: whole samples to a part, or several parts to a sample, each a multiple of positions.
+
+    No part has more samples than the `most` that a launch can take.
+    """
+    if wanted <= batch:
+        samples = min(-(-batch // wanted), most)
+        return Parts(samples, 1, -(-samples * of_sample // multiple) * multiple)
+    cuts = min(wanted // batch, -(-of_sample // multiple))
+    positions = -(-of_sample // (cuts * multiple)) * multiple
+    return Parts(1, -(-of_sample // positions), positions)
+
+
+def chunks_of_samples(batch: int, most: int, of_block: int = 1) -> Iterator[tuple[int, int]]:
+    """(first, count) of runs of samples, whole blocks, at most `most` samples or one block in each."""
+    step = max(of_block, most // of_block * of_block)
+    for first in range(0, batch, step):
+        yield first, min(step, batch - first)
