@@ -2,6 +2,7 @@
 import importlib.util
 import logging
 import re
+from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
@@ -264,8 +265,14 @@ def test_what_was_kept_is_what_was_compiled(folder, compilations):
     assert compilations == ['kern']
 
 
+def other_layout(content):
+    """As another version of this file might have written it, under the same key."""
+    payload = b'{"name": "kern", "registers": 1}\nabc'
+    return sha256(payload).digest() + payload
+
+
 @pytest.mark.parametrize(
-    'damage', [lambda b: b[:-1], lambda b: b[:20], lambda b: b'', lambda b: b[:-9] + bytes([~b[-9] & 255]) + b[-8:]])
+    'damage', [other_layout, lambda b: b[:-1], lambda b: b[:20], lambda b: b'', lambda b: b[:-9] + bytes([~b[-9] & 255]) + b[-8:]])
 def test_damaged_file(folder, compilations, caplog, damage):
     first = launch._compiled(SOURCE, 128, 1, HOPPER)
     path, = folder.iterdir()

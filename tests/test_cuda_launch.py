@@ -1,15 +1,17 @@
 """CUDA devices over a driver that only notes what it is asked: loading, launching, contexts, errors. Needs no GPU."""
 import ctypes
 import enum
+import inspect
 import sys
 import threading
 import time
 from array import array
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from pyconv._gpu import cubins, launch, program
+from pyconv._gpu import cubins, launch, program, specialise, tiles
 
 CALLER, PRIMARY = 0x111, 0x222
 FACTS = {'COMPUTE_CAPABILITY_MAJOR': 8, 'COMPUTE_CAPABILITY_MINOR': 6, 'MULTIPROCESSOR_COUNT': 82,
@@ -336,6 +338,7 @@ def test_report_loads_no_compiler(run_python):
 
 @pytest.mark.parametrize(('platform', 'environment', 'folder'), [
     ('linux', {'PYCONV_CACHE_DIR': '/asked', 'XDG_CACHE_HOME': '/xdg'}, '/asked'),
+    ('linux', {'PYCONV_CACHE_DIR': '~/asked', 'HOME': '/home/me'}, '/home/me/asked'),
     ('linux', {'XDG_CACHE_HOME': '/xdg'}, '/xdg/pyconv'),
     ('linux', {'HOME': '/home/me'}, '/home/me/.cache/pyconv'),
     ('win32', {'LOCALAPPDATA': '/local'}, '/local/pyconv/cache'),
@@ -359,3 +362,20 @@ def test_names_differ_with_all_that_matters(monkeypatch):
     monkeypatch.setattr(cubins, 'versions', lambda: {'numba-cuda': '99'})
     assert cubins.key(*wanted[0]) not in names
     cubins._compiler.cache_clear()
+
+
+def test_names_differ_with_every_file_that_a_kernel_is_made_of(monkeypatch):
+    """Those of the functions that kernels are written in, and of what writes, chooses, compiles and keeps them."""
+    functions = {value for made in tiles.configurations() for value in (made.source._made_of[0],
+                 *made.source._made_of[1].values()) if inspect.isfunction(value)}
+    files = {Path(inspect.getsourcefile(function)).resolve() for function in functions}
+    assert {path.stem for path in files} >= {'gemm', 'hopper', 'plain', 'fragments'}
+    files |= {Path(module.__file__).resolve() for module in (cubins, specialise, tiles)}
+    files.add(Path(cubins.__file__).with_name('ptx.py').resolve())
+    real, changed, names = Path.read_bytes, None, set()
+    monkeypatch.setattr(Path, 'read_bytes', lambda path: real(path) + b'#' * (path.resolve() == changed))
+    for changed in (None, *files):
+        cubins._compiler.cache_clear()
+        names.add(cubins.key(SOURCE, 128, 1, 'sm_90'))
+    cubins._compiler.cache_clear()
+    assert len(names) == 1 + len(files)

@@ -17,8 +17,6 @@ log = logging.getLogger("pyconv")
 # All that has a part in what machine code comes out; of CUDA's own packages those of version 12 or of version 13.
 COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink",
              "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12")
-# the files that a kernel's text and code come from
-MADE_BY = ("ptx", "specialise", "fragments", "gemm", "hopper", "plain")
 
 
 class Source(Protocol):
@@ -63,8 +61,11 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _compiler() -> str:
-    """What a key says of kernels and compiler: files, packages, the Python whose bytecode is translated."""
-    files = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in MADE_BY]
+    """What a key says of kernels and compiler: files, packages, the Python whose bytecode is translated.
+
+    The files are all of this folder: a list of those that have a part in a kernel could be out of date.
+    """
+    files = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     return json.dumps([hashlib.sha256(b"".join(files)).hexdigest(), versions(), sys.version_info[:2],
                        platform.machine()])
 
@@ -79,7 +80,7 @@ def folder() -> Path:
     """Where compiled kernels are kept: PYCONV_CACHE_DIR, or pyconv in the user's folder for caches."""
     asked = os.environ.get("PYCONV_CACHE_DIR")
     if asked:
-        return Path(asked)
+        return Path(asked).expanduser()
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA")
         return Path(base or Path.home() / "AppData" / "Local", "pyconv", "cache")
@@ -110,11 +111,14 @@ def load(name: str) -> Compiled | None:
         _cannot(error)
         return None
     digest, payload = content[:32], content[32:]
-    if hashlib.sha256(payload).digest() != digest:
-        log.warning("%s is damaged: that kernel is compiled again", folder() / f"{name}.cubin")
-        return None
     header, _, cubin = payload.partition(b"\n")
-    return Compiled(cubin, **json.loads(header))
+    try:
+        if hashlib.sha256(payload).digest() == digest:
+            return Compiled(cubin, **json.loads(header))
+    except (TypeError, ValueError):  # whole, but of another layout
+        pass
+    log.warning("%s is damaged: that kernel is compiled again", folder() / f"{name}.cubin")
+    return None
 
 
 def store(name: str, compiled: Compiled) -> None:
