@@ -88,6 +88,29 @@ def test_a_padded_call_is_four_launches(gpu, tiles_alone):
         assert gpu.device.launched == names
 
 
+@pytest.mark.parametrize('first', [1, 4, 8])
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
+def test_channels_last_from_an_odd_place_on(gpu, dtype, first, tiles_alone):
+    """Some of more channels: strides of whole chunks from a first element that is none's first, in and out."""
+    problem = P('odd place', (7, 6), (3, 3), (16, 24), padding=1)
+    data = problem.integers(low=-2, high=2)
+
+    def some(array):
+        channels = array.shape[1]
+        wide = np.full((array.shape[0], *array.shape[2:], 48), np.nan)
+        wide[..., first:first + channels] = np.moveaxis(array, 1, -1)
+        wide = gpu.upload(wide, dtype)
+        if hasattr(gpu, 'device'):
+            return wide.view(lambda x: np.moveaxis(x[..., first:first + channels], -1, 1))
+        return wide[..., first:first + channels].movedim(-1, 1)
+
+    wanted = maps(problem, *data[:3])
+    x, [w], y = some(data.x), upload(gpu, dtype, data.w), some(data.y)
+    same(gpu, calls.forward(problem, x, w, out=some(data.y * 0)), wanted.forward, dtype)
+    same(gpu, calls.grad_input(problem, w, y, out=some(data.x * 0)), wanted.grad_input, dtype)
+    same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+
+
 @few
 def test_unbatched_and_broadcast(gpu, problem):
     data, wanted = problem.integers(), expected(problem.name)
@@ -223,6 +246,21 @@ def test_not_finite(gpu, problem, way, tiles_alone):
             same(gpu, calls.grad_weight(problem, x, y, **keywords), wanted.grad_weight, dtype)
 
 
+@pytest.mark.parametrize('order', [lambda array, rank: array, last], ids=['first', 'last'])
+def test_a_nan_is_seen_in_every_channel(gpu, order, tiles_alone):
+    """A thread looks at every eighth channel of a block of 32: in grad_output beside padding, and in the weight."""
+    problem = P('channels', (3, 3), (3, 3), (8, 36), padding=1, batch=1)
+    data = without_zeros(problem.integers(low=-2, high=2))
+    x, w = upload(gpu, 'float32', order(data.x, 2), data.w)
+    for channel in (0, 8, 16, 24, 31, 32, 35):
+        y, kernel = data.y.copy(), data.w.copy()
+        y[0, channel, 0, 0] = kernel[channel, 7, 0, 0] = np.nan
+        same(gpu, calls.grad_weight(problem, x, *upload(gpu, 'float32', order(y, 2))),
+             maps(problem, data.x, data.w, y).grad_weight, 'float32')
+        same(gpu, calls.forward(problem, x, *upload(gpu, 'float32', kernel)),
+             maps(problem, data.x, kernel, data.y).forward, 'float32')
+
+
 @pytest.mark.parametrize('way', WAYS)
 def test_denormals_are_kept(gpu, way, tiles_alone):
     dtype, keywords = WAYS[way]
@@ -243,7 +281,10 @@ def bits(gpu, array):
     return gpu.download(array).tobytes()
 
 
-@pytest.mark.parametrize('problem', FEW[1::2], ids=str)
+DEEP = P('deep', (4, 4), (3, 3), (256, 16), padding=1)  # few positions under a reduction long enough to be cut
+
+
+@pytest.mark.parametrize('problem', [*FEW[1::2], DEEP], ids=str)
 @pytest.mark.parametrize('way', WAYS)
 def test_bits_of_a_sample_know_neither_batch_nor_buffer(gpu, problem, way, tiles_alone):
     dtype, keywords = WAYS[way]
