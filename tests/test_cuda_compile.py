@@ -271,9 +271,8 @@ def other_layout(content):
     return sha256(payload).digest() + payload
 
 
-@pytest.mark.parametrize(
-    'damage', [
-        other_layout, lambda b: b[:-1], lambda b: b[:20], lambda b: b'', lambda b: b[:-9] + bytes([~b[-9] & 255]) + b[-8:]])
+@pytest.mark.parametrize('damage', [
+    other_layout, lambda b: b[:-1], lambda b: b[:20], lambda b: b'', lambda b: b[:-9] + bytes([~b[-9] & 255]) + b[-8:]])
 def test_damaged_file(folder, compilations, caplog, damage):
     first = launch._compiled(SOURCE, 128, 1, HOPPER)
     path, = folder.iterdir()
