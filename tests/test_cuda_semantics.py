@@ -9,10 +9,13 @@ import calls
 import pyconv
 import reference
 from calls import per_channel
+from emulated_device import EmulatedArray
+from emulator import run
 from gpus import WAYS, Emulated, rounded
 from problems import BY_NAME, VARIED, P, expected, maps, some
 from pyconv import _cuda
 from pyconv._gpu import tiles
+from pyconv._gpu.program import Program
 from test_channels_last import last
 from test_cuda import same
 from test_nonfinite import spoiled, without_zeros
@@ -346,6 +349,88 @@ def test_offsets_beyond_32_bits(gpu, tiles_alone):
 
 def expected_of(problem, data):
     return maps(problem, *data[:3])
+
+
+def far_apart(memory, array, axis):
+    """An array whose neighbours along one axis lie 3 * 2**31 bytes apart; those along the others are dense, channels
+    last. Nothing else is stored between them."""
+    order = sorted(set(range(array.ndim)) - {axis, 1}) + [1] * (axis != 1)
+    strides, step = [0] * array.ndim, 1
+    for place in reversed(order):
+        strides[place], step = step, step * array.shape[place]
+    strides[axis] = FAR // 4
+    start = memory.allocate(FAR * (array.shape[axis] - 1) + 4 * step, poison=False)
+    found = EmulatedArray(memory, start, array.shape, strides, 'float32')
+    found.stored()[...] = array
+    return found.owning(start)
+
+
+FAR = 3 << 31
+
+
+@pytest.mark.parametrize('axis', range(4))
+@pytest.mark.parametrize('role', 'xwy')
+@in_tiles
+def test_every_stride_is_64_bits_wide(monkeypatch, role, axis, direct_rate):
+    """Of each operand and result along each axis in turn."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 1e9 * direct_rate)
+    gpu, problem = Emulated(monkeypatch), P('far', (4, 5), (3, 3), (4, 4), padding=1)
+    data, wanted = problem.integers(), expected_of(problem, problem.integers())
+
+    def placed(name, array):
+        return far_apart(gpu.memory, array, axis) if name == role else gpu.upload(array, 'float32')
+
+    x, w, y = (placed(name, getattr(data, name)) for name in 'xwy')
+    for call, operands, name, exact in ((calls.forward, (x, w), 'y', wanted.forward),
+                                        (calls.grad_input, (w, y), 'x', wanted.grad_input),
+                                        (calls.grad_weight, (x, y), 'w', wanted.grad_weight)):
+        out = placed(name, np.full(exact.shape, np.nan))
+        assert call(problem, *operands, out=out) is out
+        same(gpu, out, exact, 'float32')
+
+
+@in_tiles
+def test_parts_lie_64_bits_apart(monkeypatch, direct_rate):
+    """Of a result that is summed in parts: the same sums where a part begins 3 * 2**31 bytes behind the other."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', direct_rate)
+    monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 2)
+    monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_: 3)
+    monkeypatch.setattr(tiles, 'NOMINAL_BLOCKS', 4 * 8 * 12 * 9)
+    gpu, problem, real = Emulated(monkeypatch), P('far', (9, 11), (3, 3), (8, 12), padding=1, batch=3), Program.add
+
+    def spread(self, kernel, grid, /, **values):
+        values |= {name: FAR for name in ('target_part', 'partial_part') if name in values}
+        real(self, kernel, grid, **values)
+
+    monkeypatch.setattr(Program, 'add', spread)
+    start = gpu.memory.allocate(6 * FAR, poison=False)
+    scratch = EmulatedArray(gpu.memory, start, (6 * FAR // 4,), (1,), 'float32')
+    data, wanted = problem.integers(), expected_of(problem, problem.integers())
+    x, w, y = upload(gpu, 'float32', *data[:3])
+    same(gpu, calls.forward(problem, x, w, finput=scratch), wanted.forward, 'float32')
+    same(gpu, calls.grad_input(problem, w, y, fgrad_input=scratch), wanted.grad_input, 'float32')
+    same(gpu, calls.grad_weight(problem, x, y, finput=scratch), wanted.grad_weight, 'float32')
+    assert gpu.device.launched.count('finish') == (1 if direct_rate else 4)
+
+
+def test_a_packed_array_of_more_than_2_to_32_bytes(monkeypatch):
+    """The last of its blocks alone: what is packed is made up of one element again and again."""
+    gpu, noted, length = Emulated(monkeypatch), [], (1 << 26) + 16
+    monkeypatch.setattr(gpu.device, 'launch', lambda *launch: noted.append(launch))
+    x, w = gpu.upload(np.array([[[3.0]]]), 'float16'), gpu.upload(np.ones((16, 64, 1)), 'float16')
+    x = x.view(lambda x: np.broadcast_to(x, (1, 64, length)))
+    scratch = gpu.memory.allocate(length * 64 * 2 + (1 << 20), poison=False)
+    monkeypatch.setattr(EmulatedArray, 'empty', lambda memory, shape, dtype: EmulatedArray(
+        memory, scratch, shape, [int(np.prod(shape[a + 1:])) for a in range(len(shape))], dtype))
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
+    pyconv.conv1d(x, w)
+    [((source, threads, shared), grid, _, arguments)] = [one for one in noted if one[0].source.name == 'pack']
+    assert grid == (2 * ((1 << 21) + 1), 1, 1)
+    text = source.text.replace('block_x()', f'(block_x() + {1 << 21})')
+    run(gpu.memory, text, source.name, arguments, (1, 1, 1), threads, shared)
+    packed = arguments[list(source.arguments).index('packed')]
+    found = gpu.memory.view(packed, (length, 64), np.float16)
+    assert (found[-16:, :32] == 3).all() and not found[:64].any() and not found[-64:-16].any()
 
 
 def test_rounding_is_to_nearest_even(gpu):
