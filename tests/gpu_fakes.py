@@ -100,9 +100,9 @@ class Interface:
 class DLPack:
     """Has DLPack on a CUDA device and nothing else; with version 0, as of before max_version."""
 
-    def __init__(self, array, version=1):
+    def __init__(self, array, version=1, copies=False):
         self.host, self.shape, self.dtype = array, array.shape, array.dtype
-        self.old = version < 1
+        self.old, self.copies = version < 1, copies
 
     def __dlpack_device__(self):
         return 2, 0
@@ -110,7 +110,7 @@ class DLPack:
     def __dlpack__(self, **keywords):
         if self.old and keywords:
             raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
-        return self.host.__dlpack__(**keywords)
+        return self.host.__dlpack__(**keywords, **({'copy': True} if self.copies else {}))
 
 
 class Numba(Interface):

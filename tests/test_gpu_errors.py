@@ -66,6 +66,8 @@ ERRORS = {
     'address of DLPack': (lambda f: conv(x=DLPack(MISALIGNED)), TypeError,
                           f'input must be aligned to its elements; got address {MISALIGNED.ctypes.data} and strides () '
                           'in bytes'),
+    'copy of DLPack': (lambda f: conv(x=DLPack(X, copies=True)), TypeError,
+                       'input must give its own memory through DLPack; got a copy'),
     # shapes are the geometry's
     'shape': (lambda f: conv(b=Interface(B[:5])), ValueError, 'bias must have shape (6,); got shape (5,)'),
     # settings

@@ -237,6 +237,8 @@ class InterfaceKind(Kind):
 
     def _from_dlpack(self, name: str, value: Any) -> DeviceArray:
         tensor = dlpack.read(value)
+        if tensor.copied:
+            raise TypeError(f"{name} must give its own memory through DLPack; got a copy")
         dtype = checked_dtype(name, tensor.dtype)
         strides = contiguous_strides(tensor.shape) if tensor.strides is None else tensor.strides
         _elements(name, tensor.address, (), dtype)

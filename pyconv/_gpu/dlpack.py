@@ -14,7 +14,7 @@ NAMES = {  # by code and bits
     (2, 16): "float16", (4, 16): "bfloat16", (2, 32): "float32", (2, 64): "float64", (5, 64): "complex64",
     (5, 128): "complex128", **{(code, bits): f"{sign}int{bits}" for code, sign in ((0, ""), (1, "u"))
                                for bits in (8, 16, 32, 64)}}
-READ_ONLY = 1  # a flag of version 1
+READ_ONLY, COPIED = 1, 2  # flags of version 1
 
 
 class _Device(ctypes.Structure):
@@ -55,6 +55,7 @@ class Tensor(NamedTuple):
     dtype: str
     device: int
     read_only: bool
+    copied: bool  # whether it is a copy, which dies with the capsule
 
 
 def on_gpu(value: Any) -> bool:
@@ -73,13 +74,14 @@ def read(value: Any) -> Tensor:
         capsule = value.__dlpack__()
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
-        tensor, read_only = managed.tensor, bool(managed.flags & READ_ONLY)
+        tensor, flags = managed.tensor, managed.flags
     else:
-        tensor, read_only = _Tensor.from_address(_pointer(capsule, b"dltensor")), True
+        tensor, flags = _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY
     code, bits, lanes = tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes
     dtype = NAMES.get((code, bits), "") if lanes == 1 else ""
     return Tensor(
         (tensor.data or 0) + tensor.byte_offset, tuple(tensor.shape[:tensor.ndim]),
         tuple(tensor.strides[:tensor.ndim]) if tensor.strides else None,
-        dtype or f"DLPack's type of code {code}, {bits} bits, {lanes} lanes", tensor.device.index, read_only,
+        dtype or f"DLPack's type of code {code}, {bits} bits, {lanes} lanes", tensor.device.index,
+        bool(flags & READ_ONLY), bool(flags & COPIED),
     )
