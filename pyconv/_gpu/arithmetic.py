@@ -133,5 +133,6 @@ COMPLEX: dict[str, Any] = {
     "nothing": nothing_twice, "plus": plus_pairs, "plus_turned": plus_turned, "times_plus": times_plus_pairs,
     "chosen": chosen_pair, "is_spoiled": is_pair_spoiled,
     "constant": constant_pair, "load": load_pair, "load_result": load_pair, "reload": reload_pair,
+    "reload_real": reload_pair,
     "load_real": load_pair, "store": store_pair, "store_real": store_pair, "shared": shared_pair, "put": put_pair,
 }

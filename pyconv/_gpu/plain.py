@@ -163,7 +163,7 @@ def finish(
     inside = (i < i32(count)) & (spoiled == flag_value)
     place: i64 = (partial + sample * partial_sample + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3
                   + e * partial_4)
-    total = load_real(place, inside)
+    total = reload_real(place, inside)  # where more parts will follow, their sum goes to the same place
     for part in range(i32(parts) - 1):
         more = load_real(i64(place + (part + 1) * partial_part), inside)
         total = plus(total, more)

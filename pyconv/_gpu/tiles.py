@@ -68,9 +68,10 @@ class Element(NamedTuple):
             "load": f"load_{self.suffix}", "load_part": f"load_{self.suffix}",
             "load_result": f"load_{result}", "reload": f"reload_{result}", "reload_part": f"reload_{result}",
             "store": f"store_{stored}", "store_part": f"store_{stored}",
-            "load_real": f"load_{self.real}", "store_real": f"store_{self.real}", "real": self.real,
-            "shared": f"shared_{self.real}", "put": f"put_{self.real}", "shared_part": f"shared_{self.real}",
-            "put_part": f"put_{self.real}", "number": f"number_{self.real}",
+            "load_real": f"load_{self.real}", "reload_real": f"reload_{self.real}",
+            "store_real": f"store_{self.real}", "real": self.real, "number": f"number_{self.real}",
+            "shared": f"shared_{self.real}", "shared_part": f"shared_{self.real}",
+            "put": f"put_{self.real}", "put_part": f"put_{self.real}",
             "shared_chunk": "shared_f64x2" if self.real == "f64" else "shared_f32x4",
         }
 
