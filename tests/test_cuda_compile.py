@@ -60,6 +60,14 @@ CASES = [
     *((f'store_{name}(b, ok, reload_{name}(b, ok) + 1)',
        {f'LDG.E{wide}': 1, f'LDG.E{wide}.CONSTANT': 0, f'STG.E{wide}': 1}, TURING)
       for name, wide in (('f16', '.U16'), ('bf16', '.U16'), ('f32', ''), ('f64', '.64'))),
+    *((f'store_{kept}(b, ok, load_{name}(a, ok))\nstore_{kept}(b, ok, reload_{name}(b, ok))',
+       {f'LDG.E{loaded}.CONSTANT': 1, f'LDG.E{loaded}': 2, f'STG.E{stored}': 2}, TURING)
+      for name, kept, loaded, stored in (
+          ('i8', 'i8', '.S8', '.U8'), ('u8', 'i8', '.U8', '.U8'), ('i16', 'i32', '.S16', ''),
+          ('u16', 'i16', '.U16', '.U16'), ('i32', 'i32', '', ''), ('u32', 'i64', '', '.64'), ('i64', 'i64', '.64', '.64'))),
+    *((f'store_{name}(b, ok, number_{name}(c))', {'STG.E': 1}, TURING) for name in ('f32', 'f64', 'i32', 'i64')),
+    ('put_i32(s, ok, i32(c))\nstore_i32(b, ok, shared_i32(s))', {'STS': 1, 'LDS': 1}, TURING),
+    ('put_i64(s, ok, c)\nstore_i64(b, ok, shared_i64(s))', {'STS.64': 1, 'LDS.64': 1}, AMPERE),
     ('put_f32(s, ok, f32(c))\nstore_f32(b, ok, shared_f32(s))', {'STS': 1, 'LDS': 1}, TURING),
     ('put_f64(s, ok, f64(c))\nstore_f64(b, ok, shared_f64(s))', {'STS.64': 1, 'LDS.64': 1}, AMPERE),
     ('put_b32(s, ok, u32(c))\nstore_i32(b, ok, shared_b32(s))', {'STS': 1, 'LDS': 1}, TURING),
@@ -103,7 +111,7 @@ def test_no_access_where_not_ok(capability):
     assert len(accesses) > 20
     assert all(accesses)
     assert '@p ld.global.nc' in text
-    assert text.count('ld.global.b') == sum('reload' in line for line in body)
+    assert len(re.findall(r'ld\.global\.[bsu]', text)) == sum('reload' in line for line in body)
 
 
 # Chips before sm_80
