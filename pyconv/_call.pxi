@@ -1,7 +1,7 @@
 # Part of _cpu.pyx: one run of a plan, block by block, on all threads.
 
 cdef enum job_t:
-    CHECK_CELLS, PACK_PART, GATHER_BLOCKS, CORRELATE_SPLIT, CORRELATE_PART
+    CHECK_CELLS, PACK_PARTS, GATHER_BLOCKS, CORRELATE_SPLIT, CORRELATE_PART
 
 
 cdef class Call:
@@ -19,6 +19,7 @@ cdef class Call:
     cdef char *doubtful  # of each sample, whether its result is not to be trusted
     cdef char *checked  # what is looked through for NaN and infinities
     cdef index_t checked_size, checked_item
+    cdef index_t packs  # tasks that pack weights
     cdef int checked_type
     cdef int accumulate, threads, has_shared, wave, odd
 
@@ -52,8 +53,8 @@ cdef class Call:
             return
         if job == CHECK_CELLS:
             self.check_cells(task)
-        elif job == PACK_PART:
-            self.pack_any(task, thread)
+        elif job == PACK_PARTS:
+            self.pack_parts(task, thread)
         elif job == GATHER_BLOCKS:
             self.gather_any(task, thread)
         elif job == CORRELATE_SPLIT:
@@ -83,8 +84,9 @@ cdef class Call:
         cdef int i
         if self.has_shared:
             for i in range(self.plan.count):
-                tasks += self.plan.steps[i].packs
-            self.each(PACK_PART, NULL, tasks, <int>min(self.threads, tasks))
+                tasks = max(tasks, self.plan.steps[i].packs)
+            self.packs = tasks
+            self.each(PACK_PARTS, NULL, tasks, <int>min(self.threads, tasks))
         for self.wave in range(self.plan.waves):
             tasks, products = 0, 0
             for i in range(self.plan.count):
@@ -94,16 +96,18 @@ cdef class Call:
             self.each(GATHER_BLOCKS, NULL, tasks, _worth(self.threads, tasks, products))
         return 0
 
-    cdef void pack_any(self, index_t task, int thread) noexcept nogil:
-        """One part of the weights of all steps: of which?"""
-        cdef step_t *step = self.plan.steps
+    cdef void pack_parts(self, index_t task, int thread) noexcept nogil:
+        """One share of the weights, for all steps: most read the same cache lines, if not the same taps."""
         cdef desk_t desk
-        while task >= step.packs:
-            task = task - step.packs
-            step += 1
-        self.sit(step, thread, &desk)
-        _part(step, task, &desk.work.part)
-        self.pack(step, &desk, self.panel_at(step, task))
+        cdef step_t *step
+        cdef index_t part
+        cdef int i
+        for i in range(self.plan.count):
+            step = &self.plan.steps[i]
+            self.sit(step, thread, &desk)
+            for part in range(step.packs * task // self.packs, step.packs * (task + 1) // self.packs):
+                _part(step, part, &desk.work.part)
+                self.pack(step, &desk, self.panel_at(step, part))
 
     cdef void pack(self, const step_t *step, desk_t *desk, char *panel) noexcept nogil:
         """panel <- the part's weights."""

@@ -2,6 +2,8 @@
    weight and a result; products are made lane by lane, from aligned memory, with nothing computed twice or in vain.
    In scratch lies the box of all cells that a block reads, whatever its stride. See body.h for the macros. */
 
+#define FEW 4 /* cells that are taken one by one, as turning a square takes longer */
+
 static inline index_t NAME(box)(const piece_t *piece, const block_t *block, int a)
 {
     const axis_t *axis = &piece->axis[a];
@@ -73,12 +75,31 @@ static inline __attribute__((always_inline)) void NAME(load_square)(const REAL *
     NAME(turn_square)(square);
 }
 
+/* n cells of each of `groups` planes, `step` apart -> n vectors; those of all groups may lie side by side. */
+static inline void NAME(gather_apart)(const REAL *from, index_t step, index_t plane, index_t groups, index_t n,
+                                      REAL *to)
+{
+    if (plane == 1 && groups == LANES)
+        for (index_t q = 0; q < n; q++) {
+            __builtin_prefetch(from + (q + 16) * step);
+            STORE(to + q * LANES, LOAD(from + q * step));
+        }
+    else
+        for (index_t q = 0; q < n; q++)
+            for (index_t i = 0; i < LANES; i++)
+                to[q * LANES + i] = i < groups ? from[i * plane + q * step] : 0;
+}
+
 /* n cells that lie side by side in each of `groups` planes -> n vectors, `width` of them side by side in scratch, then
    on at the next row. Reads up to a vector more, but not from `limit` on. */
 static inline void NAME(gather_lanes)(const REAL *from, index_t plane, index_t groups, index_t n, const REAL *limit,
                                       REAL *to, index_t width, index_t row_pitch)
 {
     index_t x = 0;
+    if (n <= FEW && n <= width) {
+        NAME(gather_apart)(from, 1, plane, groups, n, to);
+        return;
+    }
     for (index_t q = 0; q < n; q += LANES) {
         const index_t here = n - q < LANES ? n - q : LANES;
         VECTOR square[16];
@@ -98,21 +119,6 @@ static inline void NAME(gather_lanes)(const REAL *from, index_t plane, index_t g
             }
         }
     }
-}
-
-/* The same for cells `step` apart; those of all groups may lie side by side. */
-static inline void NAME(gather_apart)(const REAL *from, index_t step, index_t plane, index_t groups, index_t n,
-                                      REAL *to)
-{
-    if (plane == 1 && groups == LANES)
-        for (index_t q = 0; q < n; q++) {
-            __builtin_prefetch(from + (q + 16) * step);
-            STORE(to + q * LANES, LOAD(from + q * step));
-        }
-    else
-        for (index_t q = 0; q < n; q++)
-            for (index_t i = 0; i < LANES; i++)
-                to[q * LANES + i] = i < groups ? from[i * plane + q * step] : 0;
 }
 
 /* The cells of a box beyond the edges of source: copies of those that stand for them, here or there, or the constant.
@@ -346,6 +352,14 @@ static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias,
             if (accumulate)
                 sum += LOAD(to);
             STORE(to, sum);
+        }
+        return;
+    }
+    if (n <= FEW) {
+        for (index_t q = 0; q < n; q++) {
+            const VECTOR sum = LOAD(from + q * LANES) + bias;
+            for (index_t i = 0; i < groups; i++)
+                to[i * plane + q * step] = sum[i] + (accumulate ? to[i * plane + q * step] : 0);
         }
         return;
     }
