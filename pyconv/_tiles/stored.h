@@ -35,17 +35,19 @@ static inline float NAME(of_brain)(uint16_t brain)
     return it.number;
 }
 
-/* Below 2**-14 a half has a fixed last place, 2**-24, which adding 2**-1 rounds to; above, 13 of 23 bits drop. */
+/* Below 2**-14 a half has a fixed last place, 2**-24, which adding 2**-1 rounds to; above, 13 of 23 bits drop. Without
+   branches, so that loops are made of vectors. */
 static inline uint16_t NAME(to_half)(float number)
 {
-    union { float number; uint32_t bits; } it = {number}, small;
-    const uint32_t sign = it.bits >> 16 & 0x8000;
-    it.bits &= 0x7fffffff;
-    small.number = it.number + 0.5f;
-    const uint32_t rounded = (it.bits + 0xfff + (it.bits >> 13 & 1) - (112u << 23)) >> 13;
-    const uint32_t large = rounded < 0x7c00 ? rounded : 0x7c00;
-    const uint32_t odd = it.bits > 0x7f800000 ? 0x7e00 : 0x7c00; /* a NaN, or an infinity */
-    return sign | (it.bits < 0x38800000 ? small.bits - 0x3f000000 : it.bits < 0x7f800000 ? large : odd);
+    int32_t whole, low;
+    __builtin_memcpy(&whole, &number, sizeof(whole));
+    const int32_t bits = whole & 0x7fffffff, small = -(bits < 0x38800000), odd = -(bits > 0x7f800000);
+    __builtin_memcpy(&number, &bits, sizeof(number));
+    number += 0.5f;
+    __builtin_memcpy(&low, &number, sizeof(low));
+    const int32_t rounded = (bits + 0xfff + (bits >> 13 & 1) - (112 << 23)) >> 13;
+    const int32_t large = (rounded < 0x7c00 ? rounded : 0x7c00) | (odd & 0x200); /* an infinity, or with odd a NaN */
+    return (whole >> 16 & 0x8000) | ((low - 0x3f000000) & small) | (large & ~small);
 }
 
 static inline uint16_t NAME(to_brain)(float number)
