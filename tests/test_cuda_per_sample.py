@@ -55,6 +55,25 @@ def test_bits_do_not_know_the_batch(gpu, rate, monkeypatch):
     assert alone.tobytes() == whole[3].tobytes()
 
 
+@pytest.mark.parametrize('way', ['float32', 'tf32x3'])
+@pytest.mark.parametrize('part', 'xy')
+def test_a_spoiled_sample_changes_no_other_s_bits(gpu, tiles_alone, way, part):
+    """Where its products with padding, or of low parts, are not sound, it alone is made by definition."""
+    problem, (dtype, keywords) = some('2d channels 17 64')[0]._replace(batch=4), WAYS[way]
+    data = problem.floats(np.float32)
+    clean = gpu.download(found_of(gpu, problem, data, dtype, **keywords))
+    spoiled = getattr(data, part).copy()
+    spoiled[1, -1, 0, 0] = np.inf
+    data = data._replace(**{part: spoiled})
+    found = gpu.download(found_of(gpu, problem, data, dtype, **keywords))
+    others = [0, 2, 3]
+    assert found[others].tobytes() == clean[others].tobytes()
+    with np.errstate(invalid='ignore'):
+        wanted = wanted_of(problem, data)[1]
+    assert np.isinf(wanted).any() and np.array_equal(np.isinf(found[1]), np.isinf(wanted))
+    assert np.array_equal(np.isnan(found[1]), np.isnan(wanted))
+
+
 @pytest.mark.parametrize('cached', [1, tiles.CACHED])
 def test_not_finite(gpu, cached, tiles_alone, monkeypatch):
     """A value that is not finite in one sample's padding reaches no other, in chunks of samples or all at once."""

@@ -424,7 +424,8 @@ def test_a_packed_array_of_more_than_2_to_32_bytes(monkeypatch):
         memory, scratch, shape, [int(np.prod(shape[a + 1:])) for a in range(len(shape))], dtype))
     monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
     pyconv.conv1d(x, w)
-    [((source, threads, shared), grid, _, arguments)] = [one for one in noted if one[0].source.name == 'pack']
+    [((source, threads, shared), grid, _, given)] = [one for one in noted if one[0].source.name == 'pack']
+    arguments = given.given()
     assert grid == (2 * ((1 << 21) + 1), 1, 1)
     text = source.text.replace('block_x()', f'(block_x() + {1 << 21})')
     run(gpu.memory, text, source.name, arguments, (1, 1, 1), threads, shared)
