@@ -49,9 +49,12 @@ class Plan:
         self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
         self._programs: dict[Any, tuple[Program, int]] = {}
         contiguous = self._contiguous()
+        alone = self.problem
+        if map != "grad_weight" or geometry.per_sample:  # which for the least scratch need not go through the batch
+            alone = alone._replace(geometry=geometry._replace(batch=1))
         self.scratch_minimum, self.scratch_size = (
-            self._elements(maps.build(self.problem, contiguous, None, False, samples).scratch)
-            for samples in (1, geometry.batch))
+            self._elements(maps.build(problem, contiguous, None, False, samples).scratch)
+            for problem, samples in ((alone, 1), (self.problem, geometry.batch)))
 
     def _elements(self, size: int) -> int:
         return -(-(size + ALIGNMENT) // self.problem.element.size) if size else 0

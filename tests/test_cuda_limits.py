@@ -320,3 +320,12 @@ def test_errors_come_before_anything_is_allocated(monkeypatch, call, text):
     with pytest.raises(ValueError) as caught:
         call(lambda *shape: untouched(gpu, *shape))
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize('map', ['forward', 'grad_input', 'grad_weight'])
+def test_the_plan_of_a_large_batch_is_soon_made(planned, monkeypatch, map):
+    """What one sample at a time needs is not found out by going through the batch."""
+    added, real = [], Program.add
+    monkeypatch.setattr(Program, 'add', lambda *given, **values: added.append(1) or real(*given, **values))
+    assert planned(map, (10**6, 64, 6, 6), (64, 64, 3, 3), padding=1)
+    assert len(added) < 2000
