@@ -15,7 +15,7 @@ import pytest
 import calls
 import pyconv
 from calls import assert_equal, per_channel, poisoned
-from problems import BY_NAME, LAYERS, PROBLEMS, VARIED, expected
+from problems import LAYERS, VARIED, expected
 
 needs_fork = pytest.mark.skipif(not hasattr(os, 'fork'), reason='this system does not fork')
 needs_signals = pytest.mark.skipif(sys.platform == 'win32', reason='this system sends no SIGINT to another process')
@@ -438,7 +438,3 @@ def test_an_unknown_instruction_set_is_refused(spawn):
     _, errors = child.communicate(timeout=60)
     assert child.returncode != 0
     assert 'PYCONV_CPU_LEVEL must ' in errors and 'abacus' in errors
-
-
-def test_the_list_of_problems_is_the_list():
-    assert len(PROBLEMS) == len(BY_NAME) > 250
