@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
+from pyconv._padding import held
 
 LAST = 3
 RESULTS = ("grad_input", "grad_weight", "forward")  # the maps whose results are like x, w and y
@@ -59,25 +60,11 @@ def volumes(g: Geometry) -> tuple[int, int, int]:
     return prod(g.input_size[:-LAST]), prod(g.kernel_size[:-LAST]), prod(g.output_size[:-LAST])
 
 
-def _held(mode: str, cell: int, size: int) -> int | None:
-    """Which cell of the input a cell is or, beyond the edge, stands for."""
-    if 0 <= cell < size:
-        return cell
-    if mode == "circular":
-        return cell % size
-    if mode == "replicate":
-        return min(max(cell, 0), size - 1)
-    if mode == "reflect":
-        turn = cell % max(1, 2 * (size - 1))
-        return min(turn, 2 * (size - 1) - turn)
-    return None
-
-
 def _cell(g: Geometry, taps: Shape, positions: Shape) -> int | None:
     """The number of the volume of x that outer taps meet at outer positions."""
     number = 0
     for n, s, d, lo, k, a in zip(g.input_size, g.stride, g.dilation, g.padding, taps, positions):
-        cell = _held(g.padding_mode, s * a + d * k - lo, n)
+        cell = held(g.padding_mode, s * a + d * k - lo, n)
         if cell is None:
             return None
         number = number * n + cell
@@ -112,7 +99,7 @@ def is_covered(map: str, g: Geometry) -> bool:
     for n, taps, positions, s, d, lo in zip(
         g.input_size[:-LAST], g.kernel_size, g.output_size, g.stride, g.dilation, g.padding
     ):
-        met = ((_held(g.padding_mode, s * a + d * k - lo, n), k, a) for k in range(taps) for a in range(positions))
+        met = ((held(g.padding_mode, s * a + d * k - lo, n), k, a) for k in range(taps) for a in range(positions))
         if len({one[result] for one in met if one[0] is not None}) < (n, taps, positions)[result]:
             return False
     return True

@@ -11,7 +11,7 @@ Pads = tuple[tuple[int, int], ...]
 PADDINGS = ("valid", "same", "same_lower", "causal", "full")
 SAME = ("same", "same_lower")
 MODES = ("zeros", "constant", "circular", "replicate", "reflect")
-REPEATING = MODES[2:]
+REPEATING = MODES[2:]  # the modes in which several places are one cell
 
 
 class Mode(NamedTuple):
@@ -22,6 +22,20 @@ class Mode(NamedTuple):
 
 
 ZEROS = Mode()
+
+
+def held(mode: str, cell: int, size: int) -> int | None:
+    """Which cell of an axis a cell is or, beyond its edges, stands for; None where there is nothing or a constant."""
+    if 0 <= cell < size:
+        return cell
+    if mode == "circular":
+        return cell % size
+    if mode == "replicate":
+        return min(max(cell, 0), size - 1)
+    if mode == "reflect":
+        turn = cell % max(1, 2 * (size - 1))
+        return min(turn, 2 * (size - 1) - turn)
+    return None
 
 
 def padding_rule(rank: int) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pyconv._dtypes import element
 from pyconv._geometry import Geometry
-from pyconv._padding import REPEATING
+from pyconv._padding import held
 
 Array = NDArray[Any]
 
@@ -18,13 +18,10 @@ def _cells(g: Geometry, a: int) -> Array:
     """[position, tap]: the cell of axis a that is read, -1 where there is none."""
     size = g.input_size[a]
     at = g.stride[a] * np.arange(g.output_size[a])[:, None] + g.dilation[a] * np.arange(g.kernel_size[a]) - g.padding[a]
-    if g.padding_mode not in REPEATING:
-        return np.where((at >= 0) & (at < size), at, -1)
-    if g.padding_mode == "replicate" or size == 1:
-        return at.clip(0, size - 1)
-    if g.padding_mode == "circular":
-        return at % size
-    return size - 1 - abs(size - 1 - at % (2 * (size - 1)))
+    outside = (at < 0) | (at >= size)
+    cells = [held(g.padding_mode, int(cell), size) for cell in at[outside]]
+    at[outside] = [-1 if cell is None else cell for cell in cells]
+    return at
 
 
 def _taps(g: Geometry) -> list[tuple[tuple[Array, ...], Array]]:
