@@ -87,14 +87,14 @@ def _moved(
         out = check_out("out", out, shape, own, (("input", source),))
     elif accumulate:
         raise no_out("out")
+    if not isinstance(dtype, np.dtype) and geometry.rank > 3:
+        raise ValueError(f"kernel_size must have at most 3 axes on a GPU; got {geometry.rank}")
+    if not fold:
+        source = part_of_x(geometry, source)
     if not isinstance(dtype, np.dtype):
-        if geometry.rank > 3:
-            raise ValueError(f"kernel_size must have at most 3 axes on a GPU; got {geometry.rank}")
         return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate, own)
     target = writing_place(out, shape, own, accumulate)
     part = box(geometry, shape[-geometry.rank:]) if fold else None
-    if not fold:
-        source = part_of_x(geometry, source)
     if not (source.size and target.size):
         target[...] = target if accumulate else 0
     elif not fold:

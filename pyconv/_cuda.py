@@ -20,10 +20,12 @@ from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.program import Layout, Target
 from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
+from pyconv._padding import REPEATING
 from pyconv._pieces import phases
 
 CACHED = 1024
 PROGRAMS = 64  # of a plan
+ROLES = {"forward": "xwy", "grad_input": "ywx", "grad_weight": "xyw"}  # the two operands of a map and its result
 
 
 def lifted(array: DeviceArray, rank: int) -> Layout:
@@ -120,7 +122,7 @@ class Plan:
             plane = prod(inner) * size
             return Layout(channels * plane, plane, inner[1] * inner[2] * size, inner[2] * size, size)
 
-        first, second, out = {"forward": "xwy", "grad_input": "ywx", "grad_weight": "xyw"}[self.problem.map]
+        first, second, out = ROLES[self.problem.map]
         result = element.result or element.name
         layouts = dense(first, element.size), dense(second, element.size), dense(out, DTYPES[result].size)
         if self.problem.algorithm == "columns":
@@ -148,14 +150,14 @@ class Volumes:
         scratch: DeviceArray | None = None, accumulate: bool = False, *, stream: int,
     ) -> None:
         """out = map(first, second) + bias, added to what `out` holds where accumulate."""
-        roles = {"forward": "xwy", "grad_input": "ywx", "grad_weight": "xyw"}[self.map]
         if not is_covered(self.map, self.geometry):
             fill(out, 0 if bias is None else bias, accumulate, stream=stream)
             bias, accumulate = None, True
         for term in terms(self.map, self.geometry):
             plan = self.plans[term.x is None]
             assert plan is not None
-            a, b, to = (volume(array, getattr(term, role) or 0) for role, array in zip(roles, (first, second, out)))
+            roles = zip(ROLES[self.map], (first, second, out))
+            a, b, to = (volume(array, getattr(term, role) or 0) for role, array in roles)
             plan.run(a, b, to, None if term.adds else bias, scratch, accumulate or term.adds, stream=stream)
 
 
@@ -198,7 +200,7 @@ def unfold(
     made = Program(launch.device(input.device))
     element = tiles.element(*(array.dtype.name for array in ((columns, input) if fold else (input, columns))))
     mode = geometry.padding_mode
-    has_edge = mode in padding.FOLDED if fold else mode != "zeros"
+    has_edge = mode in REPEATING if fold else mode != "zeros"
     g, crop = padding.cropped(geometry) if has_edge else (geometry, (0, 0, 0))
     edge = padding.edge_of(g) if has_edge else None
     cells, rows = lifted(input, geometry.rank), lifted(columns, 1)

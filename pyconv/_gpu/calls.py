@@ -152,8 +152,6 @@ def unfold(
 
     The result is of that dtype.
     """
-    if not fold and geometry.padding_mode == "constant" and 0 in source.shape[-geometry.rank:]:
-        raise ValueError(f"input must have at least one cell on every spatial axis on a GPU; got shape {source.shape}")
     if source.size and prod(shape):
         cuda().check_unfold(geometry)
     handle, context = ordered(stream, source, (out,))
@@ -163,11 +161,9 @@ def unfold(
             input, columns = (target, source) if fold else (source, target)
             input, columns = _batched(input, geometry.rank), _batched(columns, 1)
             part = box(geometry, input.shape[-geometry.rank:])
-            if part is not None:
-                if fold:  # cropped cells have no columns
-                    cuda().fill(input, 0, accumulate, stream=handle)
-                    accumulate = True
-                input = part_of(input, part)
+            if part is not None:  # cropped cells have no columns
+                cuda().fill(input, 0, accumulate, stream=handle)
+                input, accumulate = part_of(input, part), True
             cuda().unfold(geometry, input, columns, fold, accumulate, stream=handle)
         elif target.size:
             cuda().fill(target, 0, accumulate, stream=handle)

@@ -15,6 +15,7 @@ from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.program import Flags, Layout, Operand, Packed, Target, Weight
 from pyconv._gpu.tiles import Element
+from pyconv._padding import REPEATING
 from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
 MOST_GROUPS = 2**16 - 1  # of a grid's second axis
@@ -76,7 +77,7 @@ def build(problem: Problem, layouts: Layouts, bias_stride: int | None, accumulat
     limits.check_weight(problem.geometry, problem.element)
     made = Program(problem.device)
     g = problem.geometry
-    if problem.map == "grad_input" and g.padding_mode not in padding.FOLDED:
+    if problem.map == "grad_input" and g.padding_mode not in REPEATING:
         g = g._replace(padding_mode="zeros")  # the gradients of places without a cell are dropped
     if g.padding_mode != "zeros":
         g, crop = padding.cropped(g)

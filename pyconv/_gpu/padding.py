@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyconv._dtypes import element
 from pyconv._geometry import Geometry, Triple
 from pyconv._pieces import Axes
-
-FOLDED = ("circular", "replicate", "reflect")  # the modes in which several places are one cell
 
 
 class Edge(NamedTuple):
@@ -78,7 +77,7 @@ def edge_of(g: Geometry) -> Edge | None:
 def bits(value: complex, dtype: str) -> tuple[int, int]:
     """The parts of a constant of that dtype as kernels are given them: the bits of float32 or float64, or integers."""
     if "int" in dtype:
-        return int(np.array(int(value.real) & 2**64 - 1, np.uint64).astype(dtype).astype(np.int64)), 0
+        return int(element(value, np.dtype(dtype)).astype(np.int64)), 0
     parts = np.array([value.real, value.imag], np.float64)
     if dtype in ("float64", "complex128"):
         return struct.unpack("qq", parts.tobytes())  # type: ignore[return-value]

@@ -10,8 +10,9 @@ from itertools import pairwise
 from itertools import product as every
 from typing import Any, NamedTuple
 
-from pyconv._gpu import arithmetic, fragments, gemm, hopper, padding, plain
+from pyconv._gpu import arithmetic, fragments, gemm, hopper, plain
 from pyconv._gpu.specialise import Source
+from pyconv._padding import REPEATING
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
 
@@ -328,7 +329,7 @@ def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
 # --- all of them ---
 
 CAPABILITIES = (7, 5), (8, 0), (8, 6), (9, 0)  # one of each kind that `way_of` tells apart
-MODES = (*padding.FOLDED, "constant")
+MODES = (*REPEATING, "constant")
 
 
 def _sets(*flags: str) -> list[tuple[str, ...]]:
@@ -343,7 +344,7 @@ SIMPLE: dict[str, list[tuple[str, ...]]] = {
     **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "direct_weight", "unfold")},
     "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
     "finish": [(), ("accumulate",), ("partial",)],
-    "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in padding.FOLDED],
+    "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in REPEATING],
     "direct": [*_sets("accumulate", "last", "divided"), *(("partial", *flags) for flags in _sets("last", "divided")),
                *((*flags, mode) for flags in _sets("accumulate", "last") for mode in MODES)]}
 
