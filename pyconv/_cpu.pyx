@@ -22,7 +22,7 @@ from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
 from pyconv import _blocking, _outer, _pieces, _unfolding
-from pyconv._dtypes import element
+from pyconv._dtypes import element, scratch_dtype
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
     pyconv_openmp, pyconv_seconds, way_t, work_t)

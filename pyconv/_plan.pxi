@@ -53,14 +53,6 @@ _STORED = {name: place for place, name in enumerate((
     "", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"))}
 
 
-def real_of(dtype, result):
-    """The dtype of the real numbers that operands of a dtype and a result are computed in."""
-    if result.kind in "iu":
-        return result
-    wide = result.name in ("float64", "complex128")
-    return np.dtype(np.float64 if wide else np.float32)
-
-
 def _stored(dtype, real):
     """How kernels call a type that they do not compute in; 0 for one whose bits are those of the real type."""
     if dtype.kind == "c" or dtype == real or (dtype.kind in "iu" and dtype.itemsize == real.itemsize):
@@ -165,7 +157,7 @@ cdef class Plan:
     cdef index_t weights  # elements of a weight, as strides count them
 
     def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False):
-        self.real = real_of(dtype, result)
+        self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
         whole = self.real.kind != "f"
