@@ -1,7 +1,8 @@
-/* Every kernel, once. Included by an instruction set's file once per real type, with these defined:
+/* Every kernel, once. Included by instances.h once per real type of an instruction set's file, with these defined:
      REAL, MASK      the element, and the integer of the same size (for shuffles)
      WHOLE           if the element is a whole number, modulo a power of two: then there is no algorithm with fractions
      NAME(x)         x made unique to (real type, instruction set)
+     LEVEL           the instruction set
      BYTES           of a vector
      ROWS            rows of the largest tile; V8 V4 V2 V1: vectors that a tile of 8, 4, 2, 1 rows holds at most */
 
@@ -24,7 +25,7 @@
 #include "pairs.h"
 
 const kernels_t NAME(kernels) = {
-    LEVEL, sizeof(REAL), LANES, ROWS, WIDEST,
+    TEXT(LEVEL), sizeof(REAL), LANES, ROWS, WIDEST,
     {
         [GATHER] = {NAME(layout), NAME(offsets), NAME(unroll), NAME(pack), NAME(multiply), NAME(store)},
         [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack), NAME(multiply_flat),

@@ -2,7 +2,7 @@
    4 x 2 tiles leave room for the products where multiply and add are two instructions. */
 #include "kernels.h"
 
-#define LEVEL "portable"
+#define LEVEL portable
 #define BYTES 16
 #define ROWS 4
 #define V8 1
@@ -10,32 +10,4 @@
 #define V2 4
 #define V1 8
 
-#define REAL float
-#define MASK int
-#define NAME(x) x##_float_portable
-#include "body.h"
-#undef NAME
-#undef MASK
-#undef REAL
-
-#define REAL double
-#define MASK long long
-#define NAME(x) x##_double_portable
-#include "body.h"
-#undef NAME
-#undef MASK
-#undef REAL
-
-#define WHOLE
-#define REAL uint32_t
-#define MASK int
-#define NAME(x) x##_uint32_portable
-#include "body.h"
-#undef NAME
-#undef MASK
-#undef REAL
-
-#define REAL uint64_t
-#define MASK long long
-#define NAME(x) x##_uint64_portable
-#include "body.h"
+#include "instances.h"

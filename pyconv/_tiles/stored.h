@@ -2,21 +2,22 @@
    A half is read by shifting its exponent and fraction into a float's place, where the float is 2**112 times too small;
    a brain float is the upper half of a float. Both are rounded to even when written. */
 
-#ifdef WHOLE
-
-#define READ(stored)                                                                                                  \
-    static void NAME(read_##stored)(const void *from, index_t step, index_t n, REAL *to)                              \
+#define READ(name, type, real_of)                                                                                     \
+    static void NAME(read_##name)(const void *from, index_t step, index_t n, REAL *to)                                \
     {                                                                                                                 \
-        const stored *cells = from;                                                                                   \
+        const type *cells = from;                                                                                     \
         if (step == 1)                                                                                                \
             for (index_t i = 0; i < n; i++)                                                                           \
-                to[i] = (REAL)cells[i];                                                                               \
+                to[i] = real_of(cells[i]);                                                                            \
         else                                                                                                          \
             for (index_t i = 0; i < n; i++)                                                                           \
-                to[i] = (REAL)cells[i * step];                                                                        \
+                to[i] = real_of(cells[i * step]);                                                                     \
     }
-READ(int8_t) READ(uint8_t) READ(int16_t) READ(uint16_t) READ(int32_t) READ(uint32_t) READ(int64_t) READ(uint64_t)
-#undef READ
+
+#ifdef WHOLE
+
+READ(int8, int8_t, (REAL)) READ(uint8, uint8_t, (REAL)) READ(int16, int16_t, (REAL)) READ(uint16, uint16_t, (REAL))
+READ(int32, int32_t, (REAL)) READ(uint32, uint32_t, (REAL)) READ(int64, int64_t, (REAL)) READ(uint64, uint64_t, (REAL))
 
 #else
 
@@ -57,17 +58,7 @@ static inline uint16_t NAME(to_brain)(float number)
     return (it.bits & 0x7fffffff) > 0x7f800000 ? (it.bits >> 16 | 0x40) : rounded;
 }
 
-#define READ_AND_WRITE(stored)                                                                                        \
-    static void NAME(read_##stored)(const void *from, index_t step, index_t n, REAL *to)                              \
-    {                                                                                                                 \
-        const uint16_t *cells = from;                                                                                 \
-        if (step == 1)                                                                                                \
-            for (index_t i = 0; i < n; i++)                                                                           \
-                to[i] = NAME(of_##stored)(cells[i]);                                                                  \
-        else                                                                                                          \
-            for (index_t i = 0; i < n; i++)                                                                           \
-                to[i] = NAME(of_##stored)(cells[i * step]);                                                           \
-    }                                                                                                                 \
+#define WRITE(stored)                                                                                                 \
     static void NAME(write_##stored)(const REAL *from, index_t n, void *to, index_t step, int accumulate)             \
     {                                                                                                                 \
         uint16_t *cells = to;                                                                                         \
@@ -81,10 +72,11 @@ static inline uint16_t NAME(to_brain)(float number)
             for (index_t i = 0; i < n; i++)                                                                           \
                 cells[i * step] = NAME(to_##stored)(from[i]);                                                         \
     }
-READ_AND_WRITE(half) READ_AND_WRITE(brain)
-#undef READ_AND_WRITE
+READ(half, uint16_t, NAME(of_half)) READ(brain, uint16_t, NAME(of_brain)) WRITE(half) WRITE(brain)
+#undef WRITE
 
 #endif
+#undef READ
 
 static const struct {
     index_t size;
@@ -92,10 +84,10 @@ static const struct {
     void (*write)(const REAL *from, index_t n, void *to, index_t step, int accumulate);
 } NAME(stored)[STORED_TYPES] = {
 #ifdef WHOLE
-    [STORED_INT8] = {1, NAME(read_int8_t), NULL}, [STORED_UINT8] = {1, NAME(read_uint8_t), NULL},
-    [STORED_INT16] = {2, NAME(read_int16_t), NULL}, [STORED_UINT16] = {2, NAME(read_uint16_t), NULL},
-    [STORED_INT32] = {4, NAME(read_int32_t), NULL}, [STORED_UINT32] = {4, NAME(read_uint32_t), NULL},
-    [STORED_INT64] = {8, NAME(read_int64_t), NULL}, [STORED_UINT64] = {8, NAME(read_uint64_t), NULL},
+    [STORED_INT8] = {1, NAME(read_int8), NULL}, [STORED_UINT8] = {1, NAME(read_uint8), NULL},
+    [STORED_INT16] = {2, NAME(read_int16), NULL}, [STORED_UINT16] = {2, NAME(read_uint16), NULL},
+    [STORED_INT32] = {4, NAME(read_int32), NULL}, [STORED_UINT32] = {4, NAME(read_uint32), NULL},
+    [STORED_INT64] = {8, NAME(read_int64), NULL}, [STORED_UINT64] = {8, NAME(read_uint64), NULL},
 #else
     [STORED_HALF] = {2, NAME(read_half), NAME(write_half)}, [STORED_BRAIN] = {2, NAME(read_brain), NAME(write_brain)},
 #endif

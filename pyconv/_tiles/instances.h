@@ -1,0 +1,35 @@
+/* The kernels of body.h of one level for every type that is computed in: NAME is made of the name, the type, LEVEL. */
+#define JOINED(x, real, level) x##_##real##_##level
+#define JOIN(x, real, level) JOINED(x, real, level)
+#define QUOTED(x) #x
+#define TEXT(x) QUOTED(x)
+
+#define REAL float
+#define MASK int
+#define NAME(x) JOIN(x, float, LEVEL)
+#include "body.h"
+#undef NAME
+#undef MASK
+#undef REAL
+
+#define REAL double
+#define MASK long long
+#define NAME(x) JOIN(x, double, LEVEL)
+#include "body.h"
+#undef NAME
+#undef MASK
+#undef REAL
+
+#define WHOLE
+#define REAL uint32_t
+#define MASK int
+#define NAME(x) JOIN(x, uint32, LEVEL)
+#include "body.h"
+#undef NAME
+#undef MASK
+#undef REAL
+
+#define REAL uint64_t
+#define MASK long long
+#define NAME(x) JOIN(x, uint64, LEVEL)
+#include "body.h"
