@@ -1,6 +1,7 @@
 """Every kernel's machine code, in worker processes: what the tests of configurations and the predictions read."""
 import ast
 import functools
+import pickle
 import re
 import time
 from collections import Counter
@@ -84,6 +85,33 @@ def make(name, chips=None):
         code = sass.disassemble(made.cubin)
         codes[capability] = Code(made.registers, made.local, sass.opcodes(code), sass.loops(code))
     return Made(configuration.source.text, codes, seconds)
+
+
+def make_once(name, folder):
+    """The path of the file that what `make` gives is in, or will be in where another process is at it."""
+    path = folder / f'{name.replace(" ", "_")}.made'
+    try:
+        path.with_suffix('.begun').touch(exist_ok=False)
+    except FileExistsError:
+        return path
+    try:
+        made = make(name)
+    except Exception as error:
+        made = error
+    path.with_suffix('.part').write_bytes(pickle.dumps(made))
+    return path.with_suffix('.part').rename(path)
+
+
+def made_once(path):
+    """What `make` gave, or raised, in one of the processes."""
+    end = time.monotonic() + 600
+    while not path.exists():
+        assert time.monotonic() < end, f'{path} was begun and not ended'
+        time.sleep(0.05)
+    made = pickle.loads(path.read_bytes())
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def calls(body):

@@ -10,8 +10,10 @@ The three maps are the three partial derivatives of T.  Arrays have a batch axis
 stride, lo and dilation are tuples with one int per axis.  Any dtype that numpy multiplies and adds will do (float, int,
 complex, Python's integers as objects).  This file imports no pyconv.
 """
+import functools
 import itertools
 import math
+import typing
 
 import numpy as np
 
@@ -71,11 +73,12 @@ def phi(cell, first, end, mode):
     return None
 
 
-class Padding:
+class Padding(typing.NamedTuple):
     """The mode of the padding, the value of 'constant', and what is left of every axis (None: all)."""
 
-    def __init__(self, mode='zeros', value=0, kept=None):
-        self.mode, self.value, self.kept = mode, value, kept
+    mode: str = 'zeros'
+    value: complex = 0
+    kept: tuple | None = None
 
 
 NOTHING = Padding()
@@ -83,15 +86,24 @@ NOTHING = Padding()
 
 def taps(input_size, kernel_size, positions, stride, lo, dilation, padding=NOTHING):
     """For every tap k: the index of k, of the positions a that meet a cell of x, and of the cells that they meet."""
-    kept = padding.kept or tuple((0, length) for length in input_size)
+    sizes = (input_size, kernel_size, positions, stride, lo, dilation)
+    return all_taps(*map(tuple, sizes), padding.mode, padding.kept)
+
+
+@functools.lru_cache(maxsize=16)
+def all_taps(input_size, kernel_size, positions, stride, lo, dilation, mode, kept):
+    """As `taps`, kept since the maps of one problem ask for the same."""
+    kept = kept or tuple((0, length) for length in input_size)
+    found = []
     for k in itertools.product(*map(range, kernel_size)):
         meets, cells = [], []
         for axis in range(len(k)):
-            there = [phi(stride[axis] * a + dilation[axis] * k[axis] - lo[axis], *kept[axis], padding.mode)
+            there = [phi(stride[axis] * a + dilation[axis] * k[axis] - lo[axis], *kept[axis], mode)
                      for a in range(positions[axis])]
             meets.append([a for a, cell in enumerate(there) if cell is not None])
             cells.append([cell for cell in there if cell is not None])
-        yield k, index(meets), index(cells)
+        found.append((k, index(meets), index(cells)))
+    return found
 
 
 def index(places):

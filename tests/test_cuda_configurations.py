@@ -61,21 +61,29 @@ def twin(name):
 
 
 @pytest.fixture(scope='session')
-def pool(request):
-    """name -> what `compiled.make` gives: of all configurations that the selected tests need, the longest first."""
+def pool(request, tmp_path_factory):
+    """name -> what `compiled.make` gives: of all configurations that the selected tests need, the longest first.
+
+    pytest's own worker processes have one folder for it, where what one of them has begun is not begun by others.
+    """
     wanted = {twin(item.callspec.params['name']) for item in request.session.items
               if 'made' in getattr(item, 'fixturenames', ()) and 'name' in item.callspec.params}
     order = sorted(wanted, key=lambda name: (
         NAMES[name].tile is None, NAMES[name].way != 'tf32x3', NAMES[name].blocks, -NAMES[name].threads))
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-    with ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'), compiled.start_worker) as executor:
-        yield {name: executor.submit(compiled.make, name) for name in order}
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    beside = int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', 1))
+    folder = tmp_path_factory.getbasetemp()
+    if 'PYTEST_XDIST_WORKER' in os.environ:
+        folder = folder.parent
+    with ProcessPoolExecutor(
+            max(1, processors // beside), multiprocessing.get_context('spawn'), compiled.start_worker) as executor:
+        yield {name: executor.submit(compiled.make_once, name, folder) for name in order}
         executor.shutdown(cancel_futures=True)
 
 
 @pytest.fixture
 def made(pool, name):
-    return pool[twin(name)].result()
+    return compiled.made_once(pool[twin(name)].result())
 
 
 @needs_compiler

@@ -43,18 +43,16 @@ gpu.device.kernel = spoiled
 
 data = problem.integers(np.dtype('float64'))
 wanted = maps(problem, data.x, data.w, data.y)
-for lay in (lambda array: array, lambda array: last(array, problem.rank)):
-    x, w, y, b = (gpu.upload(array, dtype) for array in (lay(data.x), data.w, lay(data.y), data.b))
-    same(gpu, calls.forward(problem, x, w, b), wanted.forward + calls.per_channel(data.b, problem.rank), dtype)
-    same(gpu, calls.grad_input(problem, w, y), wanted.grad_input, dtype)
-    same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
-    same(gpu, pyconv.conv_bias(y), data.y.sum(axis=(0, *range(2, data.y.ndim))), dtype)
-    settings = {name: value for name, value in problem.keywords.items() if name != 'groups'}
-    columns = pyconv.unfold(x, problem.kernel, **settings)
-    same(gpu, columns, pyconv.unfold(data.x, problem.kernel, **settings), dtype)
-    same(gpu, pyconv.fold(columns, problem.size, problem.kernel, **settings),
-         pyconv.fold(pyconv.unfold(data.x, problem.kernel, **settings), problem.size, problem.kernel, **settings),
-         dtype)
+x, w, y, b = (gpu.upload(array, dtype) for array in (last(data.x, problem.rank), data.w, data.y, data.b))
+same(gpu, calls.forward(problem, x, w, b), wanted.forward + calls.per_channel(data.b, problem.rank), dtype)
+same(gpu, calls.grad_input(problem, w, y), wanted.grad_input, dtype)
+same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+same(gpu, pyconv.conv_bias(y), data.y.sum(axis=(0, *range(2, data.y.ndim))), dtype)
+settings = {name: value for name, value in problem.keywords.items() if name != 'groups'}
+columns = pyconv.unfold(x, problem.kernel, **settings)
+same(gpu, columns, pyconv.unfold(data.x, problem.kernel, **settings), dtype)
+same(gpu, pyconv.fold(columns, problem.size, problem.kernel, **settings),
+     pyconv.fold(pyconv.unfold(data.x, problem.kernel, **settings), problem.size, problem.kernel, **settings), dtype)
 for mode in sys.argv[5].split():
     wanted, g = test_cuda_padding.wanted_of(problem, mode, data), plan_runs.geometry_of(problem, **settings_of(mode))
     for map, first, second, found in (('forward', data.x, data.w, wanted.forward), ('grad_input', data.y, data.w,
