@@ -5,15 +5,17 @@ of one sample: the depth; in grad_weight, of all: everything), so the bits are t
 scratch and, for forward and grad_input, any batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import groupby, product
 from math import inf, lcm, prod
 from typing import NamedTuple
 
-from pyconv._pieces import Axis, Piece, Strides, Triple, in_between, of_frequency, read_alike, together, winograd
+from pyconv._edges import NO_FOLDS, Folds, held_in
+from pyconv._pieces import Axes, Axis, Piece, Strides, Triple, in_between, of_frequency, read_alike, together, winograd
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
+Streams = tuple[tuple[tuple[int, int], tuple[int, int]], ...]
 
 DEPTH = 288  # channels * taps summed in registers: 8 rows of packed weights of this depth take a third of L1
 RESULTS = 3 << 16  # bytes of results that wait in L2 while the depth runs
@@ -87,16 +89,49 @@ def _up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def _scratch(piece: Piece, samples: int, extent: Triple, shared: int, lanes: int) -> tuple[int, int, int]:
+@lru_cache(maxsize=1024)
+def _streams(axes: Axes) -> Streams:
+    """Of every axis: its streams, and the cells that each has beyond its positions, with taps apart and shared."""
+    return tuple(((axis.taps, 0), (axis.streams, axis.beyond)) for axis in axes)
+
+
+def _scratch(of_axes: Streams, block: Block, lanes: int) -> tuple[int, int, int]:
     """Elements that one channel of a block takes unrolled, its streams, its positions; as `layout` in the kernels."""
-    cells = [extent[a] + (shared >> a & 1) * axis.beyond for a, axis in enumerate(piece.axes)]
-    streams = prod(axis.streams if shared >> a & 1 else axis.taps for a, axis in enumerate(piece.axes))
-    positions = ((((samples - 1) * cells[0] + extent[0] - 1) * cells[1] + extent[1] - 1) * cells[2]) + extent[2]
-    return streams * (_up(samples * prod(cells) + lanes, lanes) + lanes), streams, positions
+    samples, (z, y, x), shared = block
+    (streams_z, more_z), (streams_y, more_y), (streams_x, more_x) = (
+        of_axes[0][shared & 1], of_axes[1][shared >> 1 & 1], of_axes[2][shared >> 2])
+    row = x + more_x
+    plane = (y + more_y) * row
+    volume = (z + more_z) * plane
+    streams = streams_z * streams_y * streams_x
+    positions = (samples - 1) * volume + (z - 1) * plane + (y - 1) * row + x
+    return streams * (_up(samples * volume + lanes, lanes) + lanes), streams, positions
 
 
-def _candidates(count: Triple, positions: int, lanes: int) -> Iterator[tuple[Triple, int]]:
-    """Blocks of about `positions` positions: whole samples, planes, rows, or whole vectors of one row."""
+def _least(piece: Piece) -> Folds:
+    """How many positions, or tiles of them, the first and the last block of an axis must have where it is folded."""
+    return tuple((-(-held_in(before) // n), -(-(held_in(behind) + (behind and n - 1)) // n))
+                 for (before, behind), n in zip(piece.folds, piece.tile))
+
+
+def _holding(n: int, count: int, least: tuple[int, int]) -> int:
+    """The least extent from n on of which the first and the last block of an axis have as much as they must."""
+    first, last = least
+    n = max(n, first)
+    while n < count and (count - 1) % n + 1 < last:
+        n += 1
+    return min(n, count)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(
+    count: Triple, positions: int, lanes: int, least: Folds = NO_FOLDS
+) -> tuple[tuple[Triple, int], ...]:
+    """Blocks of about `positions` positions: whole samples, planes, rows, or whole vectors of one row.
+
+    Where an axis is folded, its first and its last block hold what is added to their cells: `least` says how many.
+    """
+    found = []
     for first in range(3):  # axes before `first` have extent 1, those after are whole
         inner = prod(count[first + 1:])
         if inner <= positions or first == 2:
@@ -105,7 +140,8 @@ def _candidates(count: Triple, positions: int, lanes: int) -> Iterator[tuple[Tri
             extent[first + 1:] = count[first + 1:]
             for n in {wanted, max(1, wanted // 2), wanted + 1, _even(count[first], wanted)}:
                 extent[first] = min(_up(n, lanes) if first == 2 else n, count[first])
-                yield tuple(extent), first
+                found.append((tuple(map(_holding, extent, count, least)), first))
+    return tuple(found)
 
 
 def _wanted_tasks(piece: Piece, groups: int) -> int:
@@ -116,8 +152,9 @@ def _wanted_tasks(piece: Piece, groups: int) -> int:
 
 def _blocks(piece: Piece, block: Block) -> int:
     """How many blocks of a size there are."""
-    samples, extent, _ = block
-    return prod(-(-axis.positions // n) for axis, n in zip(piece.axes, extent)) * -(-piece.batch // samples)
+    samples, (z, y, x), _ = block
+    count_z, count_y, count_x = (axis.positions for axis in piece.axes)
+    return -(-count_z // z) * -(-count_y // y) * -(-count_x // x) * -(-piece.batch // samples)
 
 
 def _splits(blocks: int, units: int, wanted: int = UNITS) -> int:
@@ -125,28 +162,31 @@ def _splits(blocks: int, units: int, wanted: int = UNITS) -> int:
     return max(1, min(blocks, -(-wanted // units)))
 
 
-def _is_flat(piece: Piece, block: Block) -> bool:
-    """Whether the positions of a block are one row of source, without padding, under one tap: it needs no unrolling."""
+def _is_flat(piece: Piece) -> bool:
+    """Whether positions of a sample are one row of source, without padding, under one tap: they need no unrolling."""
     *others, x = piece.axes
-    return block[0] == 1 and piece.source.axes[2] == 1 and not piece.turned and not piece.patched[0] and all(
+    return piece.source.axes[2] == 1 and not piece.turned and not piece.patched[0] and all(
         (axis.positions, axis.size, axis.offset, axis.taps) == (1, 1, 0, 1) for axis in others) and (
         (x.positions, x.step, x.offset, x.taps) == (x.size, 1, 0, 1))
 
 
-def _cost(piece: Piece, block: Block, rows: float, tile: Tile) -> float:
-    """Vector operations of all blocks: products, unrolling, storing, and a fixed cost a block."""
-    samples, extent, shared = block
-    size, streams, at_once = _scratch(piece, samples, extent, shared, tile.lanes)
-    taps = prod(axis.taps for axis in piece.axes)
-    vectors = -(-at_once // tile.lanes)
-    products = (vectors + 0.1 * -(-vectors // tile.vectors)) * taps * max(rows, 2)  # a load across two lines takes two
-    runs = samples * extent[0] * (1 if taps == 1 else extent[1])
-    gaps = at_once != prod(extent) * samples
-    weights = 3 * taps * rows / tile.lanes  # they come from beyond L2
-    unrolled, stored = 2 * size / tile.lanes + 3 * runs * streams, 3 * runs * gaps * rows
-    if _is_flat(piece, block):
-        unrolled = 0
-    return _blocks(piece, block) * (products + weights + unrolled + stored + 40)
+def _cost(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
+    """Of a block of a size, vector operations of all: products, unrolling, storing, and a fixed cost a block."""
+    taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
+    of_axes, flat = _streams(piece.axes), _is_flat(piece)
+    weights = 3 * taps * rows / lanes  # they come from beyond L2
+
+    def cost(block: Block) -> float:
+        samples, extent, _ = block
+        size, streams, at_once = _scratch(of_axes, block, lanes)
+        vectors = -(-at_once // lanes)
+        products = (vectors + 0.1 * -(-vectors // tile.vectors)) * taps * max(rows, 2)  # a load across two lines is two
+        runs = samples * extent[0] * (1 if taps == 1 else extent[1])
+        gaps = at_once != prod(extent) * samples
+        unrolled = 0 if flat and samples == 1 else 2 * size / lanes + 3 * runs * streams
+        return _blocks(piece, block) * (products + weights + unrolled + 3 * runs * gaps * rows + 40)
+
+    return cost
 
 
 def _block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) -> Block:
@@ -156,15 +196,16 @@ def _block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) ->
     if not all(count):
         return 1, (1, 1, 1), 0
     options = []
-    for extent, first in _candidates(count, positions, tile.lanes):
+    for extent, first in _candidates(count, positions, tile.lanes, _least(piece)):
         samples = [1]
         if extent == count:
             wanted = max(1, positions // prod(extent))
             samples += [min(n, batch) for n in (wanted, wanted + 1, _even(batch, wanted))]
         options += [(1, extent, 1 << first)] + [(n, extent, shared) for n in samples for shared in (0, ALL)]
     if not gaps:
-        options = [block for block in options if _scratch(piece, *block, tile.lanes)[2] == block[0] * prod(block[1])]
-    return min(dict.fromkeys(options), key=lambda option: _cost(piece, option, rows, tile))
+        of_axes = _streams(piece.axes)
+        options = [block for block in options if _scratch(of_axes, block, tile.lanes)[2] == block[0] * prod(block[1])]
+    return min(dict.fromkeys(options), key=_cost(piece, rows, tile))
 
 
 def _direct(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = False) -> Blocking | None:
@@ -182,7 +223,7 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = 
         return piece.channels * cells(extent) + piece.rows * prod(extent)
 
     extents = [extent for n in range(prod(count).bit_length() + 1)
-               for extent, _ in _candidates(count, 1 << n, tile.lanes)]
+               for extent, _ in _candidates(count, 1 << n, tile.lanes, _least(piece))]
     fitting = [extent for extent in extents if vectors(extent) * width <= BOX]
     if not fitting:
         return None
@@ -194,7 +235,7 @@ def _direct(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = 
 
     one = piece._replace(batch=1)
     best = min(fitting, key=cost)
-    other = _cost(one, _block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True), piece.rows, tile)
+    other = _cost(one, piece.rows, tile)(_block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True))
     if not always and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
     samples = min(piece.batch, max(1, LEAST_BOX // (vectors(best) * width)))
@@ -210,7 +251,7 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
             target.group * rows_of_group != piece.rows * target.channel):
         return 1
     taps = prod(axis.taps for axis in piece.axes)
-    size, _, positions = _scratch(piece, *block, tile.lanes)
+    size, _, positions = _scratch(_streams(piece.axes), block, tile.lanes)
     most = min(WORK // max(1, positions * taps * channels * piece.rows), GROUPS // (size * channels * tile.itemsize),
                RESULTS // (positions * piece.rows * tile.itemsize))
     return min(groups, max(1, min(most, blocks * groups // TASKS)))
@@ -231,7 +272,8 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
     pages = channels * piece.source.channel * tile.itemsize > PAGES
     cell = (CELL_COST_OF_PAGE if pages else CELL_COST) / tile.rows / taps[2]
     width = tile.vectors * tile.lanes
-    blocks = {(1, extent) for positions in POSITIONS for extent, _ in _candidates(count, positions, tile.lanes)}
+    blocks = {(1, extent) for positions in POSITIONS
+              for extent, _ in _candidates(count, positions, tile.lanes, _least(piece))}
     if prod(count) < POSITIONS[-1]:
         blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // prod(count))]
                    for samples in (min(piece.batch, most), _even(piece.batch, most))}
@@ -240,13 +282,13 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
         boxes = -(-piece.batch // samples) * prod(
             total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
         sizes.append((samples * prod(extent), _blocks(piece, (samples, extent, 0)), boxes, samples, extent))
-    products, positions = piece.batch * prod(met), piece.batch * prod(count)
+    products, positions, smallest = piece.batch * prod(met), piece.batch * prod(count), min(sizes)[0]
     least, best, least_tasks = inf, None, _wanted_tasks(piece, groups)
     for rows in {min(piece.rows, _up(_even(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
         for size, number, boxes, samples, extent in sizes:
-            if size > POSITIONS[0] and size * rows * tile.itemsize > 2 * RESULTS:
+            if size > max(POSITIONS[0], smallest) and size * rows * tile.itemsize > 2 * RESULTS:
                 continue
             work = piece.channels * (products * (times * vectors + cell * panels) + BOX_COST * boxes * panels)
             tasks = times * number
@@ -300,14 +342,14 @@ def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[flo
 
     def cost(option: tuple[int, Block, int]) -> float:
         rows, block, tasks = option
-        return piece.channels * -(-piece.rows // rows) * _cost(piece, block, rows, tile) * max(1, least_tasks / tasks)
+        return piece.channels * -(-piece.rows // rows) * _cost(piece, rows, tile)(block) * max(1, least_tasks / tasks)
 
     best = min(options(), key=cost)
     rows, block, tasks = best
     if tasks < least_tasks:
         rows = min(rows, max(4 * tile.rows, _up(piece.rows * tasks // least_tasks, tile.rows)))
     together = _together(piece, groups, _blocks(piece, block), block, rows, channels, tile)
-    way = GATHER_FLAT if together == 1 and _is_flat(piece, block) else GATHER
+    way = GATHER_FLAT if together == 1 and block[0] == 1 and _is_flat(piece) else GATHER
     return cost(best), Blocking(way, *block, channels, rows, groups=together)
 
 
@@ -341,7 +383,7 @@ def _tiled_blocks(one: Piece, tile: Tile) -> "set[Block]":
     whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
     unit = lcm(tile.lanes, one.axes[2].tap_step)
     return {(n, extent, 1 << first) for vectors in range(1, 15, 2)
-            for extent, first in _candidates(count, vectors * tile.lanes, unit)
+            for extent, first in _candidates(count, vectors * tile.lanes, unit, _least(one))
             for n in (whole if extent == count else (1,))}
 
 
@@ -355,10 +397,11 @@ def _of_tiles(piece: Piece) -> tuple[Piece, int, int, int]:
 def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
     """For forward and grad_input in tiles: the rows and positions whose vector operations are fewest."""
     one, frequencies, taps, channels = _of_tiles(piece)
+    of_axes = _streams(one.axes)
 
     def cost(option: tuple[int, Block]) -> float:
         rows, block = option
-        size, _, positions = _scratch(one, *block, tile.lanes)
+        size, _, positions = _scratch(of_axes, block, tile.lanes)
         vectors = -(-positions // tile.lanes)
         elements = channels * size + rows * (vectors * tile.lanes + channels * taps)
         if frequencies * tile.itemsize * elements > WINOGRAD_ROOM:
@@ -376,10 +419,11 @@ def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
 def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight in tiles, likewise."""
     one, frequencies, taps, channels = _of_tiles(piece)
+    of_axes = _streams(one.axes)
 
     def cost(option: tuple[int, Block]) -> float:
         columns, block = option
-        size, _, positions = _scratch(one, *block, tile.lanes)
+        size, _, positions = _scratch(of_axes, block, tile.lanes)
         vectors = -(-columns // tile.lanes)
         sums = 2 * (1 + prod(axis.taps for axis in piece.axes[1:]) / frequencies)  # two partial ones, with gradients
         elements = channels * size + vectors * tile.lanes * (positions + sums * channels * taps)
@@ -499,7 +543,7 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
     """The block of at most about `positions` positions that fits scratch."""
     while True:
         block = _block(piece, positions, rows, tile, gaps)
-        size, *_ = _scratch(piece, *block, tile.lanes)
+        size, *_ = _scratch(_streams(piece.axes), block, tile.lanes)
         if size * channels * tile.itemsize <= SCRATCH or positions <= tile.lanes:
             return block
         positions //= 2

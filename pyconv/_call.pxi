@@ -145,11 +145,23 @@ cdef class Call:
     cdef void store(self, const step_t *step, desk_t *desk, char *bias, int accumulate) noexcept nogil:
         """target (+)= the result of a gathering map."""
         cdef char *target = self.target_at(&step.piece, &desk.work.part)
+        cdef bint folds = step.piece.folded > 0
         if not step.turns[1]:
+            if folds:
+                self.plan.kernels.fold_direct(&desk.work, desk.result)
             step.way.store(&desk.work, desk.result, bias, target, accumulate, self.doubtful)
             return
-        step.way.store(&desk.work, desk.result, bias, self.turn_in(step, desk, TARGET, NULL), False, self.doubtful)
+        step.way.store(&desk.work, desk.result, NULL if folds else bias, self.turn_in(step, desk, TARGET, NULL), False,
+                       self.doubtful)
+        if folds:
+            self.fold(step, desk, bias)
         self.turn_out(step, desk, TARGET, target, accumulate)
+
+    cdef void fold(self, const step_t *step, desk_t *desk, char *bias) noexcept nogil:
+        """The patch of target += what is beyond its edges, at the cells that stand for it, and the bias."""
+        cdef work_t whole = desk.work
+        whole.piece = &step.piece
+        self.plan.kernels.fold_patch(&whole, desk.patch[TARGET], bias)
 
     cdef void turn_out(self, const step_t *step, desk_t *desk, int operand, char *data,
                        int accumulate) noexcept nogil:

@@ -1,12 +1,16 @@
 """What lies beyond the edge of an input: which cells stand for padded ones, and stretches of them that run alike."""
 
 from collections.abc import Iterator
+from math import prod
 from typing import NamedTuple
 
 from pyconv._geometry import Geometry
 from pyconv._padding import REPEATING
 
 ON_ONE_CELL = 8  # most padded cells of a stretch that all stand for one: a block has to hold them
+FOLDED = 512  # most cells of the smallest block that holds those that padded ones stand for
+Folds = tuple[tuple[int, int], ...]
+NO_FOLDS: Folds = ((0, 0),) * 3
 
 
 class Stretch(NamedTuple):
@@ -25,13 +29,37 @@ def goes_round(g: Geometry) -> bool:
 
 def stretches(g: Geometry, a: int) -> list[Stretch]:
     """The cells of the input, and behind them those beyond the edges of axis a whose gradient is the input's."""
-    size, low = g.input_size[a], -g.padding[a]
-    high = g.stride[a] * (g.output_size[a] - 1) + g.dilation[a] * (g.kernel_size[a] - 1) + low + 1
+    size, (low, high) = g.input_size[a], _reach(g, a)
     found = [Stretch(0, size, 0, 1)]
     if g.padding_mode in REPEATING and not goes_round(g):
         for first, end in ((low, min(0, high)), (max(size, low), high)):
             found += _beyond(g.padding_mode, first, end, size)
     return found
+
+
+def _reach(g: Geometry, a: int) -> tuple[int, int]:
+    """The first cell that a tap reaches along an axis, and the one behind the last."""
+    low = -g.padding[a]
+    return low, g.stride[a] * (g.output_size[a] - 1) + g.dilation[a] * (g.kernel_size[a] - 1) + low + 1
+
+
+def folds(g: Geometry) -> Folds:
+    """How many cells before and behind each axis grad_input has worked out with its own, block by block, and added to
+    those that they stand for; none where that may be cells of another block or another phase of the stride, nor before
+    and behind planes: blocks of several planes are dearer than what those of padded ones take."""
+    found = [(0, 0)]
+    for a in (1, 2):
+        low, high = _reach(g, a)
+        found.append((max(0, -low), max(0, high - g.input_size[a])))
+        if any(found[a]) and g.stride[a] > 1:
+            return NO_FOLDS
+    within = prod(min(size + sum(fold), 1 + sum(map(held_in, fold))) for size, fold in zip(g.input_size, found))
+    return tuple(found) if g.padding_mode in ("replicate", "reflect") and within <= FOLDED else NO_FOLDS
+
+
+def held_in(fold: int) -> int:
+    """How many cells a block at the edge must have at least to hold those that so many beyond it stand for."""
+    return 2 * fold + 1 if fold else 0
 
 
 def _beyond(mode: str, first: int, end: int, size: int) -> Iterator[Stretch]:

@@ -20,7 +20,9 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t row_stride[3]
         int turned
         index_t tile[3]
-        int parts, edge, only_edges
+        int parts, edge, only_edges, folded
+        index_t before[3]
+        index_t behind[3]
         int stored[3]
         long long edge_value[2]
     ctypedef struct block_t:
@@ -53,6 +55,8 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t (*patch)(const work_t *, int) noexcept nogil
         void *(*turn_in)(const work_t *, int, const void *, void *, piece_t *) noexcept nogil
         void (*turn_out)(const work_t *, int, void *, void *, int) noexcept nogil
+        void (*fold_patch)(const work_t *, void *, const void *) noexcept nogil
+        void (*fold_direct)(work_t *, void *) noexcept nogil
         void (*interleave)(const work_t *, const void *, const work_t *, const void *, const work_t *, void *,
                            int) noexcept nogil
         void (*clear)(index_t, void *) noexcept nogil

@@ -11,7 +11,7 @@ from itertools import product
 from math import gcd, prod
 from typing import Any, NamedTuple
 
-from pyconv._edges import Stretch, goes_round, stretches
+from pyconv._edges import NO_FOLDS, Folds, Stretch, folds, goes_round, stretches
 from pyconv._geometry import Geometry
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
@@ -108,6 +108,8 @@ class Piece(NamedTuple):
     patched: tuple[bool, bool, bool] = (False, False, False)  # source, target, weight: see `copied`
     parts: int = 1  # real numbers of an element: rows and channels count them
     edge: str = "zeros"  # what source has beyond its edge
+    folded: str = "zeros"  # what stand for positions beyond target's edge,
+    folds: Folds = NO_FOLDS  # of which there are so many before and behind each axis
 
     @property
     def source_last(self) -> bool:
@@ -202,8 +204,14 @@ def _swapped_axes(g: Geometry, a: int) -> list[Axis]:
     return [Axis(g.input_size[a], g.kernel_size[a], 1, g.padding[a], -g.stride[a], g.output_size[a])]
 
 
-def _grad_input_axes(g: Geometry, a: int) -> list[list[Axis]]:
-    """The phases of the stride; then those of cells beyond the edges, list after list to be added to the input's."""
+def _grad_input_axes(g: Geometry, a: int, fold: tuple[int, int] = (0, 0)) -> list[list[Axis]]:
+    """The phases of the stride; then those of cells beyond the edges, list after list to be added to the input's.
+
+    With folds, those are positions of the same axis.
+    """
+    if any(fold):
+        low, high = fold
+        return [[_phase(g, a, 0, Stretch(-low, low + g.input_size[a] + high, 0, 1))]]
     found = []
     for cells in stretches(g, a):
         phases = [_phase(g, a, phase, cells) for phase in range(min(g.stride[a], cells.count))]
@@ -267,23 +275,31 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
     if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)
     found, waves, swapped = [], 0, is_swapped(map, g)
-    fill = any(not axis.taps for a in range(3) for axis in _options(map, g, a)[0])
-    for number, stretch in enumerate(product(*(_options(map, g, a) for a in range(3)))):
+    beyond = _folds(map, g)
+    options = [_options(map, g, a, fold) for a, fold in enumerate(beyond)]
+    fill = any(not axis.taps for lists in options for axis in lists[0])
+    for number, stretch in enumerate(product(*options)):
         before = waves
         for axes in product(*stretch):
             if not all(axis.taps for axis in axes):
                 continue
             for wave, box in enumerate(_boxes(axes), start=before + 1):
                 adds = (number > 0 or wave > before + 1) and map != "grad_weight"
-                found.append(_flat(_place(box, map, g, wave, adds))._replace(swapped=swapped))
+                piece = _place(box, map, g, wave, adds)._replace(swapped=swapped)
+                found.append(_flat(piece) if beyond == NO_FOLDS else piece._replace(
+                    folded=g.padding_mode, folds=beyond))
                 waves = max(waves, wave)
     return ([_fill(map, g)] if fill else []) + found
 
 
-def _options(map: str, g: Geometry, a: int) -> list[list[Axis]]:
+def _folds(map: str, g: Geometry) -> Folds:
+    return folds(g) if map == "grad_input" else NO_FOLDS
+
+
+def _options(map: str, g: Geometry, a: int, fold: tuple[int, int] = (0, 0)) -> list[list[Axis]]:
     """The pieces of an axis, in lists whose members write different cells; the first writes all that there are."""
     if map == "grad_input" and not is_swapped(map, g):
-        return _grad_input_axes(g, a)
+        return _grad_input_axes(g, a, fold)
     return [_swapped_axes(g, a) if map == "grad_input" else _forward_axes(g, a)]
 
 
@@ -386,7 +402,8 @@ def touches_padding(map: str, g: Geometry) -> bool:
         return False
     if _reads_edges(map, g) and g.padding_mode != "zeros":
         return False
-    return any(has_padding((axis,)) for a in range(3) for axes in _options(map, g, a) for axis in axes)
+    return any(has_padding((axis,)) for a, fold in enumerate(_folds(map, g))
+               for axes in _options(map, g, a, fold) for axis in axes)
 
 
 def in_between(first: Piece, second: Piece) -> bool:
@@ -398,7 +415,7 @@ def in_between(first: Piece, second: Piece) -> bool:
         and all((a.start, a.lattice, a.positions) == (b.start, b.lattice, b.positions)
                 for a, b in zip(first.axes[:2], second.axes[:2]))
         and not (first.turned or first.source_last or first.target_last or any(first.patched)
-                 or any(n > 1 for n, _ in first.row_taps)))
+                 or first.folded != "zeros" or any(n > 1 for n, _ in first.row_taps)))
 
 
 def read_alike(pieces: list[Piece]) -> bool:
@@ -406,7 +423,7 @@ def read_alike(pieces: list[Piece]) -> bool:
     same = {(x.wave, x.rows, x.channels, x.source, x.target.axes, tuple(axis.size for axis in x.axes)) for x in pieces}
     return len(same) == 1 and not any(
         x.accumulate or x.turned or x.source_last or x.target_last or any(x.patched) or x.row_taps != ((1, 0),) * 3
-        or any(axis.step != 1 for axis in x.axes) for x in pieces)
+        or x.folded != "zeros" or any(axis.step != 1 for axis in x.axes) for x in pieces)
 
 
 def together(pieces: list[Piece]) -> Piece:
@@ -452,7 +469,8 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
     others = [axis if axis.taps == 3 else axis._replace(tap_step=1) for axis in others]
     if others[1].tap_step > LARGEST_TAP_STEP[outputs] or (
             any(axis.tap_step > 1 for axis in others) and (
-                piece.source_last or piece.target_last or any(piece.patched) or piece.edge != "zeros")) or (
+                piece.source_last or piece.target_last or any(piece.patched)
+                or (piece.edge, piece.folded) != ("zeros", "zeros"))) or (
             any(axis.lattice < 1 for axis in piece.axes)):
         return None
     # a tile must not see what no position reads

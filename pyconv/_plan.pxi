@@ -71,12 +71,14 @@ cdef void _fill_piece(piece_t *piece, found) except *:
         piece.weight_stride[a] = found.weight.axes[a]
         piece.row_taps[a], piece.row_stride[a] = found.row_taps[a]
         piece.tile[a] = found.tile[a]
+        piece.before[a], piece.behind[a] = found.folds[a]
     piece.source_base, piece.source_batch, piece.source_channel = found.source[:3]
     piece.target_base, piece.target_batch, piece.target_channel = found.target[:3]
     piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
     piece.source_group, piece.target_group, piece.weight_group = (
         found.source.group, found.target.group, found.weight.group)
-    piece.turned, piece.parts, piece.edge = found.turned, found.parts, MODES.index(found.edge)
+    piece.turned, piece.parts = found.turned, found.parts
+    piece.edge, piece.folded = MODES.index(found.edge), MODES.index(found.folded)
 
 
 cdef inline index_t _parts(index_t n, index_t size) noexcept nogil:
@@ -265,11 +267,11 @@ cdef class Plan:
         step.apart = geometry.batch if geometry.per_sample and not self.gathers else 1
         step.paired, step.direct = blocking.paired, blocking.way == _blocking.GATHER_DIRECT
         step.members, step.shares = blocking.members, blocking.shares
-        step.in_place = step.group_block == 1 and not piece.turned and not piece.patched[1] and (
+        self._turn(step, piece, blocking.way)
+        step.in_place = step.group_block == 1 and not piece.turned and not step.turns[1] and (
             all(n == 1 for n, _ in piece.row_taps)) and (
             blocking.way == _blocking.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
             or blocking.way in (_blocking.GATHER, _blocking.GATHER_FLAT) and piece.target.axes[2] == 1)
-        self._turn(step, piece, blocking.way)
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
@@ -285,7 +287,8 @@ cdef class Plan:
         source = step.taps > 0 and (
             piece.patched[0] or piece.source_last and not _blocking.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
-        step.turns[1] = piece.patched[1] or piece.target_last and not _blocking.reads_last(way, piece.target)
+        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and way != _blocking.GATHER_DIRECT or (
+            piece.target_last and not _blocking.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
         for i in range(3):
             step.piece.stored[i] = self.stored[i]

@@ -489,8 +489,18 @@ MORE_AXES = [
     P('6d', (2, 2, 2, 2, 2, 3), (2, 1, 2, 1, 2, 2), (2, 2), padding=(1, 0, 0, 1, 1, 0), batch=1),
 ]
 
-BY_NAME = {problem.name: problem for problem in EVERY + MORE_AXES}
-assert len(BY_NAME) == len(EVERY + MORE_AXES), 'every problem has its own name'
+# Where a block is some rows, or a part of one, what lies beyond the edges belongs to the blocks there.
+ROWS = [
+    P('replicate 2d rows', (83, 90), (3, 4), (3, 5), padding=((1, 3), (2, 1)), padding_mode='replicate'),
+    P('reflect 2d rows', (83, 90), (3, 3), (5, 9), padding=((2, 3), (1, 4)), padding_mode='reflect'),
+    P('reflect 2d depthwise rows', (60, 91), (5, 3), (20, 20), padding=(2, 1), groups=20, padding_mode='reflect'),
+    P('replicate 2d many channels rows', (57, 58), (3, 3), (40, 24), padding=1, batch=1, padding_mode='replicate'),
+    P('reflect 1d parts', (3001,), (5,), (8, 20), padding=((3, 4),), dilation=2, padding_mode='reflect'),
+    P('replicate 3d rows', (3, 30, 40), (3, 3, 3), (4, 9), padding=1, padding_mode='replicate'),
+]
+
+BY_NAME = {problem.name: problem for problem in EVERY + ROWS + MORE_AXES}
+assert len(BY_NAME) == len(EVERY + ROWS + MORE_AXES), 'every problem has its own name'
 
 
 def some(*names):
@@ -531,4 +541,6 @@ LAYERS = [
     P('sound', (2000,), (9,), (24, 32), padding='causal', dilation=4),
     P('volume', (12, 16, 18), (3, 3, 3), (12, 16), padding=1),
     P('upsampling', (32, 32), (4, 4), (24, 32), stride=2, padding=1),
+    P('3 by 3 reflect', (56, 57), (3, 3), (32, 48), padding=1, padding_mode='reflect'),
+    P('depthwise replicate', (56, 56), (5, 5), (32, 32), groups=32, padding=2, padding_mode='replicate'),
 ]

@@ -449,7 +449,8 @@ def by_torch_on_gpu(problem, x, w, y):
 
 
 @pytest.mark.parametrize('kind', ['normal', 'non-negative'])
-@pytest.mark.parametrize('problem', [layer for layer in LAYERS if layer.padding != 'causal'], ids=str)
+@pytest.mark.parametrize('problem', [
+    layer for layer in LAYERS if layer.padding != 'causal' and layer.padding_mode == 'zeros'], ids=str)
 def test_ieee_float32_is_as_good_as_torch(problem, kind):
     data = [torch.from_numpy(part) for part in problem.floats(np.float32)[:3]]
     if kind == 'non-negative':

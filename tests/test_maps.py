@@ -9,10 +9,10 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
-from problems import EVERY, PROBLEMS, VARIED, VARIED_MODES, expected
+from problems import EVERY, PROBLEMS, ROWS, VARIED, VARIED_MODES, expected
 from pyconv import _geometry
 
-every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
+every_problem = pytest.mark.parametrize('problem', EVERY + ROWS, ids=str)
 
 
 def scratch(problem, dtype, transposed=False):

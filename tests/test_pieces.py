@@ -8,7 +8,7 @@ import pytest
 
 from pyconv import _blocking, _pieces
 from pyconv._geometry import convolved
-from pyconv._padding import Mode
+from pyconv._padding import Mode, held
 
 GEOMETRIES = {
     "plain": ((2, 4, 5, 6), (4, 2, 3, 2), 1, 0, 1, 2),
@@ -124,7 +124,8 @@ def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
         assert 1 <= blocking.samples <= piece.batch
         assert all(1 <= n <= max(1, axis.positions) for n, axis in zip(blocking.extent, piece.axes))
         assert 1 <= blocking.channels <= max(1, piece.channels)
-        size, *_ = _blocking._scratch(piece, blocking.samples, blocking.extent, blocking.shared, lanes)
+        block = blocking.samples, blocking.extent, blocking.shared
+        size, *_ = _blocking._scratch(_blocking._streams(piece.axes), block, lanes)
         assert size * blocking.channels * blocking.groups * itemsize <= _blocking.SCRATCH
 
 
@@ -227,4 +228,44 @@ def test_circular_grad_input_goes_round_where_sizes_agree(size, kernel, stride, 
             if goes_round or 0 <= a < n:
                 made[x.start + x.lattice * q, x.first + x.every * t, a % n] += 1
     assert made == wanted
-    assert len(_pieces.pieces("grad_input", g._replace(padding_mode="reflect"))) > 1
+
+
+@pytest.mark.parametrize("size, kernel, stride, padding, dilation", [
+    (5, 3, 1, (1, 1), 1), (5, 3, 1, (2, 0), 1), (2, 4, 1, (5, 3), 1), (1, 3, 1, (1, 2), 1), (9, 3, 1, (-1, 2), 2),
+    (4, 3, 2, (2, 1), 1)])
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+def test_grad_input_of_repeating_modes_makes_every_product_once(size, kernel, stride, padding, dilation, mode):
+    """With folds each padded position of the one piece belongs to the cell that it stands for."""
+    g = convolved(1, (1, 1, size), (1, 1, kernel), None, None, stride, (padding,), dilation, 1, mode=Mode(mode))[0]
+    found = _pieces.pieces("grad_input", g)
+    assert {piece.folded for piece in found} == {mode if stride == 1 else "zeros"}
+    [n], [lo], cells = g.output_size[2:], g.padding[2:], g.input_size[2]
+    wanted = Counter((held(mode, stride * a + dilation * k - lo, cells), k, a) for a in range(n) for k in range(kernel))
+    made = Counter()
+    for piece in found:
+        x, (before, _) = piece.axes[2], piece.folds[2]
+        for q, t in product(range(x.positions), range(x.taps)):
+            a = x.step * q + x.offset + x.tap_step * t
+            if 0 <= a < n:
+                cell = x.start + x.lattice * (q - before)
+                made[held(mode, cell, cells) if piece.folded == mode else cell, x.first + x.every * t, a] += 1
+    assert made == wanted
+
+
+@pytest.mark.parametrize("algorithm", ["gemm", "winograd"])
+@pytest.mark.parametrize("channels, groups", [(64, 1), (3, 1), (48, 48)])
+@pytest.mark.parametrize("mode", ["replicate", "reflect"])
+def test_blocks_hold_the_cells_that_padded_ones_stand_for(mode, channels, groups, algorithm):
+    tile = _blocking.Tile(4, 16, 8, 3)
+    for size, (kernel, padding) in product(((1, 7), (56, 56), (57, 300), (224, 9), (31, 2000)), ((3, 1), (5, (0, 4)))):
+        shapes = (2, channels, *size), (channels, channels // groups, kernel, kernel)
+        pads = (padding, padding) if isinstance(padding, tuple) else padding
+        g = convolved(2, *shapes, None, None, 1, pads, 1, groups, mode=Mode(mode))[0]
+        [(piece, blocking)] = _blocking.choose_all("grad_input", _pieces.pieces("grad_input", g), groups, tile, algorithm)
+        for a in (1, 2):
+            axis, (before, behind) = piece.axes[a], piece.folds[a]
+            cells = axis.positions - before - behind
+            for first in range(0, -(-axis.positions // piece.tile[a]), blocking.extent[a]):
+                end = min(axis.positions, (first + blocking.extent[a]) * piece.tile[a])
+                block = range(first * piece.tile[a] - before, end - before)
+                assert {held(mode, cell, cells) for cell in block} <= {cell for cell in block if 0 <= cell < cells}

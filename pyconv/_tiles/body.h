@@ -47,6 +47,6 @@ const kernels_t NAME(kernels) = {
                                 NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
 #endif
     },
-    NAME(patch), NAME(turn_in), NAME(turn_out), NAME(interleave), NAME(zero), NAME(add), NAME(sum),
-    NAME(finite_stored), NAME(unfold_tap), NAME(fold_row),
+    NAME(patch), NAME(turn_in), NAME(turn_out), NAME(fold_patch), NAME(fold_direct), NAME(interleave), NAME(zero),
+    NAME(add), NAME(sum), NAME(finite_stored), NAME(unfold_tap), NAME(fold_row),
 };

@@ -39,7 +39,9 @@ enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
    element, and from one channel's real part to the next one's.
    stored: the types of source, target and weight, where they are not computed in; strides then count such elements.
    edge: what source has beyond its edge, and the constant; only_edges: nothing but this keeps it from being read as it
-   lies. */
+   lies.
+   folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
+   cells of target that lie in the same block. */
 typedef struct {
     axis_t axis[3];
     index_t count[3];
@@ -51,6 +53,8 @@ typedef struct {
     index_t tile[3];
     int parts, stored[3], edge, only_edges;
     long long edge_value[2]; /* its bytes, as stored */
+    int folded;
+    index_t before[3], behind[3];
 } piece_t;
 
 /* A block: the positions of one piece that one thread works on at a time, x fastest.
@@ -117,6 +121,10 @@ typedef struct {
     index_t (*patch)(const work_t *, int which);
     void *(*turn_in)(const work_t *, int which, const void *operand, void *patch, piece_t *seen);
     void (*turn_out)(const work_t *, int which, void *patch, void *operand, int accumulate);
+    /* For a target with positions beyond its edges, which are added to the cells that stand for them: its patch, to
+       which the bias is added too; or a direct result, of which the block's cells remain. */
+    void (*fold_patch)(const work_t *, void *patch, const void *bias);
+    void (*fold_direct)(work_t *, void *result);
     /* to <- the results of the two phases of a stride of 2 along x, of register tiles or direct, as those of one */
     void (*interleave)(const work_t *even, const void *even_result, const work_t *odd, const void *odd_result,
                        const work_t *whole, void *to, int direct);

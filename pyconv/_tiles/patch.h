@@ -55,6 +55,19 @@ static NAME(region) NAME(target_region)(const piece_t *piece, const block_t *blo
     return r;
 }
 
+/* The cells of target among such positions. */
+static NAME(region) NAME(cells_of)(const piece_t *piece, const NAME(region) *positions)
+{
+    NAME(region) r;
+    for (int a = 0; a < 3; a++) {
+        const index_t low = positions->first[a] - piece->before[a], high = low + positions->count[a];
+        const index_t cells = piece->count[a] - piece->before[a] - piece->behind[a];
+        r.first[a] = low > 0 ? low : 0;
+        r.count[a] = (high < cells ? high : cells) - r.first[a];
+    }
+    return r;
+}
+
 static inline index_t NAME(all_taps)(const piece_t *piece)
 {
     return piece->axis[0].taps * piece->axis[1].taps * piece->axis[2].taps;
@@ -378,6 +391,69 @@ static void *NAME(turn_in)(const work_t *work, int which, const void *operand, v
     return NAME(see_patch)(work, which, &r, patch, seen);
 }
 
+/* Of so many boxes of positions, each of `width` elements: those beyond the edges of target are added to the cells that
+   stand for them, along one axis after the other. */
+static void NAME(fold_boxes)(const piece_t *piece, const NAME(region) *r, index_t boxes, index_t width, REAL *box)
+{
+    const REAL *end = box + boxes * r->count[0] * r->count[1] * r->count[2] * width;
+    index_t apart = width;
+    for (int a = 2; a >= 0; apart *= r->count[a], a--) {
+        const index_t cells = piece->count[a] - piece->before[a] - piece->behind[a];
+        for (index_t i = 0; i < r->count[a]; i++) {
+            const index_t cell = r->first[a] + i - piece->before[a];
+            if (cell >= 0 && cell < cells)
+                continue;
+            const index_t there = NAME(fold)(piece->folded, cell, cells) + piece->before[a] - r->first[a];
+            for (REAL *line = box; line < end; line += r->count[a] * apart)
+                for (index_t k = 0; k < apart; k++)
+                    line[there * apart + k] += line[i * apart + k];
+        }
+    }
+}
+
+/* Where the cells of target begin in a box of such positions. */
+static inline index_t NAME(into_box)(const piece_t *piece, const NAME(region) *r, const NAME(region) *cells)
+{
+    index_t at = 0;
+    for (int a = 0; a < 3; a++)
+        at = at * r->count[a] + cells->first[a] + piece->before[a] - r->first[a];
+    return at;
+}
+
+/* The same for a direct result, whose cells are moved together: the block is that of the cells then. */
+static void NAME(fold_direct)(work_t *work, void *result)
+{
+    const piece_t *piece = work->piece;
+    block_t *block = &work->block;
+    const NAME(region) r = NAME(target_region)(piece, block), cells = NAME(cells_of)(piece, &r);
+    const index_t boxes = work->part.rows * block->samples, all = r.count[0] * r.count[1] * r.count[2];
+    const index_t row = cells.count[2] * LANES;
+    const REAL *from = (const REAL *)result + NAME(into_box)(piece, &r, &cells) * LANES;
+    REAL *to = result;
+    NAME(fold_boxes)(piece, &r, boxes, LANES, result);
+    for (index_t i = 0; i < boxes; i++, from += all * LANES)
+        for (index_t z = 0; z < cells.count[0]; z++)
+            for (index_t y = 0; y < cells.count[1]; y++, to += row)
+                __builtin_memmove(to, from + (z * r.count[1] + y) * r.count[2] * LANES, row * sizeof(REAL));
+    for (int a = 0; a < 3; a++) {
+        block->start[a] = cells.first[a];
+        block->extent[a] = cells.count[a];
+    }
+}
+
+/* The same for a patch of target, with the bias added to all. */
+static void NAME(fold_patch)(const work_t *work, void *patch, const void *bias)
+{
+    const NAME(region) r = NAME(target_region)(work->piece, &work->block);
+    const index_t channels = work->part.groups * work->part.rows, all = r.count[0] * r.count[1] * r.count[2];
+    NAME(fold_boxes)(work->piece, &r, work->block.samples * channels, 1, patch);
+    REAL *row = patch;
+    for (index_t s = 0; bias && s < work->block.samples; s++)
+        for (index_t c = 0; c < channels; c++, row += all)
+            for (index_t k = 0; k < all; k++)
+                row[k] += ((const REAL *)bias)[work->part.row + c];
+}
+
 /* target, or the weight (+)= patch */
 static void NAME(turn_out)(const work_t *work, int which, void *patch, void *operand, int accumulate)
 {
@@ -386,22 +462,23 @@ static void NAME(turn_out)(const work_t *work, int which, void *patch, void *ope
         NAME(write_weight)(work, patch, operand, accumulate);
         return;
     }
-    const NAME(region) r = NAME(target_region)(piece, &work->block);
+    const NAME(region) r = NAME(target_region)(piece, &work->block), in = NAME(cells_of)(piece, &r);
     const NAME(operand) o = NAME(operand_of)(work, which, operand);
-    const index_t all = r.count[0] * r.count[1] * r.count[2], size = NAME(size_of)(o.stored), *stride = o.stride;
-    index_t rows = r.count[1], n = r.count[2];
-    if (stride[1] == n * stride[2]) {
+    const index_t pitch[2] = {r.count[1] * r.count[2], r.count[2]}, all = r.count[0] * pitch[0];
+    const index_t size = NAME(size_of)(o.stored), *stride = o.stride;
+    index_t rows = in.count[1], n = in.count[2];
+    if (stride[1] == n * stride[2] && pitch[1] == n) {
         n *= rows;
         rows = 1;
     }
-    REAL *from = patch;
+    REAL *from = (REAL *)patch + NAME(into_box)(piece, &r, &in);
     for (index_t s = 0; s < work->block.samples; s++)
         for (index_t b = 0; b < o.bundles; b++, from += o.width * all)
-            for (index_t z = 0; z < r.count[0]; z++)
+            for (index_t z = 0; z < in.count[0]; z++)
                 for (index_t y = 0; y < rows; y++) {
-                    char *to = o.at + (s * o.batch + b * o.apart + (r.first[0] + z) * stride[0]
-                                       + (r.first[1] + y) * stride[1] + r.first[2] * stride[2]) * size;
-                    REAL *row = from + (z * rows + y) * n;
+                    char *to = o.at + (s * o.batch + b * o.apart + (in.first[0] + z) * stride[0]
+                                       + (in.first[1] + y) * stride[1] + in.first[2] * stride[2]) * size;
+                    REAL *row = from + z * pitch[0] + y * pitch[1];
                     if (o.width == 1)
                         NAME(write_row)(o.stored, row, n, to, stride[2], accumulate);
                     else if (accumulate)
