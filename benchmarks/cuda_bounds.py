@@ -137,7 +137,7 @@ def main() -> None:
         text = (
             "# Tile products on an H200: predicted, not confirmed by a GPU\n\n"
             f"`python benchmarks/cuda_bounds.py --write`, {datetime.date.today()}, code for sm_90 by {versions}.\n\n"
-            f"{explained[1]}{explained[2].strip()}\n\n{found}\n")
+            f"{explained[1]}{explained[2].rstrip()}\n\n{found}\n")
         (HERE / "results" / "cuda-predicted.md").write_text(text)
 
 
