@@ -87,8 +87,6 @@ def _moved(
         out = check_out("out", out, shape, own, (("input", source),))
     elif accumulate:
         raise no_out("out")
-    if not isinstance(dtype, np.dtype) and geometry.rank > 3:
-        raise ValueError(f"kernel_size must have at most 3 axes on a GPU; got {geometry.rank}")
     if not fold:
         source = part_of_x(geometry, source)
     if not isinstance(dtype, np.dtype):

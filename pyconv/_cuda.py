@@ -9,7 +9,7 @@ A result is a sum in an order that one sample's geometry and the dtype decide (f
 no atomic operations, the same bits in every run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
@@ -19,7 +19,7 @@ from pyconv._gpu import launch, limits, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.program import Layout, Target
-from pyconv._outer import LAST, is_covered, of_padding, of_volumes, terms
+from pyconv._outer import LAST, beyond, is_covered, meetings, of_padding, of_volumes, terms
 from pyconv._padding import REPEATING
 from pyconv._pieces import phases
 
@@ -187,6 +187,7 @@ def plan(
 
 def check_unfold(geometry: Geometry) -> int:
     """How many samples unfold or fold takes in a launch. ValueError where that is none."""
+    geometry = of_volumes(geometry)
     of_columns = prod(geometry.kernel_size) * prod(geometry.output_size)
     places = 0 if geometry.padding_mode == "zeros" else prod(padding.padded(geometry).input_size)
     return limits.most_samples(
@@ -196,7 +197,17 @@ def check_unfold(geometry: Geometry) -> int:
 def unfold(
     geometry: Geometry, input: DeviceArray, columns: DeviceArray, fold: bool, accumulate: bool = False, *, stream: int
 ) -> None:
-    """columns <- input, or with fold input <- the sum of the columns, added to it where accumulate."""
+    """columns <- input, or with fold input <- the sum of the columns, added to it where accumulate.
+
+    With more than three spatial axes volume by volume; what fold adds up is then rounded to the dtype before.
+    """
+    if geometry.rank > LAST:
+        if fold:
+            fill(input, 0, accumulate, stream=stream)
+        for x, of_x, part in _columns_of_volumes(geometry, columns):
+            if x is not None or not fold:
+                unfold(of_x, volume(input, x or 0), part, fold, fold, stream=stream)
+        return
     made = Program(launch.device(input.device))
     element = tiles.element(*(array.dtype.name for array in ((columns, input) if fold else (input, columns))))
     mode = geometry.padding_mode
@@ -226,19 +237,26 @@ def unfold(
     made.run({"input": input.address, "columns": columns.address, **addresses}, stream)
 
 
+def _columns_of_volumes(
+    geometry: Geometry, columns: DeviceArray
+) -> Iterator[tuple[int | None, Geometry, DeviceArray]]:
+    """Of each outer tap and position: the volume of x that they meet, the problem on it, its part of the columns."""
+    inner, padding = of_volumes(geometry), beyond(geometry)
+    taps, positions = prod(inner.kernel_size), prod(inner.output_size)
+    for w, y, x in meetings(geometry):
+        steps = w * taps * columns.strides[1] + y * positions * columns.strides[2]
+        yield x, padding if x is None else inner, columns._replace(address=columns.address + steps * columns.dtype.size)
+
+
 def _scratch(made: Program, like: DeviceArray) -> DeviceArray:
     """Room for a program's scratch, of the kind and dtype of an array."""
     return like.kind.empty((-(-(made.scratch + ALIGNMENT) // like.dtype.size),), like.dtype, like.device)
 
 
 def check_channel_sum(array: DeviceArray, axis: int) -> DeviceArray:
-    """The array with a batch axis, and with no more axes behind the channels than a launch can take. ValueError."""
+    """The array with a batch axis, and with as few axes behind the channels as it lies in. ValueError if too large."""
     found = array if axis else array._replace(shape=(1, *array.shape), strides=(0, *array.strides))
     found = _merged(found)
-    if found.ndim > 5:
-        raise ValueError(
-            f"grad_output must have at most 3 axes behind the channels on a GPU, where they are not dense; got shape "
-            f"{array.shape}")
     if max(found.shape[1], prod(found.shape[2:])) > limits.MOST:
         raise ValueError(
             "grad_output must have fewer than 2**31 channels, and fewer than 2**31 cells in one sample, on a GPU; got "
@@ -249,9 +267,16 @@ def check_channel_sum(array: DeviceArray, axis: int) -> DeviceArray:
 def channel_sum(
     array: DeviceArray, axis: int, out: DeviceArray, accumulate: bool = False, *, stream: int
 ) -> None:
-    """out <- the sum over all axes but one, in parts of a fixed tree; added to it where accumulate."""
-    made, element = Program(launch.device(array.device)), tiles.element(array.dtype.name, out.dtype.name)
+    """out <- the sum over all axes but one, in parts of a fixed tree; added to it where accumulate.
+
+    Of more than three axes behind the channels that are not dense, volume by volume.
+    """
     array = check_channel_sum(array, axis)
+    if array.ndim > LAST + 2:
+        for number in range(prod(array.shape[2:-LAST])):
+            channel_sum(volume(array, number), 1, out, accumulate or number > 0, stream=stream)
+        return
+    made, element = Program(launch.device(array.device)), tiles.element(array.dtype.name, out.dtype.name)
     layout = lifted(array, array.ndim - 2)
     size = (1,) * (5 - array.ndim) + array.shape[2:]
     program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * out.dtype.size, element, accumulate)

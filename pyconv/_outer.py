@@ -47,8 +47,11 @@ def _reads_outside(g: Geometry) -> bool:
 
 def of_padding(g: Geometry) -> Geometry | None:
     """The problem of three axes that a term is whose volume of x is padding, if there are such terms."""
-    if g.rank <= LAST or g.padding_mode != "constant":
-        return None
+    return beyond(g) if g.rank > LAST and g.padding_mode == "constant" else None
+
+
+def beyond(g: Geometry) -> Geometry:
+    """The problem of three axes on a volume of x that is padding."""
     inner = of_volumes(g)
     reach = inner.stride[0] * (inner.output_size[0] - 1) + inner.dilation[0] * (inner.kernel_size[0] - 1)
     return inner._replace(

@@ -7,6 +7,8 @@ import pytest
 import pyconv
 import reference
 from calls import assert_equal, assert_same_bits, per_channel, poisoned
+from emulated_device import EmulatedArray
+from gpus import Emulated
 from problems import BY_NAME, MORE_AXES, expected, maps, some
 from pyconv._backend import cpu
 from pyconv._geometry import convolved
@@ -304,8 +306,27 @@ def expected_small(problem):
     return maps(problem, *problem.integers(low=-1, high=1)[:3])
 
 
-def test_columns_on_a_gpu_have_three_axes_at_most(gpu):
-    x = gpu.upload(np.ones((1, 1, 2, 2, 2, 2)), 'float32')
-    with pytest.raises(ValueError) as caught:
-        pyconv.unfold(x, (1,) * 4)
-    assert str(caught.value) == 'kernel_size must have at most 3 axes on a GPU; got 4'
+@pytest.mark.parametrize(
+    'mode', [{'padding_mode': name} for name in ('zeros', 'circular', 'replicate')]
+    + [{'padding_mode': 'constant', 'padding_value': 2}], ids=lambda mode: mode['padding_mode'])
+@pytest.mark.parametrize('problem', some('4d everything', '4d same strided', '5d padded beyond'), ids=str)
+def test_columns_on_a_gpu(gpu, problem, mode):
+    """As NumPy's, which are tested above: cropped, padded, summed into what is there, and of one sample."""
+    x, settings = problem.integers().x, (problem.dilation, problem.padding, problem.stride)
+    columns = pyconv.unfold(x, problem.kernel, *settings, **mode)
+    same(gpu, pyconv.unfold(gpu.upload(x, 'float32'), problem.kernel, *settings, **mode), columns, 'float32')
+    wanted = pyconv.fold(columns, problem.size, problem.kernel, *settings, **mode)
+    columns, one, out = (gpu.upload(array, 'float64') for array in (columns, columns[0], np.full(wanted.shape, 3)))
+    same(gpu, pyconv.fold(one, problem.size, problem.kernel, *settings, **mode), wanted[0], 'float64')
+    pyconv.fold(columns, problem.size, problem.kernel, *settings, **mode, out=out, accumulate=True)
+    same(gpu, out, wanted + 3, 'float64')
+
+
+def test_the_sum_of_channels_that_lie_apart_on_a_gpu(monkeypatch):
+    """Its axes cannot be made fewer: it goes volume by volume."""
+    gpu = Emulated(monkeypatch)
+    y = np.random.default_rng(3).integers(-3, 4, (2, 3, 4, 3, 3, 4, 5))
+    whole, size = gpu.upload(y, 'float32'), (2, 3, 3, 2, 2, 3, 4)
+    part = EmulatedArray(whole.memory, whole.address, size, [step // y.itemsize for step in y.strides], whole.dtype)
+    wanted = y[tuple(map(slice, size))].sum(axis=(0, 2, 3, 4, 5, 6))
+    same(gpu, pyconv.conv_bias(part), wanted, 'float32')

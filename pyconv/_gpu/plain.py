@@ -375,8 +375,8 @@ def unfold(
     source, columns, count, px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
     kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift, channels, channels_magic, channels_shift,
     size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
-    source_n, source_channel, source_z, source_y, source_x, columns_n, columns_row, columns_position,
-    period_z, period_z_magic, period_z_shift, period_y, period_y_magic, period_y_shift,
+    source_n, source_channel, source_z, source_y, source_x, columns_n, columns_channel, columns_row,
+    columns_position, period_z, period_z_magic, period_z_shift, period_y, period_y_magic, period_y_shift,
     period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
     """columns[n, channel and tap, position] = the cell of the source, or zero, or the constant of the padding."""
@@ -394,21 +394,22 @@ def unfold(
     cx, x_met = met(i32(qx * step_x + offset_x + (taps - zy * kx) * tap_x), size_x, period_x, period_x_magic,
                     period_x_shift)
     there = inside & z_met & y_met & x_met
-    value = load(i64(source + n * source_n + (channel_n - n * channels) * source_channel + cz * source_z
-                     + cy * source_y + cx * source_x), there)
+    channel: i32 = channel_n - n * channels
+    value = load(i64(source + n * source_n + channel * source_channel + cz * source_z + cy * source_y + cx * source_x),
+                 there)
     if MODE == "constant":
         beyond = constant(part_0, part_1)
         value = chosen(there, value, beyond)
-    row: i32 = taps - n * (channels * kz * ky * kx)
-    store(i64(columns + n * columns_n + row * columns_row + ((qz * py + qy) * px + qx) * columns_position),
-          inside, value)
+    tap: i32 = taps - channel_n * (kz * ky * kx)
+    store(i64(columns + n * columns_n + channel * columns_channel + tap * columns_row
+              + ((qz * py + qy) * px + qx) * columns_position), inside, value)
 
 
 def fold(
     columns, target, count, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3, kz, ky, kx,
     step_z, step_z_magic, step_z_shift, step_y, step_y_magic, step_y_shift, step_x, step_x_magic, step_x_shift,
     offset_z, offset_y, offset_x, tap_z, tap_y, tap_x, pz, py, px,
-    columns_n, columns_row, columns_position, target_n, target_channel, target_z, target_y, target_x,
+    columns_n, columns_channel, columns_row, columns_position, target_n, target_channel, target_z, target_y, target_x,
 ):
     """target's cell = (or +=) the sum, in the order of taps, of the columns that were read from it."""
     i: i32 = block_x() * THREADS + thread()
@@ -427,8 +428,8 @@ def fold(
                 dx: i32 = cx - offset_x - x * tap_x
                 qx: i32 = divide(select(dx > 0, dx, i32(0)), step_x_magic, step_x_shift)
                 there = y_there & (qx * step_x == dx) & (qx < px)
-                row: i64 = ((channel * kz + z) * ky + y) * kx + x
-                more = load(i64(columns + n * columns_n + row * columns_row
+                tap: i32 = (z * ky + y) * kx + x
+                more = load(i64(columns + n * columns_n + channel * columns_channel + tap * columns_row
                                 + ((qz * py + qy) * px + qx) * columns_position), there)
                 total = plus(total, more)
     keep(i64(target + n * target_n + channel * target_channel + cz * target_z + cy * target_y + cx * target_x),

@@ -427,6 +427,12 @@ def correlate(
         rows=rows, target_row=row, target_group=rows * row, target_part=groups * rows * row)
 
 
+def columns_arguments(g: Geometry, rows: Layout) -> dict[str, int]:
+    """Where columns (batch, channels * taps, positions) lie; outer taps (see _outer) are others of the channel's."""
+    return {"columns_n": rows.outer, "columns_channel": rows.channel * prod(g.kernel_size) * g.volumes[1],
+            "columns_row": rows.channel, "columns_position": rows.x}
+
+
 def unfold(
     program: Program, g: Geometry, axes: Axes, samples: int, x: Ref, cells: Layout, y: Ref, rows: Layout,
     element: Element, edge: Edge | None = None,
@@ -438,7 +444,7 @@ def unfold(
         tiles.simple("unfold", element, mode=mode_of(edge)), blocks_for(count), source=x, columns=y, count=count,
         **edge_arguments(edge, element),
         **divided(channels=g.in_channels), **taps_arguments(axes), **axes_arguments(axes), **strides(source=cells),
-        columns_n=rows.outer, columns_row=rows.channel, columns_position=rows.x)
+        **columns_arguments(g, rows))
 
 
 def fold(
@@ -451,8 +457,8 @@ def fold(
     program.add(
         tiles.simple("fold", element, accumulate), blocks_for(prod(sizes)), columns=y, target=x, count=prod(sizes),
         **five(sizes), **{f"k{name}": axis.taps for name, axis in zip("zyx", axes)}, **settings,
-        **divided(**{f"step_{name}": axis.step for name, axis in zip("zyx", axes)}), columns_n=rows.outer,
-        columns_row=rows.channel, columns_position=rows.x, **strides(target=cells))
+        **divided(**{f"step_{name}": axis.step for name, axis in zip("zyx", axes)}), **columns_arguments(g, rows),
+        **strides(target=cells))
 
 
 def places(program: Program, sizes: Sequence[int], last: bool, element: Element) -> Target:
