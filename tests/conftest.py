@@ -1,5 +1,6 @@
 """What the test files share as fixtures."""
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -93,4 +94,33 @@ def run_python(spawn):
             pytest.fail(f'no end after {timeout} seconds; output: {output}; errors: {errors}')
         assert child.returncode == 0, f'exit {child.returncode}; output: {output}; errors: {errors}'
         return output
+    return run
+
+
+EXAMPLES = Path(__file__).parents[1] / 'examples'
+# an example finds its neighbours as a script does, in its own folder
+SCRIPT = ('import runpy, sys; from pathlib import Path; del sys.argv[0]; '
+          'sys.path.insert(0, str(Path(sys.argv[0]).parent)); runpy.run_path(sys.argv[0], run_name="__main__")')
+
+
+@pytest.fixture(scope='session')
+def example():
+    """Import an example by its name."""
+    def load(name):
+        sys.path.insert(0, str(EXAMPLES))
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.remove(str(EXAMPLES))
+    return load
+
+
+@pytest.fixture
+def run_example(run_python, tmp_path):
+    """Run an example's short form; return the lines that it prints, when its picture is one."""
+    def run(name, *arguments):
+        picture = tmp_path / 'picture.png'
+        lines = run_python(SCRIPT, EXAMPLES / f'{name}.py', '--quick', '--output', picture, *arguments).splitlines()
+        assert picture.read_bytes().startswith(b'\x89PNG') and picture.stat().st_size > 20_000
+        return lines
     return run
