@@ -291,7 +291,7 @@ def draw(path, distances, penalties, drawn, real, rows):
         plot.legend(frameon=False)
     axes[1].set_yscale("log")
     images = np.concatenate([mosaic(real, 8), np.full((2, 8 * 29 - 1), np.nan), mosaic(drawn, 8)])
-    axes[2].set(title=f"Digits (the first {len(real) // 8} rows) and what is drawn", **BARE)
+    axes[2].set(title=f"Digits ({len(real) // 8} rows), and what is drawn", **BARE)
     axes[2].imshow(images, cmap="gray_r", vmin=0, vmax=1)
 
     plot, places = below.subplots(), np.arange(len(rows))[::-1]
