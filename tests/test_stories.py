@@ -1,9 +1,11 @@
 """The examples that tell stories: each runs in its short form, and its numbers are what it says they are."""
 import re
+import sys
 
 import numpy as np
 import pytest
 
+import pyconv
 from test_examples import check_slopes
 
 
@@ -54,3 +56,67 @@ def test_gradients_of_the_autoencoder(example, kind, sizes):
     rng = np.random.default_rng(0)
     images = rng.random((2, 1, 12, 12))
     check_slopes(network, lambda: network.loss(images), rng)
+
+
+def test_custom_backward_runs(run_example):
+    pytest.importorskip('torch')
+    if sys.platform != 'linux':
+        pytest.skip('reads the memory in use from /proc')
+    lines = run_example('custom_backward')
+    scratch = {line[:40].strip(): float(line.split(' MB')[-2].split()[-1]) for line in lines if ' MB ' in line[40:]}
+    assert len(scratch) == 3 and scratch['pyconv, one buffer, float32'] < 1
+    assert sum(re.search(r'accuracy [01]\.\d{4}$', line) is not None for line in lines) == 3
+
+
+@pytest.fixture
+def custom_backward(example):
+    pytest.importorskip('torch')
+    return example('custom_backward')
+
+
+def gradients(network, images):
+    """Those of a step of the network by its parameters."""
+    torch = pytest.importorskip('torch')
+    loss = network(images).square().mean()
+    return [grad.numpy() for grad in torch.autograd.grad(loss, list(network.parameters()))]
+
+
+def test_custom_backward_is_torch_s_unless_changed(custom_backward):
+    torch = pytest.importorskip('torch')
+    torch.manual_seed(0)
+    network, images = custom_backward.image_network().double(), torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    wanted = gradients(network, images)
+    custom_backward.use_pyconv(network)
+    found = gradients(network, images)
+    # eight layers, sums of at most 1152 products each, of numbers rounded by 2**-53
+    for one, other in zip(found, wanted, strict=True):
+        assert np.abs(one - other).max() < 1e-11 * np.abs(other).max()
+    custom_backward.use_pyconv(network, buffer=custom_backward.one_buffer(network, images).fill_(np.nan))
+    assert all((one == other).all() for one, other in zip(gradients(network, images), found, strict=True))
+
+
+def test_the_buffer_is_what_the_greatest_layer_wants(custom_backward):
+    torch = pytest.importorskip('torch')
+    network = custom_backward.image_network()
+    sizes = custom_backward.buffer_sizes(network, torch.zeros(2, 3, 16, 16))
+    assert len(sizes) == 8
+    one = pyconv.workspace((2, 64, 4, 4), (128, 32, 3, 3), padding=1, groups=2)
+    alone = custom_backward.Conv(64, 128, 3, padding=1, groups=2)
+    [size] = custom_backward.buffer_sizes(custom_backward.with_relus(alone), torch.zeros(2, 64, 4, 4))
+    assert size == max(one.finput, one.fgrad_input)
+    assert custom_backward.one_buffer(network, torch.zeros(2, 3, 16, 16)).shape == (max(sizes),)
+
+
+def test_sign_symmetric_backward(custom_backward):
+    """Small integers: the input's gradient meets the signs, the weight's does not."""
+    torch = pytest.importorskip('torch')
+    rng = np.random.default_rng(0)
+    grad_output, input, weight = (torch.from_numpy(rng.integers(-3, 4, shape).astype(np.float32))
+                                  for shape in ((2, 4, 5, 5), (2, 3, 5, 5), (4, 3, 3, 3)))
+    rest = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    weight *= weight.numel() / weight.abs().sum()  # a mean of 1
+    found = custom_backward.sign_symmetric_backward(grad_output, input, weight, *rest, (True, True, True))
+    wanted = custom_backward.torch_backward(grad_output, input, weight.sign(), *rest, (True, True, True))
+    assert torch.allclose(found[0], wanted[0], rtol=1e-5) and all(map(torch.equal, found[1:], wanted[1:]))
+    masked = custom_backward.sign_symmetric_backward(grad_output, input, weight, *rest, (False, True, False))
+    assert masked[0] is masked[2] is None and torch.equal(masked[1], wanted[1])
