@@ -1,4 +1,4 @@
-"""What the examples share: the digits they learn from, and how they draw and read their arguments."""
+"""What the examples share: the digits they learn from, how they step, draw and read their arguments."""
 import argparse
 from pathlib import Path
 
@@ -26,6 +26,39 @@ def shift_randomly(images, rng, most=2):
     views = np.lib.stride_tricks.sliding_window_view(around, images.shape[2:], axis=(2, 3))
     down, right = rng.integers(0, 2 * most + 1, size=(2, len(images)))
     return views[np.arange(len(images)), :, down, right]
+
+
+class Momentum:
+    """Gradient descent with momentum, of arrays in place."""
+
+    def __init__(self, parameters, rate):
+        self.parameters, self.rate = parameters, rate
+        self.velocities = [np.zeros_like(array) for array in parameters]
+
+    def step(self, grads, share=1):
+        """One step at this share of the rate."""
+        for array, grad, velocity in zip(self.parameters, grads, self.velocities):
+            velocity *= 0.9
+            velocity -= self.rate * share * grad
+            array += velocity
+
+
+class Adam:
+    """Gradient descent with momentum in which each number's steps are measured by its gradients' size."""
+
+    def __init__(self, parameters, rate, decays=(0.9, 0.999)):
+        self.parameters, self.rate, self.decays, self.steps = parameters, rate, decays, 0
+        self.means, self.squares = ([np.zeros_like(array) for array in parameters] for _ in range(2))
+
+    def step(self, grads, share=1):
+        """One step at this share of the rate."""
+        self.steps += 1
+        first, second = self.decays
+        for array, grad, mean, square in zip(self.parameters, grads, self.means, self.squares):
+            mean += (1 - first) * (grad - mean)
+            square += (1 - second) * (grad * grad - square)
+            size = np.sqrt(square / (1 - second**self.steps)) + 1e-8
+            array -= self.rate * share / (1 - first**self.steps) * mean / size
 
 
 def running_mean(values, window=25):

@@ -21,7 +21,7 @@ import time
 
 import numpy as np
 import torch
-from common import BARE, argument_parser, load_digits, mosaic, running_mean, tidy
+from common import BARE, Adam, argument_parser, load_digits, mosaic, running_mean, tidy
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -235,26 +235,16 @@ def milliseconds(function, repeats):
     return 1000 * np.median(times[1:])
 
 
-class Adam:
-    def __init__(self, network, rate):
-        self.network, self.rate, self.steps = network, rate, 0
-        self.means, self.squares = ([np.zeros_like(array) for array in network.parameters] for _ in range(2))
-
-    def step(self):
-        self.steps += 1
-        for array, grad, mean, square in zip(self.network.parameters, self.network.grads, self.means, self.squares):
-            mean += 0.5 * (grad - mean)
-            square += 0.1 * (grad * grad - square)
-            scale = np.sqrt(square / (1 - 0.9**self.steps)) + 1e-8
-            array -= self.rate * mean / (1 - 0.5**self.steps) / scale
-        self.network.forget_gradients()
-
-
 def train(images, steps, batch, seed=0):
     """Train a WGAN with gradient penalty; return the critic's estimates, the penalties and some images that it drew."""
     rng = np.random.default_rng(seed)
     critic, generator = Network(critic_layers(), seed), Network(generator_layers(), seed + 1)
-    critic_adam, generator_adam = Adam(critic, 1e-3), Adam(generator, 1e-3)
+    optimizers = {network: Adam(network.parameters, 1e-3, (0.5, 0.9)) for network in (critic, generator)}
+
+    def step(network):
+        optimizers[network].step(network.grads)
+        network.forget_gradients()
+
     distances, penalties = [], []
     for _ in tqdm(range(steps), desc="WGAN", unit=" steps"):
         for _ in range(3):
@@ -265,12 +255,12 @@ def train(images, steps, batch, seed=0):
             signs = np.repeat(np.float32([-1, 1]), batch)[:, None, None, None] / batch
             critic.backward(signs, (True, True, True))
             critic_penalty = critic.penalty(real + shares * (fake - real), strength=10)
-            critic_adam.step()
+            step(critic)
         distances.append(-np.vdot(signs, values))
         penalties.append(critic_penalty)
         values = critic.forward(generator.forward(noise(rng, batch)))
         generator.backward(critic.backward(np.full_like(values, -1 / batch), (True, False, False)))
-        generator_adam.step()
+        step(generator)
     return distances, penalties, generator.forward(noise(rng, 48))[:, 0]
 
 

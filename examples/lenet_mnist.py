@@ -14,7 +14,7 @@ the heavy work and NumPy the rest. The data are the 5,000 digits of MNIST that t
 import time
 
 import numpy as np
-from common import BARE, argument_parser, load_digits, mosaic, running_mean, shift_randomly, tidy
+from common import BARE, Momentum, argument_parser, load_digits, mosaic, running_mean, shift_randomly, tidy
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -166,10 +166,10 @@ class TorchNetwork:
         return loss.item()
 
 
-def train(network, images, labels, seed, epochs, batch, title):
-    """Gradient descent with momentum; the rate rises for a fifth of the steps, then falls to 0. Return the losses."""
+def train(network, images, labels, seed, epochs, batch, title, optimizer=None):
+    """Gradient descent; the rate rises for a fifth of the steps, then falls to 0. Return the losses."""
     rng = np.random.default_rng(seed)
-    velocities = [np.zeros_like(array) for array in network.parameters]
+    optimizer = optimizer or Momentum(network.parameters, 0.01)
     rounds, losses = len(images) // batch, []
     with tqdm(total=epochs * rounds * batch, desc=title, unit=" images") as bar:
         for step in range(epochs * rounds):
@@ -178,11 +178,7 @@ def train(network, images, labels, seed, epochs, batch, title):
             chosen = order[step % rounds * batch:][:batch]
             losses.append(network.loss(shift_randomly(images[chosen], rng), labels[chosen]))
             done = (step + 1) / (epochs * rounds)
-            rate = 0.01 * min(done / 0.2, (1 - done) / 0.8)
-            for array, grad, velocity in zip(network.parameters, network.grads, velocities):
-                velocity *= 0.9
-                velocity -= rate * grad
-                array += velocity
+            optimizer.step(network.grads, min(done / 0.2, (1 - done) / 0.8))
             bar.set_postfix(loss=f"{np.mean(losses[-20:]):.4f}", refresh=False)
             bar.update(batch)
     return losses

@@ -31,7 +31,7 @@ alignment, and `tied` is w_b = w_f, one array with the sum of both gradients. Bu
 w_f to become alike. The picture shows the angle between them, as papers on feedback alignment do.
 """
 import numpy as np
-from common import BARE, argument_parser, load_digits, mosaic, running_mean, tidy
+from common import BARE, Momentum, argument_parser, load_digits, mosaic, running_mean, tidy
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -78,18 +78,16 @@ class Autoencoder:
 
 
 def train(network, images, steps, batch, seed):
-    """Gradient descent with momentum. Return the losses and, before the first step and after each, the angles."""
+    """Gradient descent. Return the losses and, before the first step and after each, the angles."""
     rng = np.random.default_rng(seed)
-    velocities = [np.zeros_like(array) for array in network.parameters]
+    optimizer = Momentum(network.parameters, 0.004)
     decay = 0.03 * (network.kind == "decayed")
     losses, angles = [], [network.angles()]
     for step in tqdm(range(steps), desc=f"w_b {network.kind}", unit=" steps"):
         losses.append(network.loss(images[rng.integers(0, len(images), batch)]))
-        rate = 0.004 * min((step + 1) / 100, 1 - step / steps)
-        for array, grad, velocity in zip(network.parameters, network.grads, velocities):
-            velocity *= 0.9
-            velocity -= rate * (grad + decay * array if array.ndim == 4 else grad)
-            array += velocity
+        grads = [grad + decay * array if array.ndim == 4 else grad  # biases are not weights
+                 for array, grad in zip(network.parameters, network.grads)]
+        optimizer.step(grads, min((step + 1) / 100, 1 - step / steps))
         angles.append(network.angles())
     return losses, np.array(angles)
 
