@@ -120,3 +120,88 @@ def test_sign_symmetric_backward(custom_backward):
     assert torch.allclose(found[0], wanted[0], rtol=1e-5) and all(map(torch.equal, found[1:], wanted[1:]))
     masked = custom_backward.sign_symmetric_backward(grad_output, input, weight, *rest, (False, True, False))
     assert masked[0] is masked[2] is None and torch.equal(masked[1], wanted[1])
+
+
+def test_shift_and_binary_runs(run_example):
+    lines = run_example('shift_and_binary')
+    rows = [re.search(r'loss (\S+) at first, (\S+) at last; accuracy [01]\.\d{4};', line) for line in lines[:4]]
+    assert all(float(row[2]) < float(row[1]) - 0.1 for row in rows)
+    assert sum('equal to' in line for line in lines) == 4 and not any('False' in line for line in lines)
+
+
+@pytest.fixture
+def quantised(example):
+    return example('shift_and_binary')
+
+
+@pytest.mark.parametrize('kind', ['FloatConv', 'ShiftConv', 'BinaryConv'])
+def test_masters_gradients_are_straight_through(quantised, monkeypatch, kind):
+    """At whole shifts and signs of size 1 rounding changes nothing; the gradients are the slopes without it."""
+    rng = np.random.default_rng(0)
+    layer = getattr(quantised, kind)(rng, (3, 2, 3, 3), np.float64, stride=2, **quantised.MINUS_ONE)
+    for place, master in enumerate(layer.parameters[:-1]):
+        if kind == 'ShiftConv' and place == 0:
+            master[...] = rng.integers(-4, -1, master.shape)
+        elif kind != 'FloatConv':
+            master[...] = quantised.sign(master) * (1 - 1e-9)  # on this side of 1, whatever the direction
+    monkeypatch.setattr(quantised, 'nearest', lambda x: x)
+    monkeypatch.setattr(quantised, 'sign', lambda x: x)
+    x, towards = rng.standard_normal((2, 2, 7, 7)), rng.standard_normal((2, 3, 5, 5))
+
+    def loss():
+        value = np.vdot(layer.forward(x, training=True), towards)
+        layer.grad_x = layer.backward(towards)
+        return value
+
+    check_slopes(layer, loss, rng)
+    direction = rng.standard_normal(x.shape)
+    there = np.vdot(layer.forward(x + direction, training=True) - layer.forward(x, training=True), towards)
+    assert there == pytest.approx(np.vdot(layer.grad_x, direction))  # linear in x, but for the padding's constant
+
+
+def test_weights_are_what_they_are_called(quantised):
+    rng = np.random.default_rng(0)
+    shift, binary = (getattr(quantised, kind)(rng, (4, 3, 5, 5), np.float32) for kind in ('ShiftConv', 'BinaryConv'))
+    mantissas, exponents = np.frexp(np.abs(shift.weight()))
+    assert (mantissas == 0.5).all() and exponents.min() > quantised.LOWEST and exponents.max() <= quantised.HIGHEST + 1
+    whole, _ = shift.in_whole_numbers(8)
+    assert (whole == shift.weight() * 2.0**-quantised.LOWEST).all()
+    m = binary.parameters[0]
+    for channel, own in zip(binary.weight(), m):
+        assert set(np.unique(channel)) <= {np.abs(own).mean(), -np.abs(own).mean()}
+        assert ((channel > 0) == (own >= 0)).all()
+
+
+def test_a_master_of_more_than_one_keeps_its_sign(quantised):
+    layer = quantised.BinaryConv(np.random.default_rng(0), (1, 1, 1, 2), np.float64)
+    layer.parameters[0][...] = [[[[3.0, -0.5]]]]
+    [grad] = layer.grads_of_masters(np.array([[[[2.0, 4.0]]]]))
+    # alpha 1.75; to alpha the mean of 2 and -4: -1
+    assert grad.ravel().tolist() == [-1.0, 1.75 * 4 + 1]
+
+
+def test_fixed_point_is_big_integers(quantised):
+    """Also through layers that sum beyond 64 bits: both wrap there, so one layer is compared modulo 2**64."""
+    rng = np.random.default_rng(0)
+    network = quantised.DigitNetwork(quantised.ShiftConv)
+    images = rng.random((2, 1, 28, 28), np.float32)
+    found, wanted = (quantised.fixed_point_scores(network, images, 20, convolve)
+                     for convolve in (pyconv.conv2d, quantised.big_conv2d))
+    assert wanted.dtype == object and (found == wanted).all()
+    floats = network.scores(images)  # the layers before read whole numbers of 2**-20
+    np.testing.assert_allclose(found / 2.0**(20 - quantised.LOWEST), floats, atol=1e-4)
+    x, weight = (rng.integers(-2**40, 2**40, shape) for shape in ((1, 2, 6, 6), (3, 2, 3, 3)))
+    big = quantised.big_conv2d(x, weight, np.zeros(3, int), 1, 1)
+    assert (np.abs(big) >= 2**63).any()
+    assert (pyconv.conv2d(x, weight, padding=1) == (big + 2**63) % 2**64 - 2**63).all()
+
+
+@pytest.mark.parametrize(('stride', 'padding'), [(1, 0), (2, 2), (1, 3)])
+def test_bits_are_counted(quantised, stride, padding):
+    rng = np.random.default_rng(0)
+    x, weight = (quantised.sign(rng.standard_normal(shape)).astype(np.int8) for shape in ((2, 3, 8, 9), (4, 3, 3, 3)))
+    settings = {**quantised.MINUS_ONE, 'stride': stride, 'padding': padding}
+    found = quantised.count_bits(x, weight, **settings)
+    padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=-1)
+    assert (found == pyconv.conv2d(padded, weight, stride=stride)).all()
+    assert (found == pyconv.conv2d(x, weight, **settings)).all()
