@@ -8,10 +8,10 @@ of the Hessian with a vector v is another: the gradient by the weights of <v, gr
 
 Both are three walks through the layers, written here once, in `Network.second_gradients`:
 
-    backward     grad by the outputs -> grad by the inputs, and by the parameters
+    backward     from the gradient by the output to grad_x, and to those by the parameters
     forward      a scalar S of these gradients has gradients by them; `double_backward` takes them from layer to layer,
                  beginning with that by grad_x, and finds on the way those by the weights and by the layers' inputs
-    backward     those by the layers' inputs came from the layers before
+    backward     the gradients by the layers' inputs go on to the layers before, and to their weights
 
 For a convolution, transposed or not, the first walk is `convolution_backward` and the second
 `convolution_double_backward`; no layer needs more than a line for either. The penalty begins the second walk with

@@ -122,7 +122,7 @@ def run_example(run_python, tmp_path):
         picture = tmp_path / 'picture.png'
         # one thread: on a busy machine two wait for each other
         output = run_python(SCRIPT, EXAMPLES / f'{name}.py', '--quick', '--output', picture, *arguments,
-                            OMP_NUM_THREADS='1')
+                            timeout=240, OMP_NUM_THREADS='1')
         assert picture.read_bytes().startswith(b'\x89PNG') and picture.stat().st_size > 20_000
         return output.splitlines()
     return run
