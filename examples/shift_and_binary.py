@@ -219,6 +219,12 @@ def draw(path, networks, histories, accuracies, by_places):
     tidy(fixed, "Shift network in whole numbers", xlabel="binary places of a layer's inputs", ylabel="accuracy")
     fixed.legend(frameon=False)
 
+    draw_weights(networks, shifts, masters, signs)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+
+
+def draw_weights(networks, shifts, masters, signs):
+    """Draw on three axes what became of the second layer's weights."""
     weight = networks["shift weights"].layers[2].weight().ravel()
     steps = np.arange(LOWEST, HIGHEST + 1)
     for side, colour in ((1, "#12436d"), (-1, "#28a197")):
@@ -229,7 +235,8 @@ def draw(path, networks, histories, accuracies, by_places):
 
     layer = networks["binary weights"].layers[2]
     reach = np.quantile(np.abs(layer.parameters[0]), 0.995)
-    masters.hist(layer.parameters[0].ravel(), 60, range=(-reach, reach), color="#f46a25", alpha=0.6, label="float masters")
+    masters.hist(layer.parameters[0].ravel(), 60, range=(-reach, reach), color="#f46a25", alpha=0.6,
+                 label="float masters")
     for side in (1, -1):
         masters.hist(side * layer.alpha().ravel(), 12, color="#3d3d3d", weights=np.full(32, 10),
                      label="±alpha of 32 channels (×10)" if side > 0 else None)
@@ -241,7 +248,6 @@ def draw(path, networks, histories, accuracies, by_places):
     signs.bar_label(drawn, fmt="{:.1%}")
     tidy(signs, "Signs of the second layer that changed", ylim=(0, 1.15 * max(changed.values()) + 1e-9))
     signs.set_xticks(range(len(changed)), ["float", "shift", "binary", "binary,\nbinary"])
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
 
 
 def second_weight(network):

@@ -9,6 +9,28 @@ import pyconv
 from test_examples import check_slopes
 
 
+@pytest.mark.parametrize(('name', 'torch_s', 'more'), [('Momentum', 'SGD', {'momentum': 0.9}), ('Adam', 'Adam', {})])
+def test_steps_are_torch_s(example, name, torch_s, more):
+    torch = pytest.importorskip('torch')
+    rng = np.random.default_rng(0)
+    start, grads = rng.standard_normal((2, 3)), rng.standard_normal((4, 2, 3))
+    ours, theirs = start.copy(), torch.tensor(start)
+    optimizer = getattr(example('common'), name)([ours], 0.1)
+    other = getattr(torch.optim, torch_s)([theirs], 0.1, **more)
+    for grad in grads:
+        optimizer.step([grad])
+        theirs.grad = torch.tensor(grad)
+        other.step()
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12)  # a few roundings a step
+
+
+def test_a_mosaic_is_read_row_by_row(example):
+    tiles = np.arange(24.0).reshape(6, 2, 2)
+    found = example('common').mosaic(tiles, 3)
+    assert found.shape == (5, 8) and np.isnan(found[2]).all() and np.isnan(found[:, 2::3]).all()
+    assert found[0, :5:3].tolist() == [0, 4] and found[4, 7] == 23 and found[3, 0] == 12
+
+
 def test_double_backward_runs(run_example):
     pytest.importorskip('torch')
     lines = run_example('double_backward')
