@@ -524,6 +524,21 @@ VARIED_MODES = some(*(f'{mode} {name}' for mode in ('circular', 'replicate', 're
     '1d far strided', '1d cropped behind', '2d', '2d same strided dilated', '2d groups everything',
     '2d depthwise strided', '2d channels 33 33', '3d groups everything')))
 
+# Of every kind again, so small that a numerical derivative is soon there; they are no rows of PROBLEMS.
+SMALL = [
+    P('strided', (8,), (3,), (2, 2), batch=1, stride=3, padding=1),
+    P('pairs', (4, 5), (2, 3), (1, 2), batch=1, padding=((-1, 2), (2, 0)), stride=(2, 1)),
+    P('same', (3, 5), (2, 2), (1, 2), padding='same', stride=2),
+    P('grouped dilated', (6,), (2,), (4, 6), groups=2, dilation=3, padding=1),
+    P('depthwise', (3, 3), (2, 2), (2, 4), groups=2, padding=1),
+    P('three axes', (3, 2, 3), (2, 2, 2), (1, 2), batch=1, stride=(2, 1, 1), padding=(1, 0, 1)),
+    P('far output padding', (9,), (2,), (1, 2), dilation=4, padding=((0, -3),), output_padding=3),
+    P('constant', (4, 3), (2, 2), (2, 1), padding=1, padding_mode='constant', padding_value=2),
+    P('circular cropped', (5,), (3,), (2, 1), padding=((-1, 3),), padding_mode='circular'),
+    P('replicate', (3, 4), (2, 2), (1, 2), stride=2, padding=(1, 2), padding_mode='replicate'),
+    P('reflect grouped', (4,), (3,), (2, 2), groups=2, padding=2, padding_mode='reflect'),
+]
+
 # Ordinary layers at a size that takes milliseconds, with enough work for several threads and several blocks; for
 # random floats only, so they are no rows of PROBLEMS.
 LAYERS = [

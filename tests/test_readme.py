@@ -20,8 +20,8 @@ def test_readme():
 
 @pytest.mark.parametrize('name', MODULES)
 def test_docstrings(name):
-    if name == 'pyconv.torch':
-        pytest.importorskip('torch')
+    if name in ('pyconv.torch', 'pyconv.jax'):
+        pytest.importorskip(name.removeprefix('pyconv.'))
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert not failed
 

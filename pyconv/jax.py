@@ -1,0 +1,175 @@
+"""Door: JAX arrays. Convolutions and their gradients under jit, grad, jvp, vmap and what else JAX transforms.
+
+    conv1d, conv2d, conv3d                                  convolution
+    conv1d_input, conv2d_input, conv3d_input                its gradient to the input
+    conv1d_weight, conv2d_weight, conv3d_weight             its gradient to the weight
+    conv_transpose1d, conv_transpose2d, conv_transpose3d    transposed convolution
+
+Arguments and values are those of pyconv's functions of these names, without buffers; every form of padding and every
+padding_mode.
+
+>>> import jax
+>>> import jax.numpy as jnp
+>>> import pyconv.jax
+>>> image, weight = jnp.ones((1, 2, 5, 5)), jnp.ones((3, 2, 3, 3))
+>>> loss = jax.jit(lambda weight: pyconv.jax.conv2d(image, weight, padding="same").sum())
+>>> jax.grad(loss)(weight)[0, 0, 1, 1].item()
+25.0
+
+There is one primitive, a derivative of one form linear in each of input, weight and output. Its own derivatives are the
+same primitive, so that grad, jvp, linearize, jacfwd and jacrev nest to any order, in any mix. vmap over any of its
+operands is one call of it too: an axis of input and output goes to the batch, one of all three to the groups, one of
+weight and output (or input) to their channels. Nothing is looped over.
+
+Arrays are JAX's or NumPy's, of one dtype: float16, bfloat16, float32, complex64 and, where jax_enable_x64 is set for
+the process, float64 and complex128. Complex gradients follow JAX's convention, without conjugates. Shapes and settings
+are checked while JAX traces, in the plain functions' words.
+
+A compiled function reaches pyconv through the handler for Python callbacks that jaxlib brings, on NumPy arrays over
+XLA's own memory. That takes about 20 microseconds a call and copies the result once; jax.pure_callback takes 130, and
+makes arrays of JAX's on the way, which can wait for one another for ever. The number of threads is pyconv's, and
+pyconv.set_num_threads sets it: a block of pyconv.num_threads does not reach JAX's own threads, nor does one of
+jax.enable_x64, in which float64 fails.
+
+In shard_map and pmap every device calls for its own part. Under jit alone an array that is sharded is gathered first,
+and each device computes the whole. What JAX cannot do with these functions: sizes that are unknown while it traces and
+arrays sharded over an explicit axis of a mesh (both a TypeError), and export of the compiled program, as it calls into
+this process. On a GPU the arrays go to main memory and back; that has not been tested.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pyconv._forms import FACTORS, Door, Form, ShapedCalls, along, functions, pulled_back
+
+__all__ = [
+    "conv1d", "conv1d_input", "conv1d_weight", "conv2d", "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input",
+    "conv3d_weight", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+]
+
+derivative = Primitive("pyconv_derivative")
+derivative.def_impl(jax.jit(lambda *factors, **keywords: derivative.bind(*factors, **keywords),
+                            static_argnames=("role", "form")))
+
+
+def _derive(role: str, form: Form, first: Any, second: Any) -> Any:
+    """The primitive; in shard_map, of factors that vary over the same axes of the mesh."""
+    over = [jax.typeof(factor).mat.varying for factor in (first, second)]
+    if over[0] != over[1]:
+        first, second = (jax.lax.pcast(factor, tuple((over[0] | over[1]) - own), to="varying")
+                         for factor, own in zip((first, second), over))
+    return derivative.bind(first, second, role=role, form=form)
+
+
+@derivative.def_abstract_eval
+def _result(first: Any, second: Any, *, role: str, form: Form) -> Any:
+    for factor in (first, second):
+        spec, axes = factor.sharding.spec, factor.mat
+        if any(spec) or spec.unreduced or axes.unreduced:
+            raise TypeError(
+                "arrays must not be sharded over an explicit axis of a mesh (see jax.sharding.auto_axes) nor "
+                f"unreduced; got {factor}"
+            )
+    nowhere = NamedSharding(first.sharding.mesh, PartitionSpec())
+    return first.update(shape=form.shape(role), weak_type=False, sharding=nowhere)
+
+
+def _lower(context: Any, first: Any, second: Any, *, role: str, form: Form) -> Any:
+    def compute(first: Any, second: Any) -> tuple[Any]:
+        return (form.derivative(role, first, second),)
+
+    results, _, _ = mlir.emit_python_callback(
+        context, compute, None, [first, second], context.avals_in, context.avals_out, has_side_effect=False,
+        returns_token=False,
+    )
+    return results
+
+
+mlir.register_lowering(derivative, _lower)
+
+
+# --- derivatives ---
+
+
+def _pulled_back(place: int, cotangent: Any, first: Any, second: Any, *, role: str, form: Form) -> Any:
+    return pulled_back(_derive, place, role, form, cotangent, second if place == 0 else first)
+
+
+def _along(place: int, tangent: Any, first: Any, second: Any, *, role: str, form: Form) -> Any:
+    return along(_derive, place, role, form, tangent, second if place == 0 else first)
+
+
+ad.defbilinear(derivative, partial(_pulled_back, 0), partial(_pulled_back, 1))
+ad.defjvp(derivative, partial(_along, 0), partial(_along, 1))  # linear in x but for a constant around it
+
+
+# --- vmap ---
+
+# The first axes of the arrays, once channels are split: batch n, groups g, a group's channels of x (i) and of y (o).
+INDICES = {"x": "ngi", "w": "goi", "y": "ngo"}
+
+
+def _index(roles: set[str]) -> str:
+    """The index that these arrays have and no other has: a mapped axis that only they have is more of it."""
+    return next(index for index in "ngoi" if {role for role, own in INDICES.items() if index in own} == roles)
+
+
+def _widened(form: Form, index: str, size: int) -> Form:
+    """The form with an index so many times as long."""
+    geometry = form.geometry
+    fields = {"n": ("batch",), "g": ("groups", "in_channels", "out_channels"), "o": ("out_channels",),
+              "i": ("in_channels",)}[index]
+    return form._replace(geometry=geometry._replace(**{name: size * getattr(geometry, name) for name in fields}))
+
+
+def _split(form: Form, role: str) -> tuple[int, ...]:
+    """The shape of an array with its channels split into those of INDICES."""
+    geometry, shape = form.geometry, form.shape(role)
+    groups = geometry.groups
+    if role == "w":
+        return groups, shape[0] // groups, *shape[1:]
+    return shape[0], groups, shape[1] // groups, *shape[2:]
+
+
+def _vectorised(
+    factors: tuple[Any, Any], mapped: tuple[int | None, int | None], *, role: str, form: Form
+) -> tuple[Any, int]:
+    """The primitive of factors with a mapped axis, and the place of that axis in its result."""
+    names = FACTORS[role]
+    [size, *_] = (factor.shape[axis] for factor, axis in zip(factors, mapped) if axis is not None)
+    if size == 0:
+        return jnp.zeros((0, *form.shape(role)), factors[0].dtype), 0
+    index = _index({role, *(name for name, axis in zip(names, mapped) if axis is not None)})
+    wide = _widened(form, index, size)
+    merged = [
+        factor if axis is None
+        else jnp.moveaxis(
+            jnp.moveaxis(factor, axis, 0).reshape(size, *_split(form, name)), 0, INDICES[name].index(index)
+        ).reshape(wide.shape(name))
+        for name, factor, axis in zip(names, factors, mapped)
+    ]
+    result, place = _derive(role, wide, *merged), INDICES[role].index(index)
+    split = _split(form, role)
+    apart = jnp.moveaxis(result.reshape(*split[:place], size, *split[place:]), place, 0)
+    return apart.reshape(size, *form.shape(role)), 0
+
+
+batching.primitive_batchers[derivative] = _vectorised
+
+
+def _converted(array: Any) -> Any:
+    return jnp.asarray(array) if isinstance(array, np.ndarray) else array
+
+
+CALLS = ShapedCalls(_derive, (jax.Array, np.ndarray), "a jax.Array or a numpy.ndarray", _converted)
+(
+    conv1d, conv2d, conv3d, conv1d_input, conv2d_input, conv3d_input, conv1d_weight, conv2d_weight, conv3d_weight,
+    conv_transpose1d, conv_transpose2d, conv_transpose3d,
+) = functions(Door(__name__, "JAX arrays", CALLS))

@@ -1,0 +1,296 @@
+"""pyconv.jax: values, derivatives to the third order in both modes, vmap in every combination, and errors."""
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip('jax', reason='jax is not installed')
+
+import jax.numpy as jnp  # noqa: E402
+from jax import export  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import doors  # noqa: E402
+import pyconv  # noqa: E402
+import pyconv.jax as door  # noqa: E402
+from calls import assert_equal  # noqa: E402
+from problems import SMALL, some  # noqa: E402
+from pyconv import _forms  # noqa: E402
+
+NAMES = list(doors.FUNCTIONS.values())
+
+
+@pytest.fixture(autouse=True)
+def double():
+    """float64 for this file alone, in all of JAX's threads."""
+    jax.config.update('jax_enable_x64', True)
+    yield
+    jax.config.update('jax_enable_x64', False)
+
+
+# values
+
+
+@pytest.mark.parametrize('problem', doors.PROBLEMS, ids=str)
+def test_functions_and_their_gradients(problem):
+    for name, (function, operands, wanted) in doors.cases(door, problem).items():
+        cotangent, gradients = doors.gradients(problem, name)
+
+        @jax.jit
+        def both(cotangent, *operands, function=function):
+            value, pull_back = jax.vjp(function, *operands)
+            return value, pull_back(cotangent)
+
+        value, pulled = both(cotangent, *operands)
+        assert_equal(np.asarray(value), wanted, np.float64)
+        for ours, theirs in zip(pulled, gradients, strict=True):
+            assert_equal(np.asarray(ours), theirs, np.float64)
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'complex64', 'complex128'])
+def test_dtypes(dtype):
+    [problem] = some('2d groups everything')
+    data, dtype = problem.integers(np.float64, -1, 1), jnp.dtype(dtype)
+    phase = 1 + 1j if dtype.kind == 'c' else 1  # no conjugate: a factor to each of the two is its square to the result
+    wanted = doors.answers(problem, data).forward * phase**2
+    x, w = (jnp.asarray(array * phase, dtype) for array in (data.x, data.w))
+    assert np.array_equal(np.asarray(door.conv2d(x, w, **problem.keywords)), wanted.astype(dtype))
+    value, pull_back = jax.vjp(lambda x: door.conv2d(x, w, **problem.keywords), x)
+    [pulled] = pull_back(jnp.asarray(data.y, dtype))
+    wanted = doors.answers(problem, data).grad_input * phase
+    assert pulled.dtype == dtype and np.array_equal(np.asarray(pulled), wanted.astype(dtype))
+
+
+def test_without_batch_axis():
+    [problem] = some('2d groups everything')
+    for name, (function, operands, wanted) in doors.cases(door, problem).items():
+        if name in ('forward', 'transposed'):
+            assert_equal(np.asarray(function(operands[0][1], *operands[1:])), wanted[1], np.float64)
+    data, shape = problem.integers(), problem.input_shape[1:]
+    ours = door.conv2d_input(shape, data.w, data.y[1], **problem.keywords)
+    assert_equal(np.asarray(ours), pyconv.conv2d_input(shape, data.w, data.y[1], **problem.keywords), np.float64)
+    ours = door.conv2d_weight(data.x[1], problem.weight_shape, data.y[1], **problem.keywords)
+    wanted = pyconv.conv2d_weight(data.x[1], problem.weight_shape, data.y[1], **problem.keywords)
+    assert_equal(np.asarray(ours), wanted, np.float64)
+
+
+def test_output_size_and_algorithm():
+    x, w = np.arange(2.0 * 36).reshape(1, 2, 6, 6) % 7, np.arange(18.0).reshape(1, 2, 3, 3) % 5
+    for keywords in ({'output_size': 3, 'stride': 2}, {'algorithm': 'winograd'}, {'algorithm': 'gemm'}):
+        assert_equal(np.asarray(door.conv2d(x, w, **keywords)), pyconv.conv2d(x, w, **keywords), np.float64)
+    y = np.ones((1, 1, 4, 4))
+    wanted = pyconv.conv_transpose2d(y, w, None, 2, output_size=10)
+    assert_equal(np.asarray(door.conv_transpose2d(y, w, None, 2, output_size=10)), wanted, np.float64)
+
+
+def test_no_samples_and_no_mapped_ones():
+    w = jnp.ones((3, 2, 3, 3))
+    assert door.conv2d(jnp.ones((0, 2, 5, 5)), w).shape == (0, 3, 3, 3)
+    gradient = jax.grad(lambda w: door.conv2d(jnp.ones((0, 2, 5, 5)), w).sum())(w)
+    assert_equal(np.asarray(gradient), np.zeros((3, 2, 3, 3)), np.float64)
+    assert jax.vmap(door.conv2d)(jnp.ones((0, 1, 2, 5, 5)), jnp.ones((0, 3, 2, 3, 3))).shape == (0, 1, 3, 3, 3)
+
+
+# derivatives
+
+
+# function, problem, order
+CHECKED = [
+    *(('forward', problem, 3 if problem.name == 'constant' else 2) for problem in SMALL[1::2]),
+    *(('transposed', problem, 3 if problem.name == 'far output padding' else 2) for problem in SMALL[::2]),
+    *((name, SMALL[7], 2) for name in ('input', 'weight')),
+]
+
+
+@pytest.mark.parametrize(('name', 'problem', 'order'), CHECKED, ids=str)
+def test_derivatives(name, problem, order):
+    function, operands, _ = doors.cases(door, problem, problem.floats())[name]
+    # a central difference of step 1e-4 errs by 1e-8 times a third derivative of some hundreds at most
+    check_grads(jax.jit(function), operands, order, modes=('fwd', 'rev'), atol=1e-5, rtol=1e-5)
+
+
+def test_hessian_and_its_product_with_a_vector():
+    problem = SMALL[1]
+    data = problem.floats()
+
+    def loss(w):
+        return (door.conv2d(data.x, w, **problem.keywords) ** 4).sum()
+
+    hessian = jax.jit(jax.jacfwd(jax.grad(loss)))(data.w)
+    for other in (jax.jacrev(jax.grad(loss)), jax.jacrev(jax.jacfwd(loss))):
+        other = jax.jit(other)(data.w)
+        np.testing.assert_allclose(hessian, other, rtol=1e-12, atol=1e-10)  # sums of some ten products of up to 100
+    vector = np.ones_like(data.w)
+    product = jax.jvp(jax.grad(loss), (data.w,), (vector,))[1]
+    np.testing.assert_allclose(product, np.tensordot(hessian, vector, vector.ndim), rtol=1e-12, atol=1e-10)
+
+
+def test_linear_transpose_and_linearize():
+    problem = SMALL[0]
+    data = problem.integers()
+    to_input = jax.linear_transpose(lambda x: door.conv1d(x, data.w, **problem.keywords), data.x)
+    assert_equal(np.asarray(to_input(data.y)[0]), doors.answers(problem, data).grad_input, np.float64)
+    value, push = jax.linearize(lambda w: door.conv1d(data.x, w, **problem.keywords), data.w)
+    assert_equal(np.asarray(push(data.w)), np.asarray(value), np.float64)
+
+
+# vmap
+
+
+def stacked(operands, axes, rng):
+    """Three of each operand that has a mapped axis, along it."""
+    return [operand if axis is None else
+            np.stack([operand, *(rng.integers(-3, 4, operand.shape).astype(float) for _ in range(2))], axis)
+            for operand, axis in zip(operands, axes)]
+
+
+@pytest.mark.parametrize('problem', some('1d', '2d groups everything', 'constant -1 2d groups everything'), ids=str)
+@pytest.mark.parametrize('name', NAMES)
+def test_vmap(problem, name):
+    function, operands, wanted = doors.cases(door, problem)[name]
+    plain = doors.cases(pyconv, problem)[name].function
+    rng = np.random.default_rng(0)
+    for axes in ((0, None), (None, 1), (-1, 1)):
+        axes += ((0 if axes[0] == 0 else None),) * (len(operands) - 2)
+        given = stacked(operands, axes, rng)
+        out = 2 if axes[0] is None else 0
+        answer = jax.jit(jax.vmap(function, axes, out))(*given)
+        for sample in range(3):
+            alone = [array if axis is None else np.take(array, sample, axis) for array, axis in zip(given, axes)]
+            assert_equal(np.take(np.asarray(answer), sample, out), plain(*alone), np.float64)
+
+
+def test_vmaps_nest():
+    [problem] = some('2d groups everything')
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, (2, 3, *shape)).astype(float) for shape in (problem.input_shape, problem.weight_shape))
+    conv = partial(door.conv2d, **problem.keywords)
+    answer = jax.jit(jax.vmap(jax.vmap(conv, (0, None)), (None, 0)))(x[0], w[:, 0])
+    every = jax.jit(jax.vmap(jax.vmap(conv)))(x, w)
+    for a, b in itertools.product(range(2), range(3)):
+        assert_equal(np.asarray(answer[a, b]), pyconv.conv2d(x[0, b], w[a, 0], **problem.keywords), np.float64)
+        assert_equal(np.asarray(every[a, b]), pyconv.conv2d(x[a, b], w[a, b], **problem.keywords), np.float64)
+
+
+def test_gradients_of_each_sample_and_of_an_ensemble():
+    [problem] = some('2d groups everything')
+    data = problem.integers()
+
+    def loss(w, x, y):
+        return (door.conv2d(x, w, **problem.keywords) * y).sum()
+
+    each = jax.jit(jax.vmap(jax.grad(loss), (None, 0, 0)))(data.w, data.x, data.y)
+    wanted = pyconv.conv2d_weight(data.x, problem.weight_shape, data.y, **problem.keywords, per_sample=True)
+    assert_equal(np.asarray(each), wanted, np.float64)
+    members = jnp.stack([data.w, 2 * data.w])
+    ensemble = jax.vmap(loss, (0, None, None))
+    together = jax.jit(jax.grad(lambda members: ensemble(members, data.x, data.y).sum()))(members)
+    assert_equal(np.asarray(together), np.stack([wanted.sum(0)] * 2), np.float64)
+
+
+def test_vmap_is_one_call(monkeypatch):
+    calls, evaluate = [], _forms.evaluate
+    monkeypatch.setattr(_forms, 'evaluate', lambda *rest: calls.append(rest[0]) or evaluate(*rest))
+    x, w = jnp.ones((4, 2, 3, 5)), jnp.ones((4, 2, 3, 2))
+    for axes in ((0, None), (None, 0), (0, 0)):
+        jax.vmap(door.conv1d, axes)(x if axes[0] == 0 else x[0], w if axes[1] == 0 else w[0]).block_until_ready()
+    assert [(geometry.batch, geometry.groups, geometry.out_channels) for geometry in calls] == [
+        (8, 1, 2), (2, 1, 8), (2, 4, 8)]
+
+
+# what JAX builds with them
+
+
+def test_control_flow_and_checkpoint():
+    x, w = jnp.ones((1, 2, 6)), jnp.ones((2, 2, 3)) / 4
+
+    def step(x, _):
+        return door.conv1d(x, w, padding=1), None
+
+    def loss(x, step):
+        return jax.lax.scan(step, x, None, 3)[0].sum()
+
+    plain = jax.grad(loss)(x, step)
+    assert np.array_equal(plain, jax.jit(jax.grad(jax.checkpoint(loss, static_argnums=1)), static_argnums=1)(x, step))
+    wanted = np.ones((1, 2, 6))
+    for _ in range(3):
+        wanted = pyconv.conv1d_input((1, 2, 6), np.asarray(w), wanted, padding=1)
+    assert_equal(np.asarray(plain), wanted, np.float64)
+    chosen = jax.jit(lambda x: jax.lax.cond(x.sum() > 0, lambda: door.conv1d(x, w), lambda: -door.conv1d(x, w)))(-x)
+    assert np.array_equal(chosen, door.conv1d(x, w))
+
+
+def test_several_devices(run_python):
+    run_python("""if True:
+        import jax, numpy as np, pyconv, pyconv.jax as door
+        from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+        x, w = np.arange(160.).astype('f').reshape(4, 2, 20) % 5, np.ones((3, 2, 3), 'f')
+        want = pyconv.conv1d(x, w)
+        loss = lambda conv: lambda x, w: (conv(x, w) ** 2).sum()
+        grads = jax.grad(loss(door.conv1d), (0, 1))(x, w)
+        mesh = jax.make_mesh((2,), ('a',), axis_types=(AxisType.Auto,))
+        sharded = jax.device_put(x, NamedSharding(mesh, P('a')))
+        for function in (door.conv1d, jax.jit(door.conv1d)):
+            assert np.array_equal(function(sharded, jax.device_put(w, NamedSharding(mesh, P()))), want)
+        for check in (True, False):
+            conv = jax.shard_map(door.conv1d, mesh=mesh, in_specs=(P('a'), P()), out_specs=P('a'), check_vma=check)
+            assert np.array_equal(conv(x, w), want)
+            assert all(map(np.array_equal, jax.grad(loss(conv), (0, 1))(x, w), grads))
+        mesh = jax.make_mesh((2,), ('a',), axis_types=(AxisType.Explicit,))
+        with jax.set_mesh(mesh):
+            sharded = jax.device_put(x, NamedSharding(mesh, P('a')))
+            try:
+                door.conv1d(sharded, w)
+            except TypeError as error:
+                assert str(error) == ('arrays must not be sharded over an explicit axis of a mesh (see '
+                                      'jax.sharding.auto_axes) nor unreduced; got float32[4@a,2,20]'), error
+            else:
+                raise AssertionError
+            assert np.array_equal(jax.sharding.auto_axes(door.conv1d, out_sharding=P('a'))(sharded, w), want)
+    """, XLA_FLAGS='--xla_force_host_platform_device_count=2')
+
+
+# errors and signatures
+
+
+def test_signatures_and_docstrings():
+    doors.check_functions(door, 'JAX arrays')
+
+
+def test_errors_are_the_plain_functions():
+    doors.check_errors(door)
+
+
+def test_errors_come_while_tracing():
+    x, w = jnp.ones((1, 2, 5)), jnp.ones((3, 2, 7))
+    with pytest.raises(ValueError) as error:
+        jax.eval_shape(door.conv1d, x, w)
+    assert str(error.value) == ('weight must span at most the padded input, (5,); '
+                                'got a span of (7,), kernel (7,) with dilation (1,)')
+    assert jax.eval_shape(door.conv1d, x, w[..., :2]).shape == (1, 3, 4)
+
+
+@pytest.mark.parametrize(('arguments', 'text'), [
+    (([[1.0]], 0), 'input must be a jax.Array or a numpy.ndarray; got list'),
+    ((np.ones((1, 2, 5)), None), 'weight must be a jax.Array or a numpy.ndarray; got NoneType'),
+    ((np.ones((1, 2, 5), int), 0),
+     'input must have dtype float16, bfloat16, float32, float64, complex64 or complex128; got int64'),
+], ids=['list', 'none', 'integers'])
+def test_kinds_that_are_refused(arguments, text):
+    with pytest.raises(TypeError) as error:
+        door.conv1d(*arguments)
+    assert str(error.value) == text
+
+
+def test_unknown_sizes_are_refused():
+    shape = jax.ShapeDtypeStruct(export.symbolic_shape('b, 2, 5'), np.float32)
+    with pytest.raises(TypeError) as error:
+        export.export(jax.jit(door.conv1d))(shape, jax.ShapeDtypeStruct((3, 2, 2), np.float32))
+    assert str(error.value) == 'input must have a known size on every axis; got shape (b, 2, 5)'
+
+
+def test_a_compiled_program_is_not_exported():
+    shapes = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((1, 2, 5), (3, 2, 2)))
+    with pytest.raises(NotImplementedError, match='host_callbacks'):
+        export.export(jax.jit(door.conv1d))(*shapes)
