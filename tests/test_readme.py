@@ -20,7 +20,7 @@ def test_readme():
 
 @pytest.mark.parametrize('name', MODULES)
 def test_docstrings(name):
-    if name in ('pyconv.torch', 'pyconv.jax'):
+    if name in ('pyconv.torch', 'pyconv.jax', 'pyconv.autograd'):
         pytest.importorskip(name.removeprefix('pyconv.'))
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert not failed
