@@ -14,7 +14,7 @@
     show_config, python -m pyconv                           configuration and self-test
 
     pyconv.torch                                            differentiable functions of torch tensors
-    pyconv.jax, pyconv.autograd                             and of JAX's and HIPS autograd's arrays
+    pyconv.jax, pyconv.autograd, pyconv.pytensor            and of these frameworks' arrays
     pyconv.onnx                                             ONNX's attributes as these functions' arguments
 
 Names and orders of arguments are torch's. One trilinear form gives all: with s the stride, d the dilation, lo the

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeVar
 
+import numpy as np
+
 from pyconv import _geometry as geometries
 from pyconv._backend import Array
 from pyconv._dtypes import DType, native_dtype
@@ -19,6 +21,7 @@ from pyconv._signatures import Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+Steps = tuple[Any, Any, Any, Any]  # stride, padding, dilation, groups
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 MAPS = {"y": "forward", "x": "grad_input", "w": "grad_weight"}  # the map that is T's derivative with respect to a role
 FACTORS = {"y": ("x", "w"), "x": ("y", "w"), "w": ("x", "y")}  # its operands, in the order of a plan's arguments
@@ -49,22 +52,32 @@ class Form(NamedTuple):
 
     def derivative(self, role: str, first: Array, second: Array) -> Array:
         """T's derivative with respect to that role, as an array."""
-        result = Result(self.shape(role), ((MAPS[role], first, second, False),))
-        named = (("first", first), ("second", second))
-        [array] = evaluate(self.geometry, self.dtype, (result,), (None,), named, self.settings)
-        return array  # type: ignore[no-any-return]
+        return computed(role, self.geometry, self.shape(role), first, second, self.dtype, self.settings)
 
 
-Derive = Callable[[str, Form, Any, Any], Any]
+def computed(
+    role: str, geometry: Geometry, shape: Shape, first: Array, second: Array, dtype: DType, settings: Settings
+) -> Array:
+    """T's derivative with respect to that role, of that shape; x and y may be without batch axis."""
+    result = Result(shape, ((MAPS[role], first, second, False),))
+    named = (("first", first), ("second", second))
+    [array] = evaluate(geometry, dtype, (result,), (None,), named, settings)
+    return array  # type: ignore[no-any-return]
 
 
-def along(derive: Derive, place: int, role: str, form: Form, direction: Any, other: Any) -> Any:
-    """The derivative of derive(role, form, first, second) along a direction of its factor in that place."""
+Derive = Callable[[str, Any, Any, Any], Any]
+
+
+def along(derive: Derive, place: int, role: str, form: Any, direction: Any, other: Any) -> Any:
+    """The derivative of derive(role, form, first, second) along a direction of its factor in that place.
+
+    form: a Form, or what a door has in its stead, with a method `along`.
+    """
     factors = (direction, other) if place == 0 else (other, direction)
     return derive(role, form.along(FACTORS[role][place]), *factors)
 
 
-def pulled_back(derive: Derive, place: int, role: str, form: Form, cotangent: Any, other: Any) -> Any:
+def pulled_back(derive: Derive, place: int, role: str, form: Any, cotangent: Any, other: Any) -> Any:
     """The gradient to the factor in that place, from that to the result; `other` is the other factor."""
     target = FACTORS[role][place]
     at = {role: cotangent, FACTORS[role][1 - place]: other}
@@ -75,29 +88,28 @@ class Calls(Protocol):
     """What a door does behind its functions; the arguments are the user's, not yet checked."""
 
     def convolve(
-        self, transposed: bool, rank: int, input: Any, weight: Any, bias: Any, steps: tuple[Any, ...],
+        self, transposed: bool, rank: int, input: Any, weight: Any, bias: Any, steps: Steps,
         output_padding: Any, output_size: Any, settings: Settings,
     ) -> Any: ...
 
     def grad_input(
-        self, rank: int, input_size: Any, weight: Any, grad_output: Any, steps: tuple[Any, ...], settings: Settings
+        self, rank: int, input_size: Any, weight: Any, grad_output: Any, steps: Steps, settings: Settings
     ) -> Any: ...
 
     def grad_weight(
-        self, rank: int, input: Any, weight_size: Any, grad_output: Any, steps: tuple[Any, ...], settings: Settings
+        self, rank: int, input: Any, weight_size: Any, grad_output: Any, steps: Steps, settings: Settings
     ) -> Any: ...
 
 
-class ShapedCalls(NamedTuple):
-    """The calls of a framework whose arrays know their shapes when a function is called."""
+class Operands(NamedTuple):
+    """What a door takes as an array: its types, their names, what makes one of them of all, and the dtypes."""
 
-    derive: Derive
-    kinds: tuple[type, ...]  # of operands
-    rule: str  # their names
-    convert: Callable[[Any], Any]  # what makes one kind of them
+    kinds: tuple[type, ...]
+    rule: str
+    convert: Callable[[Any], Any]
     dtypes: tuple[str, ...] = FLOATS
 
-    def _operands(self, settings: Settings, **operands: Any) -> tuple[DType, Settings, list[Any]]:
+    def read(self, settings: Settings, **operands: Any) -> tuple[DType, Settings, list[Any]]:
         """Their dtype, the settings for it, and the arrays. Only a bias may be None."""
         arrays: list[Any] = []
         leader = next(iter(operands))
@@ -109,21 +121,39 @@ class ShapedCalls(NamedTuple):
                 raise TypeError(f"{name} must be {self.rule}; got {type(value).__name__}")
             array = self.convert(value)
             arrays.append(array)
-            if not all(isinstance(size, int) for size in array.shape):
-                raise TypeError(f"{name} must have a known size on every axis; got shape {array.shape}")
             if _name(array.dtype) not in self.dtypes:
                 *others, last = self.dtypes
                 raise TypeError(f"{name} must have dtype {', '.join(others)} or {last}; got {array.dtype}")
             if _name(array.dtype) != _name(arrays[0].dtype):
                 raise TypeError(f"{name} must have the dtype of {leader}, {arrays[0].dtype}; got {array.dtype}")
-        dtype = native_dtype(leader, arrays[0].dtype)
+        dtype = native_dtype(leader, np.dtype(arrays[0].dtype))
         return dtype, checked(settings, dtype), arrays
 
+
+@lru_cache(maxsize=64)
+def _name(dtype: Any) -> str:
+    """A dtype's name, which NumPy takes several microseconds to say."""
+    return str(getattr(dtype, "name", dtype))
+
+
+class ShapedCalls(NamedTuple):
+    """The calls of a framework whose arrays know their shapes when a function is called."""
+
+    derive: Derive
+    operands: Operands
+
+    def _read(self, settings: Settings, **operands: Any) -> tuple[DType, Settings, list[Any]]:
+        dtype, settings, arrays = self.operands.read(settings, **operands)
+        for name, array in zip(operands, arrays):
+            if array is not None and not all(isinstance(size, int) for size in array.shape):
+                raise TypeError(f"{name} must have a known size on every axis; got shape {array.shape}")
+        return dtype, settings, arrays
+
     def convolve(
-        self, transposed: bool, rank: int, input: Any, weight: Any, bias: Any, steps: tuple[Any, ...],
+        self, transposed: bool, rank: int, input: Any, weight: Any, bias: Any, steps: Steps,
         output_padding: Any, output_size: Any, settings: Settings,
     ) -> Any:
-        dtype, settings, (input, weight, bias) = self._operands(settings, input=input, weight=weight, bias=bias)
+        dtype, settings, (input, weight, bias) = self._read(settings, input=input, weight=weight, bias=bias)
         geometry, shape = geometries.problem(
             transposed, rank, tuple(input.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape),
             None, *steps, output_padding, output_size, mode=settings.mode,
@@ -136,10 +166,10 @@ class ShapedCalls(NamedTuple):
         return result if len(shape) == rank + 2 else result[0]
 
     def grad_input(
-        self, rank: int, input_size: Any, weight: Any, grad_output: Any, steps: tuple[Any, ...], settings: Settings
+        self, rank: int, input_size: Any, weight: Any, grad_output: Any, steps: Steps, settings: Settings
     ) -> Any:
         shape = exact_shape("input_size", input_size)
-        dtype, settings, (weight, grad_output) = self._operands(settings, weight=weight, grad_output=grad_output)
+        dtype, settings, (weight, grad_output) = self._read(settings, weight=weight, grad_output=grad_output)
         geometry, _ = geometries.convolved(
             rank, shape, tuple(weight.shape), None, tuple(grad_output.shape), *steps,
             ("input_size", "weight", "bias"), settings.mode,
@@ -149,22 +179,16 @@ class ShapedCalls(NamedTuple):
         return result if len(shape) == rank + 2 else result[0]
 
     def grad_weight(
-        self, rank: int, input: Any, weight_size: Any, grad_output: Any, steps: tuple[Any, ...], settings: Settings
+        self, rank: int, input: Any, weight_size: Any, grad_output: Any, steps: Steps, settings: Settings
     ) -> Any:
         shape = exact_shape("weight_size", weight_size)
-        dtype, settings, (input, grad_output) = self._operands(settings, input=input, grad_output=grad_output)
+        dtype, settings, (input, grad_output) = self._read(settings, input=input, grad_output=grad_output)
         geometry, _ = geometries.convolved(
             rank, tuple(input.shape), shape, None, tuple(grad_output.shape), *steps,
             ("input", "weight_size", "bias"), settings.mode,
         )
         form = Form(geometry, tuple(input.shape)[-rank:], dtype, settings)
         return self.derive("w", form, _batched(input, rank), _batched(grad_output, rank))
-
-
-@lru_cache(maxsize=64)
-def _name(dtype: Any) -> str:
-    """A dtype's name, which NumPy takes several microseconds to say."""
-    return str(dtype.name)
 
 
 def _batched(array: Any, rank: int) -> Any:

@@ -117,6 +117,17 @@ def _settings(
     )
 
 
+def exact_steps(
+    rank: int, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Ints, Padding, Ints, int]:
+    """The four made exact and checked, as far as that goes before any shape is known."""
+    stride, padding, dilation, groups, *_ = _exact_settings(rank, stride, padding, dilation, groups)
+    _settings(rank, stride, padding, dilation, groups)
+    if padding not in SAME:
+        numeric_pads(padding, (1,) * rank)
+    return stride, padding, dilation, groups
+
+
 # --- one axis after the other ---
 
 

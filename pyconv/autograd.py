@@ -32,11 +32,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from autograd.extend import defjvp, defvjp, primitive
-from autograd.numpy.numpy_boxes import ArrayBox
+from autograd.extend import defjvp, defvjp, primitive  # type: ignore[import-untyped]
+from autograd.numpy.numpy_boxes import ArrayBox  # type: ignore[import-untyped]
 
 from pyconv._backend import Array
-from pyconv._forms import FACTORS, Door, Form, ShapedCalls, along, functions, pulled_back
+from pyconv._forms import FACTORS, Door, Form, Operands, ShapedCalls, along, functions, pulled_back
 
 __all__ = [
     "conv1d", "conv1d_input", "conv1d_weight", "conv2d", "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input",
@@ -51,7 +51,7 @@ def _exact(array: Any, shape: tuple[int, ...], form: Form) -> Array:
         raise ValueError(f"a gradient or direction must have shape {shape}, that of what it is of; got {array.shape}")
     if np.iscomplexobj(array) and form.dtype.kind != "c":
         raise TypeError(f"a gradient or direction must be real for {form.dtype} arrays; got {array.dtype}")
-    return array.astype(form.dtype, copy=False)
+    return array.astype(form.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 @primitive  # type: ignore[untyped-decorator]
@@ -72,7 +72,7 @@ def _along(place: int, direction: Any, _: Any, role: str, form: Form, *factors: 
 defvjp(derivative, partial(_pull_back, 0), partial(_pull_back, 1), argnums=(2, 3))
 defjvp(derivative, partial(_along, 0), partial(_along, 1), argnums=(2, 3))
 
-CALLS = ShapedCalls(derivative, (np.ndarray, ArrayBox), "a numpy.ndarray", lambda array: array)
+CALLS = ShapedCalls(derivative, Operands((np.ndarray, ArrayBox), "a numpy.ndarray", lambda array: array))
 (
     conv1d, conv2d, conv3d, conv1d_input, conv2d_input, conv3d_input, conv1d_weight, conv2d_weight, conv3d_weight,
     conv_transpose1d, conv_transpose2d, conv_transpose3d,

@@ -47,14 +47,14 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pyconv._forms import FACTORS, Door, Form, ShapedCalls, along, functions, pulled_back
+from pyconv._forms import FACTORS, Door, Form, Operands, ShapedCalls, along, functions, pulled_back
 
 __all__ = [
     "conv1d", "conv1d_input", "conv1d_weight", "conv2d", "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input",
     "conv3d_weight", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 ]
 
-derivative = Primitive("pyconv_derivative")
+derivative: Any = Primitive("pyconv_derivative")
 derivative.def_impl(jax.jit(lambda *factors, **keywords: derivative.bind(*factors, **keywords),
                             static_argnames=("role", "form")))
 
@@ -68,7 +68,7 @@ def _derive(role: str, form: Form, first: Any, second: Any) -> Any:
     return derivative.bind(first, second, role=role, form=form)
 
 
-@derivative.def_abstract_eval
+@derivative.def_abstract_eval  # type: ignore[untyped-decorator]
 def _result(first: Any, second: Any, *, role: str, form: Form) -> Any:
     for factor in (first, second):
         spec, axes = factor.sharding.spec, factor.mat
@@ -77,7 +77,7 @@ def _result(first: Any, second: Any, *, role: str, form: Form) -> Any:
                 "arrays must not be sharded over an explicit axis of a mesh (see jax.sharding.auto_axes) nor "
                 f"unreduced; got {factor}"
             )
-    nowhere = NamedSharding(first.sharding.mesh, PartitionSpec())
+    nowhere = NamedSharding(first.sharding.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
     return first.update(shape=form.shape(role), weak_type=False, sharding=nowhere)
 
 
@@ -106,8 +106,10 @@ def _along(place: int, tangent: Any, first: Any, second: Any, *, role: str, form
     return along(_derive, place, role, form, tangent, second if place == 0 else first)
 
 
-ad.defbilinear(derivative, partial(_pulled_back, 0), partial(_pulled_back, 1))
-ad.defjvp(derivative, partial(_along, 0), partial(_along, 1))  # linear in x but for a constant around it
+ad.defbilinear(  # type: ignore[no-untyped-call]
+    derivative, partial(_pulled_back, 0), partial(_pulled_back, 1))
+ad.defjvp(  # type: ignore[no-untyped-call]
+    derivative, partial(_along, 0), partial(_along, 1))  # linear in x but for a constant around it
 
 
 # --- vmap ---
@@ -168,7 +170,7 @@ def _converted(array: Any) -> Any:
     return jnp.asarray(array) if isinstance(array, np.ndarray) else array
 
 
-CALLS = ShapedCalls(_derive, (jax.Array, np.ndarray), "a jax.Array or a numpy.ndarray", _converted)
+CALLS = ShapedCalls(_derive, Operands((jax.Array, np.ndarray), "a jax.Array or a numpy.ndarray", _converted))
 (
     conv1d, conv2d, conv3d, conv1d_input, conv2d_input, conv3d_input, conv1d_weight, conv2d_weight, conv3d_weight,
     conv_transpose1d, conv_transpose2d, conv_transpose3d,

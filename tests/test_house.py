@@ -16,7 +16,7 @@ import pyconv
 PACKAGE = Path(pyconv.__file__).parent
 FILES = sorted(PACKAGE.glob('*.py')) + sorted(PACKAGE.glob('*.pyx'))
 GPU_FILES = sorted(PACKAGE.glob('_gpu/*.py'))
-FRAMEWORKS = {'torch', 'jax', 'autograd', 'numba', 'cuda', 'cython', 'Cython', 'cupy', 'scipy'}
+FRAMEWORKS = {'torch', 'jax', 'autograd', 'pytensor', 'numba', 'cuda', 'cython', 'Cython', 'cupy', 'scipy'}
 DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
 PURE = {'_geometry', '_integers', '_padding'}
 FUNCTIONS = [name for name in pyconv.__all__ if inspect.isfunction(getattr(pyconv, name))]

@@ -18,9 +18,10 @@ def test_readme():
     assert tried > 30 and not failed
 
 
+@pytest.mark.filterwarnings('ignore:Numba will use object mode')
 @pytest.mark.parametrize('name', MODULES)
 def test_docstrings(name):
-    if name in ('pyconv.torch', 'pyconv.jax', 'pyconv.autograd'):
+    if name in ('pyconv.torch', 'pyconv.jax', 'pyconv.autograd', 'pyconv.pytensor'):
         pytest.importorskip(name.removeprefix('pyconv.'))
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert not failed
