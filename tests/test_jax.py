@@ -24,9 +24,10 @@ NAMES = list(doors.FUNCTIONS.values())
 @pytest.fixture(autouse=True)
 def double():
     """float64 for this file alone, in all of JAX's threads."""
+    before = jax.config.jax_enable_x64
     jax.config.update('jax_enable_x64', True)
     yield
-    jax.config.update('jax_enable_x64', False)
+    jax.config.update('jax_enable_x64', before)
 
 
 # values
@@ -233,6 +234,8 @@ def test_several_devices(run_python):
         sharded = jax.device_put(x, NamedSharding(mesh, P('a')))
         for function in (door.conv1d, jax.jit(door.conv1d)):
             assert np.array_equal(function(sharded, jax.device_put(w, NamedSharding(mesh, P()))), want)
+        parts = jax.pmap(door.conv1d, in_axes=(0, None))(x.reshape(2, 2, 2, 20), w)
+        assert np.array_equal(np.asarray(parts).reshape(want.shape), want)
         for check in (True, False):
             conv = jax.shard_map(door.conv1d, mesh=mesh, in_specs=(P('a'), P()), out_specs=P('a'), check_vma=check)
             assert np.array_equal(conv(x, w), want)
