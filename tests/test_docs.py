@@ -1,0 +1,88 @@
+"""The documentation: its examples do what the pages say, its pictures are there, nothing public is left out."""
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyconv
+
+DOCS = Path(__file__).parents[1] / 'docs'
+PACKAGE = Path(pyconv.__file__).parent
+PAGES = sorted(path for path in DOCS.rglob('*.md') if '_build' not in path.parts)
+
+
+def module_of(name):
+    spec = importlib.util.spec_from_file_location(f'docs_{name}', DOCS / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+build = module_of('build')
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
+def test_examples(page):
+    reason = build.missing(page)
+    if reason:
+        pytest.skip(reason)
+    assert not build.run_examples(page)
+
+
+def test_examples_that_fail_are_seen(tmp_path, capsys):
+    page = tmp_path / 'page.md'
+    page.write_text('```python\n>>> 1 + 1\n3\n\n```\n')
+    assert build.run_examples(page) == 1
+    assert 'Expected:\n    3' in capsys.readouterr().out
+
+
+def test_sphinx_has_nothing_to_warn_of(tmp_path):
+    """Whatever a docstring holds, `as_rest` makes reST of it."""
+    pytest.importorskip('sphinx')
+    pytest.importorskip('myst_parser')
+    pytest.importorskip('furo')
+    run = subprocess.run([sys.executable, '-m', 'sphinx', '-W', '--keep-going', '-q', '-b', 'html', DOCS, tmp_path],
+                         capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    reference = (tmp_path / 'reference.html').read_text()
+    assert all(f'id="pyconv.{name}"' in reference for name in pyconv.__all__ if name != '__version__')
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r'\]\(([^)#:]+)\)', page.read_text())
+    assert all((page.parent / target).exists() for target in targets)
+
+
+def test_pictures(tmp_path):
+    """Each is drawn by the script, lies in the repository and is shown on a page."""
+    pytest.importorskip('matplotlib')
+    module_of('pictures').draw_all(tmp_path)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {path.name for path in (DOCS / 'pictures').iterdir()}
+    assert drawn == set(re.findall(r'\(pictures/([^)]+)\)', ''.join(page.read_text() for page in PAGES)))
+    assert all(path.stat().st_size > 10_000 for path in tmp_path.iterdir())
+
+
+def test_every_public_name_and_door_has_its_place():
+    reference = (DOCS / 'reference.md').read_text()
+    named = re.findall(r'auto(?:function|class):: (\w+)', reference)
+    assert sorted(named) == sorted(set(pyconv.__all__) - {'__version__'})
+    doors = {path.stem for path in PACKAGE.glob('*.py') if not path.stem.startswith('_')}
+    assert doors <= {path.stem for path in (DOCS / 'frameworks').glob('*.md')}
+    index = (DOCS / 'index.md').read_text().splitlines()
+    assert {str(page.relative_to(DOCS).with_suffix('')) for page in PAGES} - {'index'} <= set(index)
+
+
+def test_the_example_of_a_backend_passes_the_self_test(run_python):
+    """In place of the CPU's own, which is not loaded."""
+    code = ('import runpy, sys; sys.argv = sys.argv[1:]\n'
+            'try:\n    runpy.run_path(sys.argv[0], run_name="__main__")\n'
+            'except SystemExit as end:\n    assert not end.code\n'
+            'import pyconv; pyconv.show_config()')
+    lines = run_python(code, DOCS / 'with_backend.py', DOCS / 'numpy_backend.py').splitlines()
+    assert lines[0] == 'the self-test passed'
+    assert 'level    numpy (of numpy)' in lines
