@@ -1,6 +1,11 @@
-"""Build pyconv._cpu: the Cython frame, and one C object per instruction set of the kernels in pyconv/_tiles."""
+"""Build pyconv._cpu: the Cython frame, and one C object per instruction set of the kernels in pyconv/_tiles.
+
+The kernels are written with gcc's vectors, for gcc and clang; on Windows that is clang-cl, which is looked for on PATH.
+Linux with gcc is what has been tested.
+"""
 
 import platform
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -28,35 +33,56 @@ int main(void) {
 """
 
 
-def openmp_runs(compiler):
+OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]  # the second is Apple's clang
+OPENMP_OF_WINDOWS = [(["/clang:-fopenmp"], ["libomp.lib"])]
+
+
+def openmp_runs(compiler, compile_flags, link_flags):
     """Whether a small OpenMP program compiles, links, and runs two threads."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.c")
         source.write_text(PROBE)
         try:
-            objects = compiler.compile([str(source)], output_dir=folder, extra_postargs=["-fopenmp"])
-            compiler.link_executable(objects, "probe", output_dir=folder, extra_postargs=["-fopenmp"])
+            objects = compiler.compile([str(source)], output_dir=folder, extra_postargs=compile_flags)
+            compiler.link_executable(objects, "probe", output_dir=folder, extra_postargs=link_flags)
             answer = subprocess.run([str(Path(folder, "probe"))], capture_output=True, text=True, timeout=30)
             return answer.returncode == 0 and answer.stdout.strip() == "2"
         except Exception:  # whatever a strange compiler raises, the answer is no
             return False
 
 
+def clang_cl():
+    """The path of clang-cl; Microsoft's own compiler has no vectors of this kind."""
+    found = shutil.which("clang-cl")
+    if not found:
+        raise SystemExit("pyconv needs clang-cl on Windows, and it must be on PATH; LLVM's installer brings it")
+    return found
+
+
 class BuildKernels(build_ext):
     """Compile the kernels once per instruction set with its own flags, and link them into the extension."""
 
     def build_extension(self, ext):
-        openmp = ["-fopenmp"] if openmp_runs(self.compiler) else []
+        is_windows = self.compiler.compiler_type == "msvc"
+        if is_windows:
+            self.compiler.initialize()
+            self.compiler.cc = clang_cl()
+        ways = OPENMP_OF_WINDOWS if is_windows else OPENMP
+        openmp, link_flags = next((way for way in ways if openmp_runs(self.compiler, *way)), ([], []))
         if not openmp:
             print("pyconv: no working OpenMP here, building for one thread")
         common = ["-O3", "-std=gnu11", "-fno-tree-loop-distribute-patterns"]  # else a few zeros become a call
         headers = [str(path) for path in TILES.glob("*.h")]
-        ext.extra_compile_args, ext.extra_link_args = common + openmp, openmp
+
+        def spelled(flags):
+            return [f"/clang:{flag}" for flag in flags] if is_windows else flags
+
+        ext.extra_compile_args, ext.extra_link_args = spelled(common) + openmp, link_flags
         ext.extra_objects = []
         for level, flags in LEVELS.items():
             ext.extra_objects += self.compiler.compile(
                 [str(TILES / f'{level}.c')], output_dir=self.build_temp, depends=headers,
-                extra_postargs=common + flags)
+                extra_postargs=spelled(common + flags))
         super().build_extension(ext)
 
 
