@@ -41,6 +41,7 @@ import time
 from pathlib import Path
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
+
 import numpy
 import torch
 

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
+
 import torch
 
 import device

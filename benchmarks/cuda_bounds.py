@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
-sys.path[:1] = [str(HERE.parent), str(HERE.parent / "tests")]  # not this folder, whose cuda.py would hide CUDA's package
+sys.path[:1] = [str(HERE.parent), str(HERE.parent / "tests")]  # not this folder, whose cuda.py would hide CUDA's
 
 import compiled  # noqa: E402
-
 from pyconv._gpu import cubins, tiles  # noqa: E402
 
 MULTIPROCESSORS, CLOCK = 132, 1.755e9  # boost under load

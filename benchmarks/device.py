@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
+
 import torch
 
 import pyconv

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
+
 import torch
 
 import harness

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
+
 import numpy
 import torch
 from torch.nn import functional

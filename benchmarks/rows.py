@@ -6,6 +6,7 @@ import sys
 from typing import Any, NamedTuple
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
+
 import torch
 
 import device

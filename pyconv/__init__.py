@@ -133,9 +133,9 @@ devices, or in main memory and on a GPU, are a TypeError. A GPU without memory f
 how many bytes were wanted.
 """
 
+from pyconv._any_rank import conv_jvp, convolution, convolution_backward, convolution_double_backward
 from pyconv._columns import Workspace, fold, unfold, workspace
 from pyconv._config import __version__, show_config
-from pyconv._any_rank import conv_jvp, convolution, convolution_backward, convolution_double_backward
 from pyconv._ops import (
     conv1d,
     conv1d_input,

@@ -209,7 +209,7 @@ cdef class Call:
             self.store(step, &desk, bias, self.accumulate or step.accumulate)
 
     cdef bint is_filled(self, const step_t *step) noexcept nogil:
-        """Whether a step without taps has been at its positions before it: that alone adds the bias to what is there."""
+        """Whether a step without taps was at its positions before it: that alone adds the bias to what is there."""
         return step.wave > 0 and self.plan.steps[0].wave == 0
 
     cdef bint see(self, step_t *step, int i, const block_t *block, desk_t *desk) noexcept nogil:

@@ -15,9 +15,8 @@ import pytest
 # those that they wait for, and a call of microseconds takes milliseconds.
 os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
-import pyconv  # noqa: E402
-
 import gpus  # noqa: E402
+import pyconv  # noqa: E402
 
 hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile('pyconv')

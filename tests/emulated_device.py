@@ -4,9 +4,9 @@ from array import array
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from emulated_hopper import tensor_map
 from emulator import KernelError, Memory, bf16_of_bits, bits_of_bf16, run
-
 from pyconv._gpu.launch import Arguments
 
 SHARED_LIMITS = {(8, 0): 163 << 10, (9, 0): 227 << 10, (10, 0): 227 << 10}      # bytes a block may have; else 99 KiB

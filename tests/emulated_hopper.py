@@ -8,6 +8,7 @@ import functools
 import struct
 
 import numpy as np
+
 from emulated_memory import ORIGIN, RAW, KernelError
 
 TENSOR_MAP = struct.Struct('<6q80x')      # a mark; address, columns, rows, bytes from row to row, rows of a box

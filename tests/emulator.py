@@ -21,6 +21,7 @@ import operator
 from collections import defaultdict
 
 import numpy as np
+
 from emulated_hopper import Hopper
 from emulated_memory import ORIGIN, RAW, Again, Hazards, KernelError, Memory, Shared, blocks_of, wavefronts
 

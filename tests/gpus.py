@@ -1,5 +1,6 @@
 """A GPU for the tests: emulated on any machine, real where there is one. Both take and give NumPy arrays."""
 import numpy as np
+
 from emulated_device import EmulatedArray, EmulatedDevice, emulated_kind
 from emulator import bf16_of_bits, bits_of_bf16
 

@@ -5,11 +5,12 @@ text is that which would be compiled; its primitives work here on one thread's v
 floats, in the emulator's memory. Products of tiles need whole warps at once and stay the emulator's.
 """
 import numpy as np
+from numba import config, cuda
+from numba.cuda.simulator import kernel as simulator
+
 from emulated_device import EmulatedDevice
 from emulated_memory import ORIGIN
 from emulator import TYPES
-from numba import config, cuda
-from numba.cuda.simulator import kernel as simulator
 
 assert config.ENABLE_CUDASIM
 

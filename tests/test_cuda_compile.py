@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyconv._gpu import cubins, launch
+from pyconv._gpu import launch
 
 if importlib.util.find_spec('numba_cuda') is None:
     pytest.skip('the compiler is not installed: pip install "pyconv[cuda13]"', allow_module_level=True)
@@ -64,7 +64,8 @@ CASES = [
        {f'LDG.E{loaded}.CONSTANT': 1, f'LDG.E{loaded}': 2, f'STG.E{stored}': 2}, TURING)
       for name, kept, loaded, stored in (
           ('i8', 'i8', '.S8', '.U8'), ('u8', 'i8', '.U8', '.U8'), ('i16', 'i32', '.S16', ''),
-          ('u16', 'i16', '.U16', '.U16'), ('i32', 'i32', '', ''), ('u32', 'i64', '', '.64'), ('i64', 'i64', '.64', '.64'))),
+          ('u16', 'i16', '.U16', '.U16'), ('i32', 'i32', '', ''), ('u32', 'i64', '', '.64'),
+          ('i64', 'i64', '.64', '.64'))),
     *((f'store_{name}(b, ok, number_{name}(c))', {'STG.E': 1}, TURING) for name in ('f32', 'f64', 'i32', 'i64')),
     ('put_i32(s, ok, i32(c))\nstore_i32(b, ok, shared_i32(s))', {'STS': 1, 'LDS': 1}, TURING),
     ('put_i64(s, ok, c)\nstore_i64(b, ok, shared_i64(s))', {'STS.64': 1, 'LDS.64': 1}, AMPERE),

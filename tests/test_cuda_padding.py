@@ -64,7 +64,8 @@ def test_modes(gpu, problem, mode, rate, monkeypatch):
             ('grad_input', data.y, data.w, wanted.grad_input, data.c),
             ('grad_weight', data.x, data.y, wanted.grad_weight, None)):
         exact = result if bias is None else result + per_channel(bias, problem.rank)
-        same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'float32', bias, least=True), exact, 'float32')
+        same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'float32', bias, least=True),
+             exact, 'float32')
         same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'float32', accumulate=True),
              result + plan_runs.POISON, 'float32')
 

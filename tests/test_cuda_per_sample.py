@@ -32,7 +32,8 @@ def test_per_sample(gpu, problem, rate, monkeypatch):
     data = problem.integers()
     wanted = wanted_of(problem, data)
     same(gpu, found_of(gpu, problem, data, 'float32'), wanted, 'float32')
-    same(gpu, found_of(gpu, problem, data, 'float32', accumulate=True, least=True), wanted + plan_runs.POISON, 'float32')
+    same(gpu, found_of(gpu, problem, data, 'float32', accumulate=True, least=True),
+         wanted + plan_runs.POISON, 'float32')
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)

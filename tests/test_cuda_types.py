@@ -53,7 +53,8 @@ def test_complex(gpu, problem, way, rate, monkeypatch):
         same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, dtype, bias, least=True, **keywords),
              with_bias(result, bias), dtype)
         if rate or way == 'complex64':
-            same(gpu, plan_runs.run(gpu, map, g, last(first, problem.rank), second, result.shape, dtype, accumulate=True),
+            read = last(first, problem.rank)
+            same(gpu, plan_runs.run(gpu, map, g, read, second, result.shape, dtype, accumulate=True),
                  result + plan_runs.POISON, dtype)
 
 

@@ -1,6 +1,7 @@
 """Emulated arrays keep values and layouts, the emulated device keeps to what a GPU allows."""
 import numpy as np
 import pytest
+
 from emulated_device import EmulatedArray, EmulatedDevice
 from emulated_memory import ORIGIN
 from emulator import KernelError, Memory

@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+
 from emulated_device import EmulatedArray, ran
 from emulated_memory import blocks_of
 from emulator import KernelError, Memory, bf16_of_bits, run

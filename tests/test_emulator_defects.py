@@ -1,6 +1,7 @@
 """The emulator: every defect of a kernel that it is there to see, planted once."""
 import numpy as np
 import pytest
+
 from emulated_device import EmulatedArray, ran
 from emulator import KernelError, Memory, run
 

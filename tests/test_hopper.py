@@ -3,14 +3,14 @@ import importlib.util
 import re
 from types import SimpleNamespace
 
-import gpus
 import numpy as np
 import pytest
+
+import gpus
+import pyconv
 from emulated_device import ran
 from emulated_hopper import matrix_places, turned
 from emulator import KernelError
-
-import pyconv
 from pyconv._gpu import tiles
 
 pytestmark = pytest.mark.usefixtures('tiles_alone')

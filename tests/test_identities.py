@@ -12,7 +12,7 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
-from problems import BY_NAME, EVERY, VARIED_MODES, VARIED, expected, maps, some
+from problems import BY_NAME, EVERY, VARIED, VARIED_MODES, expected, maps, some
 
 every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
 varied = pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)

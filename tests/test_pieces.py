@@ -217,7 +217,8 @@ def test_circular_grad_input_goes_round_where_sizes_agree(size, kernel, stride, 
     pads = (padding,) if isinstance(padding, tuple) else padding
     g = convolved(1, (1, 1, size), (1, 1, kernel), None, None, stride, pads, dilation, 1, mode=Mode("circular"))[0]
     found = _pieces.pieces("grad_input", g)
-    assert (len(found) == 1) is goes_round and {piece.edge for piece in found} == {"circular" if goes_round else "zeros"}
+    assert (len(found) == 1) is goes_round
+    assert {piece.edge for piece in found} == {"circular" if goes_round else "zeros"}
     [n], [lo] = g.output_size[2:], g.padding[2:]
     wanted = Counter(((stride * a + dilation * k - lo) % size, k, a) for a in range(n) for k in range(kernel))
     made = Counter()
