@@ -262,7 +262,8 @@ def test_blocks_hold_the_cells_that_padded_ones_stand_for(mode, channels, groups
         shapes = (2, channels, *size), (channels, channels // groups, kernel, kernel)
         pads = (padding, padding) if isinstance(padding, tuple) else padding
         g = convolved(2, *shapes, None, None, 1, pads, 1, groups, mode=Mode(mode))[0]
-        [(piece, blocking)] = _blocking.choose_all("grad_input", _pieces.pieces("grad_input", g), groups, tile, algorithm)
+        found = _pieces.pieces("grad_input", g)
+        [(piece, blocking)] = _blocking.choose_all("grad_input", found, groups, tile, algorithm)
         for a in (1, 2):
             axis, (before, behind) = piece.axes[a], piece.folds[a]
             cells = axis.positions - before - behind
