@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import gpu_fakes
 import pyconv
 import pyconv.torch as door
+import pyconv.torch._maps as maps
 from pyconv._gpu.arrays import DTYPES, DeviceArray, TorchKind
 
 
@@ -114,7 +115,8 @@ def test_dtypes_of_a_gpu(runs):
     with pytest.raises(TypeError) as caught:
         door.conv2d(*tensors(torch.int32))
     assert str(caught.value) == (
-        'input must have dtype torch.float16, torch.bfloat16, torch.float32 or torch.float64; got torch.int32')
+        'input must have dtype torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64 or '
+        'torch.complex128; got torch.int32')
 
 
 # the CPU's tensors as a GPU's: values and derivatives
@@ -134,8 +136,7 @@ class HostKind(TorchKind):
 @pytest.fixture
 def pretending(backend, monkeypatch):
     kind = HostKind()
-    monkeypatch.setattr(door, '_array', lambda tensor: kind.read('tensor', tensor.detach().resolve_neg()))
-    monkeypatch.setitem(door.DTYPES, 'cpu', door.DTYPES['cuda'])
+    monkeypatch.setattr(maps, '_array', lambda tensor: kind.read('tensor', tensor.detach().resolve_neg()))
     return backend
 
 

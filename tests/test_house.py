@@ -16,8 +16,10 @@ import pyconv
 PACKAGE = Path(pyconv.__file__).parent
 FILES = sorted(PACKAGE.glob('*.py')) + sorted(PACKAGE.glob('*.pyx'))
 GPU_FILES = sorted(PACKAGE.glob('_gpu/*.py'))
+DOOR_FILES = sorted(PACKAGE.glob('[!_]*/*.py'))  # of doors that are folders
 FRAMEWORKS = {'torch', 'jax', 'autograd', 'pytensor', 'numba', 'cuda', 'cython', 'Cython', 'cupy', 'scipy'}
 DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
+DOORS |= {path.parent.name for path in DOOR_FILES}
 PURE = {'_geometry', '_integers', '_padding'}
 FUNCTIONS = [name for name in pyconv.__all__ if inspect.isfunction(getattr(pyconv, name))]
 
@@ -39,7 +41,7 @@ def imports(path):
 def rooms(path):
     """The files of the package that it imports."""
     for module, name in imports(path):
-        if module == 'pyconv' and name is not None and (PACKAGE / f'{name}.py').exists():
+        if module == 'pyconv' and name is not None and any((PACKAGE / file).exists() for file in (name, f'{name}.py')):
             yield name
         elif module.split('.')[0] == 'pyconv':
             yield (module.split('.') + ['__init__'])[1]
@@ -63,6 +65,24 @@ def test_imports_go_downward(path):
         assert found <= PURE
     if path.suffix == '.pyx' or path.stem in ('_pieces', '_blocking'):
         assert not found & {'_ops', '_columns', '_evaluate', '_arguments', '_threads', '_backend'}
+
+
+@pytest.mark.parametrize('path', DOOR_FILES, ids=lambda path: f'{path.parent.name}/{path.name}')
+def test_rooms_of_a_door(path):
+    door = path.parent.name
+    allowed = {*sys.stdlib_module_names, 'pyconv', 'numpy', door}
+    assert {module.split('.')[0] for module, _ in imports(path)} <= allowed
+    assert not (set(rooms(path)) - {door}) & DOORS, 'a door is imported by nobody'
+    assert path.stem == '__init__' or not any(
+        module == f'pyconv.{door}' for module, _ in imports(path)), 'a room does not import its door'
+
+
+def test_every_folder_is_packaged():
+    project = PACKAGE.parent / 'pyproject.toml'
+    if not project.exists():
+        pytest.skip('installed without its source')
+    folders = {'.'.join(path.parent.relative_to(PACKAGE.parent).parts) for path in PACKAGE.rglob('*.py')}
+    assert set(tomllib.loads(project.read_text())['tool']['setuptools']['packages']) == folders
 
 
 # what speaks to the compiler and to the driver
@@ -170,7 +190,7 @@ def test_orders_of_arguments(name, order):
 
 
 def test_lines_and_files_stay_short():
-    for path in FILES + GPU_FILES:
+    for path in FILES + GPU_FILES + DOOR_FILES:
         lines = path.read_text().splitlines()
         assert max(map(len, lines), default=0) <= 120, path.name
         assert len(lines) <= 600, path.name

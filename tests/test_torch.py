@@ -10,13 +10,18 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import pyconv
 import pyconv.torch as door
+import pyconv.torch._maps as maps
 from calls import assert_equal, per_channel
-from problems import PADDINGS, TRANSPOSED, VARIED, expected
+from problems import PADDINGS, TRANSPOSED, VARIED, VARIED_MODES, expected, some
+from problems import maps as maps_of
 from reference import channel_sum, named_or_numeric_padding
+from torch_problems import CONV, DERIVATIVES, FROZEN, TRANSPOSE, case_of, operands_of
 
-CONV = {1: door.conv1d, 2: door.conv2d, 3: door.conv3d}
-TRANSPOSE = {1: door.conv_transpose1d, 2: door.conv_transpose2d, 3: door.conv_transpose3d}
 SHAPES = list({problem.name: problem for problem in (*VARIED, *PADDINGS, *TRANSPOSED)}.values())
+SHAPES_AND_MODES = [*SHAPES, *VARIED_MODES]
+# around a transposed convolution's output a constant is nothing, so that it is no map of the problem
+TRANSPOSED_AND_MODES = [problem for problem in SHAPES_AND_MODES if problem.padding_mode != 'constant']
+NO_MODES = [name for name, (*_, settings) in DERIVATIVES.items() if 'padding_mode' not in settings]
 TORCH_CONV = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 TORCH_TRANSPOSE = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
 
@@ -27,16 +32,16 @@ def tensors(*arrays):
 
 
 def transposed_settings(problem):
-    """Of conv_transpose without output_size, which torch's signature has not."""
+    """Of conv_transpose without output_size, which torch's signature has not; in the order of its arguments."""
     padding, output_padding = problem.transposed_padding
     return {'stride': problem.stride, 'padding': padding, 'output_padding': output_padding, 'groups': problem.groups,
-            'dilation': problem.dilation}
+            'dilation': problem.dilation, **problem.mode}
 
 
 # values
 
 
-@pytest.mark.parametrize('problem', SHAPES, ids=str)
+@pytest.mark.parametrize('problem', SHAPES_AND_MODES, ids=str)
 def test_convolution_and_its_gradients(problem, dtype):
     data, wanted = problem.integers(dtype), expected(problem.name)
     x, w, b = tensors(data.x, data.w, data.b)
@@ -48,7 +53,7 @@ def test_convolution_and_its_gradients(problem, dtype):
         assert_equal(tensor.grad.numpy(), answer, dtype)
 
 
-@pytest.mark.parametrize('problem', SHAPES, ids=str)
+@pytest.mark.parametrize('problem', TRANSPOSED_AND_MODES, ids=str)
 def test_transposed_convolution_and_its_gradients(problem, dtype):
     data, wanted = problem.integers(dtype), expected(problem.name)
     y, w, c = tensors(data.y, data.w, data.c)
@@ -75,6 +80,50 @@ def test_without_batch_axis(problem):
     assert_equal(c.grad.numpy(), channel_sum(data.x[-1:]), data.x.dtype)
 
 
+OTHER_TYPES = (torch.float16, torch.bfloat16, torch.complex64, torch.complex128)
+FEW = some('1d', '2d same strided dilated', '2d groups everything', '2d depthwise', '3d groups everything',
+           'reflect 1d far strided', 'circular 2d groups everything', 'constant -1 2d depthwise strided')
+
+
+@pytest.mark.parametrize('type_', OTHER_TYPES, ids=str)
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_other_types(problem, type_):
+    """Sums of small integers, rounded once where they are stored; complex gradients with torch's conjugates."""
+    if type_ is torch.bfloat16:
+        pytest.importorskip('ml_dtypes')
+    data, others = problem.integers(), problem.integers(np.float32)
+    if type_.is_complex:
+        data = data._replace(x=data.x + 1j * others.x[::-1], w=data.w - 2j * others.w[::-1], y=data.y * (1 + 1j))
+    x, w, b, y = (torch.from_numpy(array).to(type_).requires_grad_() for array in (data.x, data.w, data.b, data.y))
+    answer = CONV[problem.rank](x, w, b, **problem.keywords)
+    gradients = grad(answer, (x, w, b), y)
+    forward, _, _ = maps_of(problem, data.x, data.w, data.y)
+    _, grad_input, grad_weight = maps_of(problem, data.x.conj(), data.w.conj(), data.y)
+    wanted = forward + per_channel(data.b, problem.rank), grad_input, grad_weight, channel_sum(data.y)
+    for tensor, exact in zip((answer, *gradients), wanted):
+        assert tensor.dtype is type_ and torch.equal(tensor, torch.from_numpy(exact).to(type_))
+
+
+@pytest.mark.parametrize('type_', OTHER_TYPES, ids=str)
+def test_layouts_of_other_types(type_):
+    if type_ is torch.bfloat16:
+        pytest.importorskip('ml_dtypes')
+    x, w = torch.randint(-3, 4, (2, 3, 5, 6)).to(type_), torch.randint(-3, 4, (4, 3, 3, 2)).to(type_)
+    wanted = door.conv2d(x, w)
+    last = door.conv2d(x.to(memory_format=torch.channels_last), w)
+    assert last.is_contiguous(memory_format=torch.channels_last) and torch.equal(last, wanted)
+    assert torch.equal(door.conv2d(x.conj() if type_.is_complex else x, w), wanted)
+    turned = x.transpose(2, 3).contiguous().transpose(2, 3)
+    assert torch.equal(door.conv2d(turned, w), wanted)
+
+
+def test_output_size_is_that_of_the_plain_functions():
+    x, w = torch.ones(1, 2, 6), torch.ones(3, 2, 3)
+    assert door.conv1d(x, w, stride=2).shape == (1, 3, 2) and door.conv1d(x, w, stride=2, output_size=3).shape[2] == 3
+    answer = door.conv_transpose1d(x, w.transpose(0, 1), stride=2, padding='same', output_size=11)
+    assert torch.equal(answer, pyconv.conv_transpose1d(x, w.transpose(0, 1), stride=2, padding='same', output_size=11))
+
+
 def torch_takes(padding):
     """Whether torch knows this form of padding and gives it the same meaning whatever the stride."""
     return padding == 'valid' or isinstance(padding, int) or all(isinstance(pad, int) for pad in padding)
@@ -99,54 +148,6 @@ def test_same_is_torch_s_at_stride_one(kernel):
 
 
 # derivatives
-
-# rank, transposed, input, weight, settings: small, since a numerical derivative calls for each element
-DERIVATIVES = {
-    '1d': (1, False, (2, 2, 5), (3, 2, 3), {}),
-    'strided': (1, False, (1, 2, 8), (2, 2, 3), {'stride': 3, 'padding': 1}),
-    'padded': (2, False, (1, 1, 3, 4), (2, 1, 2, 3), {'padding': (1, 2)}),
-    'pairs': (2, False, (1, 1, 4, 5), (2, 1, 2, 3), {'padding': ((-1, 2), (2, 0)), 'stride': (2, 1)}),
-    'same': (2, False, (1, 1, 3, 5), (2, 1, 2, 2), {'padding': 'same', 'stride': 2}),
-    'causal': (1, False, (1, 2, 6), (2, 2, 3), {'padding': 'causal', 'dilation': 2}),
-    'dilated': (2, False, (1, 1, 5, 4), (2, 1, 2, 2), {'dilation': (3, 2), 'padding': 1}),
-    'grouped': (1, False, (1, 4, 5), (6, 2, 2), {'groups': 2, 'stride': 2}),
-    'depthwise': (2, False, (1, 2, 3, 3), (4, 1, 2, 2), {'groups': 2, 'padding': 1}),
-    '3d': (3, False, (1, 1, 3, 2, 3), (2, 1, 2, 2, 2), {'stride': (2, 1, 1), 'padding': (1, 0, 1)}),
-    'no batch': (1, False, (2, 5), (2, 2, 3), {'padding': 'full', 'stride': 2}),
-    'transposed': (1, True, (2, 3, 3), (3, 2, 3), {}),
-    'transposed strided': (2, True, (1, 2, 2, 3), (2, 1, 2, 3), {'stride': (2, 3), 'padding': (0, 1)}),
-    'transposed output padding': (1, True, (1, 2, 3), (2, 2, 3), {'stride': 3, 'padding': 1, 'output_padding': 2}),
-    'transposed output padding above stride':
-        (1, True, (1, 2, 3), (2, 1, 2), {'stride': 2, 'padding': 1, 'output_padding': 3, 'dilation': 4}),
-    'transposed dilated grouped': (1, True, (1, 4, 3), (4, 2, 2), {'stride': 2, 'dilation': 3, 'groups': 2}),
-    'transposed depthwise': (2, True, (1, 2, 2, 2), (2, 1, 3, 2), {'stride': 2, 'padding': 1, 'groups': 2}),
-    'transposed same': (1, True, (1, 2, 4), (2, 1, 3), {'stride': 2, 'padding': 'same'}),
-    'transposed 3d': (3, True, (1, 2, 1, 2, 2), (2, 1, 2, 1, 2), {'stride': (2, 1, 2), 'output_padding': (1, 0, 0)}),
-}
-FROZEN = {'none frozen': (), 'input frozen': (0,), 'weight frozen': (1,), 'no bias': (2,)}
-
-
-def operands_of(name):
-    """Input, weight and bias in float64, leaves that want no gradient."""
-    rank, transposed, input_shape, weight_shape, settings = DERIVATIVES[name]
-    channels = weight_shape[1] * settings.get('groups', 1) if transposed else weight_shape[0]
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64)
-            for shape in (input_shape, weight_shape, (channels,))]
-
-
-def case_of(name, frozen=()):
-    """(function of the tensors that are not frozen, those tensors); a frozen bias is none at all."""
-    rank, transposed, *_, settings = DERIVATIVES[name]
-    conv, operands = (TRANSPOSE if transposed else CONV)[rank], operands_of(name)
-
-    def function(*free):
-        free = iter(free)
-        given = [tensor if place in frozen else next(free) for place, tensor in enumerate(operands)]
-        return conv(*given[:2], None if 2 in frozen else given[2], **settings)
-
-    return function, [tensor.requires_grad_() for place, tensor in enumerate(operands) if place not in frozen]
-
 
 def first_gradients(function):
     """The function of (free tensors, grad_output) that gives the gradients to the free tensors."""
@@ -222,7 +223,7 @@ def nested_gradients(function, operands):
     return orders
 
 
-@pytest.mark.parametrize('name', DERIVATIVES)
+@pytest.mark.parametrize('name', NO_MODES)
 def test_three_orders_are_those_of_torch_s_operations(name):
     operands = operands_of(name)
     answers = nested_gradients(case_of(name)[0], operands)
@@ -268,13 +269,13 @@ class Calls(list):
 @pytest.fixture
 def maps_computed(monkeypatch):
     """The names of the maps, as they are computed."""
-    calls, evaluate = Calls(), door.evaluate
+    calls, evaluate = Calls(), maps.evaluate
 
     def counting(geometry, dtype, results, *rest):
         calls.extend(map for result in results for map, *_ in result.terms)
         return evaluate(geometry, dtype, results, *rest)
 
-    monkeypatch.setattr(door, 'evaluate', counting)
+    monkeypatch.setattr(maps, 'evaluate', counting)
     return calls
 
 
@@ -327,13 +328,30 @@ def test_a_weight_changed_in_place_before_backward_is_noticed():
         y.sum().backward()
 
 
+# autocast
+
+
+@pytest.mark.parametrize('type_', [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_is_torch_s(type_):
+    pytest.importorskip('ml_dtypes')
+    x, w, b = (torch.randint(-3, 4, shape).float().requires_grad_() for shape in ((2, 3, 5), (4, 3, 2), (4,)))
+    results = []
+    for function in (door.conv1d, torch.conv1d):
+        with torch.autocast('cpu', type_):
+            y = function(x, w, b)
+            assert y.dtype == type_ and function(x.double(), w.double(), b.double()).dtype == torch.float64
+        results.append((y, *grad(y.sum(), (x, w, b))))
+    for ours, theirs in zip(*results):
+        assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+
+
 # memory
 
 
 @pytest.fixture
 def arrays_met(monkeypatch):
     """(addresses of the operands, address of the result) of each map, as they are computed."""
-    met, evaluate = [], door.evaluate
+    met, evaluate = [], maps.evaluate
 
     def recording(geometry, dtype, results, *rest):
         answers = evaluate(geometry, dtype, results, *rest)
@@ -341,7 +359,7 @@ def arrays_met(monkeypatch):
         met.append(({first.ctypes.data, second.ctypes.data}, answers[0].ctypes.data))
         return answers
 
-    monkeypatch.setattr(door, 'evaluate', recording)
+    monkeypatch.setattr(maps, 'evaluate', recording)
     return met
 
 
@@ -389,6 +407,7 @@ def test_no_argument_is_changed():
 # errors
 
 X, W, B = torch.ones(1, 2, 5), torch.ones(3, 2, 2), torch.ones(3)
+DTYPES = 'torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64 or torch.complex128'
 KIND_ERRORS = {
     'array': ((X.numpy(), W, B), 'input must be a torch.Tensor; got ndarray'),
     'none': ((X, None, B), 'weight must be a torch.Tensor; got NoneType'),
@@ -397,10 +416,10 @@ KIND_ERRORS = {
                   'input must be a dense tensor on the CPU or a CUDA GPU; got torch.strided on meta'),
     'sparse': ((X, W.to_sparse(), B),
                'weight must be a dense tensor on the CPU or a CUDA GPU; got torch.sparse_coo on cpu'),
-    'half': ((X.half(), W, B), 'input must have dtype torch.float32 or torch.float64; got torch.float16'),
-    'bfloat16': ((X, W, B.bfloat16()), 'bias must have dtype torch.float32 or torch.float64; got torch.bfloat16'),
-    'integers': ((X.long(), W, B), 'input must have dtype torch.float32 or torch.float64; got torch.int64'),
-    'complex': ((X, W.cfloat(), B), 'weight must have dtype torch.float32 or torch.float64; got torch.complex64'),
+    'integers': ((X.long(), W, B), f'input must have dtype {DTYPES}; got torch.int64'),
+    'bools': ((X, W, B.bool()), f'bias must have dtype {DTYPES}; got torch.bool'),
+    'half': ((X.half(), W, B), 'weight must have the dtype of input, torch.float16; got torch.float32'),
+    'complex': ((X, W.cfloat(), B), 'weight must have the dtype of input, torch.float32; got torch.complex64'),
     'mixed': ((X, W.double(), B), 'weight must have the dtype of input, torch.float32; got torch.float64'),
     'mixed bias': ((X, W, B.double()), 'bias must have the dtype of input, torch.float32; got torch.float64'),
 }
@@ -416,7 +435,8 @@ def test_a_wrong_kind_of_tensor_is_a_type_error(function, arguments, text):
 
 @pytest.mark.parametrize('wrong', [
     {'weight': torch.ones(3, 2, 2, 2)}, {'weight': torch.ones(3, 1, 2)}, {'bias': torch.ones(2)}, {'stride': 0},
-    {'padding': -1}, {'padding': 'reflect'}, {'dilation': 9}, {'groups': 2}, {'stride': 1.5},
+    {'padding': -1}, {'padding': 'reflect'}, {'dilation': 9}, {'groups': 2}, {'stride': 1.5}, {'padding_mode': 'same'},
+    {'padding_value': 1}, {'padding_mode': 'constant', 'padding_value': 1j}, {'output_size': 6},
 ], ids=str)
 def test_shapes_and_settings_are_refused_in_the_words_of_the_plain_function(wrong):
     tensors = {'input': X, 'weight': W, **wrong}

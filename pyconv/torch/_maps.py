@@ -1,0 +1,236 @@
+"""The three maps of one form as one autograd Function, closed under reverse mode, forward mode and vmap."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import Function
+
+from pyconv._backend import gpu_room
+from pyconv._evaluate import Result, Settings, evaluate
+from pyconv._geometry import Geometry, linear
+from pyconv._integers import Shape
+from pyconv._libraries import read, visiting
+
+# of the first factor, the second and the result
+ROLES = {"forward": ("x", "w", "y"), "grad_input": ("y", "w", "x"), "grad_weight": ("x", "y", "w")}
+MAPS = {roles[2]: map for map, roles in ROLES.items()}  # by the role of their result
+ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
+
+# A vmapped axis of as many as `count`: the roles that have it say which number of the geometry it multiplies.
+FOLDS = {
+    "xy": ("batch",),
+    "wy": ("out_channels",),
+    "xw": ("in_channels",),
+    "xwy": ("groups", "in_channels", "out_channels"),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Form:
+    """T(x, w, y) on one geometry, the shapes of x, w and y as tensors, with batch axis or without, and the rounding."""
+
+    geometry: Geometry
+    x: Shape
+    w: Shape
+    y: Shape
+    settings: Settings
+
+    def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
+        factors, shape = (_array(first), _array(second)), getattr(self, ROLES[map][2])
+        result = Result(shape, ((map, *factors, False),), None if bias is None else _array(bias))
+        order, out = ORDERS.get(first.ndim - 2, torch.contiguous_format), None
+        has_order = first.ndim == self.geometry.rank + 2 and first.is_contiguous(memory_format=order)
+        if map != "grad_weight" and has_order and not first.is_contiguous():
+            out = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=order)
+        outs = (None if out is None else _array(out),)
+        named = (("first", factors[0]), ("second", factors[1]))
+        [array] = evaluate(self.geometry, factors[0].dtype, (result,), outs, named, self.settings)
+        if out is not None:
+            return out
+        return array if isinstance(array, Tensor) else torch.from_numpy(array)
+
+    def of_direction(self) -> "Form":
+        """The form in which x is a direction: a constant around it has no derivative."""
+        if self.geometry.padding_mode != "constant":
+            return self
+        return replace(self, geometry=linear(self.geometry))
+
+    def channel_axis(self, role: str) -> int:
+        """The axis of x or y that counts channels: 0 where there is no batch axis."""
+        return len(getattr(self, role)) - self.geometry.rank - 1
+
+    def to_bias(self, role: str, grad: Tensor) -> Tensor:
+        """The gradient to a bias that was added to the map's result: the sum over all axes but the channels'."""
+        channels = self.channel_axis(role)
+        return grad.sum([axis for axis in range(grad.ndim) if axis != channels])
+
+    def folded(self, roles: str, count: int) -> "Form":
+        """The form whose tensors hold `count` of this one's where their role is one of these; all have a batch axis."""
+        numbers = {name: getattr(self.geometry, name) * count for name in FOLDS[roles]}
+        shapes = {role: self.shape_with_batch(role) for role in "xwy"}
+        for role in roles:
+            axis, _ = self.place(roles, role)
+            shape = shapes[role]
+            shapes[role] = (*shape[:axis], shape[axis] * count, *shape[axis + 1:])
+        return Form(self.geometry._replace(**numbers), **shapes, settings=self.settings)
+
+    def shape_with_batch(self, role: str) -> Shape:
+        """The shape of x, w or y, with a batch of 1 where it has no batch axis."""
+        shape: Shape = getattr(self, role)
+        return shape if role == "w" or self.channel_axis(role) else (1, *shape)
+
+    def place(self, roles: str, role: str) -> tuple[int, int]:
+        """(axis, parts): the vmapped axis goes behind the first axis of `axis` seen as (parts, the rest)."""
+        if roles == "xy":
+            return 0, 1
+        parts = 1 if roles == "xwy" or (roles, role) == ("xw", "w") else self.geometry.groups
+        return int(role != "w" or roles == "xw"), parts
+
+
+def _array(tensor: Tensor) -> Any:
+    """The tensor's own memory as an array, a DeviceArray where it is a GPU's."""
+    if not tensor.is_cuda and tensor.dtype is not torch.bfloat16:
+        return tensor.numpy(force=True)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.is_cuda:
+        return gpu_room("arrays").read("tensor", plain)
+    return visiting(read("tensor", plain), plain)  # no type of NumPy's own
+
+
+def _fold(tensor: Tensor, shape: Shape, axis: int, parts: int) -> Tensor:
+    """(count, *shape) with the first axis inside another."""
+    count, before, after = tensor.shape[0], shape[:axis], shape[axis + 1:]
+    apart = tensor.reshape(count, *before, parts, shape[axis] // parts, *after)
+    return apart.movedim(0, axis + 1).reshape(*before, count * shape[axis], *after)
+
+
+def _unfold(tensor: Tensor, count: int, axis: int, parts: int) -> Tensor:
+    """(count, *shape) from what _fold makes of it."""
+    before, size, after = tensor.shape[:axis], tensor.shape[axis], tensor.shape[axis + 1:]
+    apart = tensor.reshape(*before, parts, count, size // (parts * count), *after)
+    return apart.movedim(axis + 1, 0).reshape(count, *before, size // count, *after)
+
+
+class Map(Function):
+    """result = map(first, second) + bias, of a form linear in each of x, w and y: the map names the role of the result.
+
+    The derivatives of each of the three maps are the other two, so that every order exists.
+    """
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """As torch's, without reading the signature of `forward` at every call (10 us)."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*args)  # type: ignore[no-untyped-call]
+        return super(Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
+
+    @staticmethod
+    def forward(map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Tensor:
+        if torch._C._dispatch_tls_is_dispatch_key_included("VmapMode"):
+            return _batched_by_autograd(map, first, second, bias, form)
+        return form.evaluate(map, first, second, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep of two factors what the other's gradient reads; forward mode keeps nothing beyond the call."""
+        ctx.map, first, second, _, ctx.form = inputs
+        _, needs_first, needs_second, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(first if needs_second else None, second if needs_first else None)
+        ctx.save_for_forward(first, second)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 5
+        (first, second), (a, b, c) = ctx.saved_tensors, ROLES[ctx.map]
+        _, needs_first, needs_second, needs_bias, _ = ctx.needs_input_grad
+        form = ctx.form.of_direction() if c == "x" else ctx.form
+        return (
+            None,
+            _other(a, {b: second.conj(), c: grad}, form) if needs_first else None,
+            _other(b, {a: first.conj(), c: grad}, form) if needs_second else None,
+            form.to_bias(c, grad) if needs_bias else None,
+            None,
+        )
+
+    @staticmethod
+    def jvp(
+        ctx: Any, _map: None, to_first: Tensor | None, to_second: Tensor | None, to_bias: Tensor | None, _form: None
+    ) -> Tensor:
+        """In the directions that are not None, of which there is one."""
+        (first, second), form = ctx.saved_tensors, ctx.form
+        terms = []
+        if to_first is not None:
+            of_x = form.of_direction() if ROLES[ctx.map][0] == "x" else form
+            terms.append(Map.apply(ctx.map, to_first, second, None, of_x))
+        if to_second is not None:
+            terms.append(Map.apply(ctx.map, first, to_second, None, form))
+        if to_bias is not None:
+            role = ROLES[ctx.map][2]
+            along = to_bias.reshape(-1, *(1,) * form.geometry.rank)
+            terms.append(along.expand(getattr(form, role)) if not terms else along)
+        return sum(terms[1:], terms[0])  # type: ignore[no-any-return]
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Sequence[int | None], map: str, first: Tensor, second: Tensor, bias: Tensor | None,
+        form: Form,
+    ) -> tuple[Tensor, int]:
+        """One call over the vmapped axis: it is folded into the batch, the channels or the groups."""
+        count, (a, b, c) = info.batch_size, ROLES[map]
+        _, *dims, bias_dim, _ = in_dims
+        batched = {role for role, dim in zip((a, b), dims) if dim is not None} | {c}
+        roles = "".join(role for role in "xwy" if role in batched)
+        tensors = {a: first, b: second}
+        inside = bias if bias_dim is None and roles == "xy" else None
+        if len(roles) == 1:
+            result = Map.apply(map, first, second, None, form)[None]
+        else:
+            for (role, tensor), dim in zip(tensors.items(), dims):
+                shape = form.shape_with_batch(role)
+                if dim is None:
+                    tensors[role] = tensor.reshape(shape)
+                else:
+                    tensors[role] = _fold(tensor.movedim(dim, 0), shape, *form.place(roles, role))
+            result = Map.apply(map, *tensors.values(), inside, form.folded(roles, count))
+            result = _unfold(result, count, *form.place(roles, c)).reshape(count, *getattr(form, c))
+        if bias is not None and inside is None:
+            lead = bias[None] if bias_dim is None else bias.movedim(bias_dim, 0)
+            ones = (1,) * form.channel_axis(c), (1,) * form.geometry.rank
+            result = result + lead.reshape(lead.shape[0], *ones[0], lead.shape[1], *ones[1])
+        return result, 0
+
+
+def _other(role: str, values: dict[str, Tensor], form: Form) -> Any:
+    """The map whose result has that role, of the tensors in the other two."""
+    first, second, _ = ROLES[MAPS[role]]
+    return Map.apply(MAPS[role], values[first], values[second], None, form)
+
+
+def _batched_by_autograd(map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Tensor:
+    """One map of tensors that torch.autograd's own vmap has batched (is_grads_batched, gradcheck).
+
+    Functions are not told of that one: its innermost level is taken off and put on again here.
+    """
+    level = torch._C._vmapmode_increment_nesting() - 1
+    for _ in range(2):
+        torch._C._vmapmode_decrement_nesting()
+    try:
+        bare = [None if tensor is None else torch._remove_batch_dim(tensor, level, 1, 0)
+                for tensor in (first, second, bias)]
+        dims = [0 if tensor is not None and len(tensor) > 1 else None for tensor in bare]
+        info = SimpleNamespace(batch_size=max(len(tensor) for tensor in bare if tensor is not None))
+        given: Any = [tensor if tensor is None or dim == 0 else tensor[0] for tensor, dim in zip(bare, dims)]
+        if info.batch_size == 1:
+            return Map.apply(map, *given, form)  # type: ignore[no-any-return]
+        result, _ = Map.vmap(info, (None, *dims, None), map, *given, form)  # type: ignore[call-arg]
+    finally:
+        torch._C._vmapmode_increment_nesting()
+    return torch._add_batch_dim(result.contiguous(), 0, level)

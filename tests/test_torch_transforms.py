@@ -1,0 +1,155 @@
+"""pyconv.torch under torch's transforms: forward mode, vmap, torch.func, and gradcheck with all that it can check."""
+import gc
+import itertools
+import weakref
+
+import pytest
+import torch
+from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
+from torch.func import hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import pyconv
+import pyconv.torch as door
+from torch_problems import CONV, DERIVATIVES, TRANSPOSE, case_of, operands_of
+
+SOME = ('pairs', 'grouped', 'no batch', 'reflect cropped', 'constant', 'transposed replicate',
+        'transposed dilated grouped')
+
+
+def integers(*shape, seed=0, dtype=torch.float64):
+    """Small integers, whose sums are exact."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize('name', SOME)
+def test_gradcheck_with_batches_and_forward_mode(name, dtype):
+    function, free = case_of(name, dtype=dtype)
+    assert gradcheck(
+        function, free, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True,
+        check_undefined_grad=True)
+    assert gradgradcheck(function, free, check_fwd_over_rev=True, check_batched_grad=True)
+
+
+# vmap: x and w of both kinds of convolution, with and without a batch axis inside, against one call after the other
+
+SETTINGS = {'stride': 2, 'padding': 1, 'groups': 2}
+MODES = {'zeros': {}, 'circular': {'padding_mode': 'circular'},
+         'constant': {'padding_mode': 'constant', 'padding_value': 2}}
+WHICH = [which for which in itertools.product((None, 0), repeat=3) if any(dim == 0 for dim in which)]
+
+
+def one_after_the_other(function, in_dims, count, *tensors):
+    def slice_of(place):
+        return [t if dim is None else t.select(dim, place) for t, dim in zip(tensors, in_dims)]
+    return torch.stack([function(*slice_of(place)) for place in range(count)])
+
+
+def batched(shape, dim, seed, count=3):
+    """Integers of a shape, with an axis more at `dim`, or with none."""
+    return integers(*shape, seed=seed) if dim is None else integers(count, *shape, seed=seed).movedim(0, dim)
+
+
+@pytest.mark.parametrize('in_dims', [*WHICH, (2, 1, 1)], ids=str)
+@pytest.mark.parametrize('lead', [(), (2,)], ids=['no batch', 'batch'])
+@pytest.mark.parametrize('mode', MODES.values(), ids=MODES)
+@pytest.mark.parametrize('conv', [door.conv2d, door.conv_transpose2d], ids=['plain', 'transposed'])
+def test_vmap(conv, mode, lead, in_dims):
+    shapes = (*lead, 4, 5, 4), (4, 3, 3, 2) if conv is door.conv_transpose2d else (6, 2, 3, 2), (6,)
+    x, w, b = (batched(shape, dim, seed) for seed, (shape, dim) in enumerate(zip(shapes, in_dims)))
+
+    def function(x, w, b):
+        return conv(x, w, b, **SETTINGS, **mode)
+
+    assert torch.equal(vmap(function, in_dims)(x, w, b), one_after_the_other(function, in_dims, 3, x, w, b))
+
+
+@pytest.mark.parametrize('in_dims', WHICH, ids=str)
+@pytest.mark.parametrize('mode', MODES.values(), ids=MODES)
+@pytest.mark.parametrize('conv', [door.conv2d, door.conv_transpose2d], ids=['plain', 'transposed'])
+def test_vmap_of_all_gradients(conv, mode, in_dims):
+    shapes = (2, 4, 5, 4), (4, 3, 3, 2) if conv is door.conv_transpose2d else (6, 2, 3, 2)
+    inner = conv(*(torch.zeros(shape) for shape in shapes), **SETTINGS, **mode).shape
+    x, w, y = (batched(shape, dim, seed) for seed, (shape, dim) in enumerate(zip((*shapes, inner), in_dims)))
+
+    def gradients(x, w, y):
+        _, back = vjp(lambda x, w: conv(x, w, **SETTINGS, **mode), x, w)
+        return torch.cat([gradient.flatten() for gradient in back(y)])
+
+    assert torch.equal(vmap(gradients, in_dims)(x, w, y), one_after_the_other(gradients, in_dims, 3, x, w, y))
+
+
+def test_vmap_in_vmap():
+    x, w = integers(2, 3, 4, 5), integers(2, 5, 6, 4, 2)
+    answer = vmap(vmap(door.conv1d, (None, 0)))(x, w)
+    wanted = torch.stack([torch.stack([door.conv1d(a, b) for b in bs]) for a, bs in zip(x, w)])
+    assert torch.equal(answer, wanted) and answer.shape == (2, 5, 3, 6, 4)
+
+
+def test_autograd_s_own_vmap_in_itself():
+    x, w = (integers(*shape).requires_grad_() for shape in ((2, 3, 5), (4, 3, 2)))
+    [jacobian] = grad(door.conv1d(x, w), x, torch.eye(32, dtype=x.dtype).view(32, 2, 4, 4), is_grads_batched=True)
+    assert torch.equal(jacobian, jacrev(door.conv1d)(x.detach(), w.detach()).reshape(32, 2, 3, 5))
+    hessians = [torch.autograd.functional.hessian(lambda x: (door.conv1d(x, w) ** 3).sum(), x, vectorize=vectorize)
+                for vectorize in (False, True)]
+    assert torch.equal(*hessians)
+
+
+@pytest.mark.parametrize('name', SOME)
+def test_jacobians_and_hessians_of_both_modes_are_one(name):
+    rank, transposed, *_, settings = DERIVATIVES[name]
+    conv, operands = (TRANSPOSE if transposed else CONV)[rank], operands_of(name)
+
+    def function(*tensors):
+        return conv(*tensors, **settings)
+
+    places = (0, 1, 2)
+    reverse, forward = jacrev(function, places)(*operands), jacfwd(function, places)(*operands)
+    torch.testing.assert_close(reverse, forward, rtol=1e-12, atol=1e-12)  # sums of tens of products of order 1
+    cube = [order(lambda *tensors: (function(*tensors) ** 3).sum(), (0, 1))(*operands)
+            for order in (hessian, lambda f, at: jacrev(jacfwd(f, at), at), lambda f, at: jacrev(jacrev(f, at), at))]
+    for other in cube[1:]:
+        torch.testing.assert_close(other, cube[0], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize('mode', MODES.values(), ids=MODES)
+def test_forward_mode_is_conv_jvp(mode):
+    primals, tangents = ([integers(*shape, seed=seed) for shape in ((2, 4, 5, 4), (6, 2, 3, 2), (6,))]
+                         for seed in (0, 1))
+    arrays = [tensor.numpy() for tensor in (*primals[:2], *tangents)]
+    wanted = torch.from_numpy(pyconv.conv_jvp(*arrays, **SETTINGS, **mode))
+    _, tangent = jvp(lambda *tensors: door.conv2d(*tensors, **SETTINGS, **mode), tuple(primals), tuple(tangents))
+    assert torch.equal(tangent, wanted)
+    with forward_ad.dual_level():  # of each alone
+        parts = []
+        for place in range(3):
+            given = list(primals)
+            given[place] = forward_ad.make_dual(primals[place], tangents[place])
+            parts.append(forward_ad.unpack_dual(door.conv2d(*given, **SETTINGS, **mode)).tangent)
+    assert torch.equal(sum(parts), wanted)
+
+
+def test_gradients_of_samples_are_those_of_per_sample():
+    images, grad_outputs = integers(5, 4, 9), integers(5, 6, 7, seed=1)
+    leaves = {'weight': integers(6, 2, 3, seed=2), 'bias': integers(6, seed=3)}
+
+    def loss(leaves, image, grad_output):
+        return (door.conv1d(image[None], leaves['weight'], leaves['bias'], groups=2) * grad_output).sum()
+
+    gradients = vmap(torch.func.grad(loss), (None, 0, 0))(leaves, images, grad_outputs)
+    wanted = pyconv.conv1d_weight(
+        images.numpy(), (6, 2, 3), grad_outputs.numpy(), groups=2, per_sample=True)
+    assert torch.equal(gradients['weight'], torch.from_numpy(wanted))
+    assert torch.equal(gradients['bias'], grad_outputs.sum(-1))
+    whole = torch.func.grad(lambda leaves: vmap(loss, (None, 0, 0))(leaves, images, grad_outputs).sum())(leaves)
+    assert torch.equal(whole['weight'], gradients['weight'].sum(0))
+
+
+def test_forward_mode_keeps_nothing_beyond_the_call():
+    leaf, w = torch.ones(1, 1, 5, requires_grad=True), torch.ones(1, 1, 2)
+    x = leaf * 1
+    seen, y = weakref.ref(x), door.conv1d(x, w)
+    del x
+    gc.collect()
+    assert seen() is None and y.requires_grad
