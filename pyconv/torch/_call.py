@@ -1,0 +1,97 @@
+"""From a call of a user to one map: the checks, autocast, and the geometry."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyconv import _geometry as geometries
+from pyconv._arguments import check_flag, exact_mode
+from pyconv._evaluate import DEFAULTS, Settings
+from pyconv._padding import ZEROS, Mode
+from pyconv._signatures import Padding, Sizes
+from pyconv.torch._maps import Form, Map
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+DEVICES = ("cpu", "cuda")
+CASTABLE = DTYPES[:3]  # what autocast casts
+TF32 = Settings(allow_tf32=True)
+
+
+def _check(name: str, tensor: Any, leader: Tensor) -> None:
+    """TypeError unless it is a dense tensor on the leader's device and of its dtype."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+    device = tensor.device
+    if device.type not in DEVICES or tensor.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor on the CPU or a CUDA GPU; got {tensor.layout} on {device}")
+    if device != leader.device:
+        if device.type == "cpu":
+            raise TypeError(
+                f"{name} must be on the device of input, {leader.device}; got an array in main memory "
+                f"({type(tensor).__name__})"
+            )
+        if leader.device.type == "cpu":
+            raise TypeError(f"{name} must be in main memory, as input is; got an array on {device}")
+        raise TypeError(f"{name} must be on the device of input, {leader.device}; got {device}")
+    if tensor.dtype not in DTYPES:
+        *others, last = map(str, DTYPES)
+        raise TypeError(f"{name} must have dtype {', '.join(others)} or {last}; got {tensor.dtype}")
+    if tensor.dtype is not leader.dtype:
+        raise TypeError(f"{name} must have the dtype of input, {leader.dtype}; got {tensor.dtype}")
+
+
+def _autocast(*tensors: Any) -> Sequence[Any]:
+    """The tensors as torch's own convolutions take them under autocast: all but float64 in the dtype that it names."""
+    kind = tensors[0].device.type if isinstance(tensors[0], Tensor) else "cpu"
+    if kind not in DEVICES or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return [
+        tensor.to(dtype) if isinstance(tensor, Tensor) and tensor.device.type == kind and tensor.dtype in CASTABLE
+        else tensor
+        for tensor in tensors
+    ]
+
+
+class _Name(str):
+    """A dtype as the plain functions' checks know it: by its name."""
+
+    @property
+    def name(self) -> str:
+        return self
+
+
+def exact_mode_of(padding_mode: Any, padding_value: Any, dtype: torch.dtype) -> Mode:
+    """What padded cells hold, for tensors of that dtype."""
+    if padding_mode is ZEROS.name and padding_value is ZEROS.value:
+        return ZEROS
+    name: Any = _Name(str(dtype).removeprefix("torch."))
+    return exact_mode(Mode(padding_mode, padding_value), name)
+
+
+def convolve(
+    rank: int, transposed: bool, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Padding,
+    dilation: Sizes, groups: int, output_padding: Sizes, output_size: Sizes | None, padding_mode: str,
+    padding_value: complex, allow_tf32: bool,
+) -> Tensor:
+    """The convolution over `rank` axes that a user asks for, where transposed the transposed one.
+
+    TypeError or ValueError where it cannot be had.
+    """
+    check_flag("allow_tf32", allow_tf32)
+    input, weight, bias = _autocast(input, weight, bias)
+    _check("input", input, input)
+    _check("weight", weight, input)
+    if bias is not None:
+        _check("bias", bias, input)
+    shapes = tuple(input.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)
+    geometry, shape = geometries.problem(
+        transposed, rank, *shapes, None, stride, padding, dilation, groups, output_padding, output_size,
+        mode=exact_mode_of(padding_mode, padding_value, input.dtype),
+    )
+    x, y = (shape, shapes[0]) if transposed else (shapes[0], shape)
+    form = Form(geometry, x, shapes[1], y, TF32 if allow_tf32 else DEFAULTS)
+    return Map.apply(  # type: ignore[no-any-return]
+        "grad_input" if transposed else "forward", input, weight, bias, form)
