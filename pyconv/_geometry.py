@@ -147,11 +147,11 @@ def _output_sizes(
     pads = all_pads(settings.padding, size, spans, settings.stride)
     padded = tuple(n + lo + hi for n, (lo, hi) in zip(size, pads))
     output = tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, settings.stride))
-    most = tuple(
+    most = output if not asked else tuple(
         y + ((n - span) % s > 0 and y * s < x + lo)
         for y, n, span, s, x, (lo, _) in zip(output, padded, spans, settings.stride, size, pads)
     )
-    if min(most if asked else output) < 1:
+    if any(y < 1 for y in most):
         raise ValueError(
             f"{kernel_name} must span at most the padded {input_name}, {padded}; "
             f"got a span of {spans}, kernel {kernel} with dilation {settings.dilation}"
@@ -397,7 +397,7 @@ def _transposed_size(
     most = tuple(n + step - 1 for n, step in zip(full, steps))
     if wanted and not all(a <= b <= c for a, b, c in zip(least, wanted, most)):
         raise ValueError(f"output_size must be from {least} to {most}, axis by axis; got {wanted}")
-    if min(output) < 1:
+    if any(y < 1 for y in output):
         raise ValueError(f"padding must leave at least one output cell on every axis; got an output size of {output}")
     return output, pads
 
@@ -417,6 +417,24 @@ def problem(
     if added != 0 and any(_spread("output_padding", added, rank, 0)):
         raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
     return convolved(*shapes, stride, padding, dilation, groups, names, mode, output_size)
+
+
+def output_shape(
+    is_transposed: bool, rank: int, input_shape: Shape, weight_shape: Shape, stride: Any, padding: Any, dilation: Any,
+    groups: Any, output_padding: Any,
+) -> Shape:
+    """`problem`'s second answer alone, of sizes that may be a compiler's symbols: no cache and no limits."""
+    settings = _settings(rank, *_exact_settings(rank, stride, padding, dilation, groups))
+    _check_weight("weight", weight_shape, rank, settings.groups)
+    batch, size, kernel = _batch_of("input", input_shape, rank), input_shape[-rank:], weight_shape[2:]
+    if is_transposed:
+        _check_channels("input", input_shape, rank, weight_shape[0], "axis 0 of weight")
+        added = _spread("output_padding", exact_ints("output_padding", output_padding, rank, 0), rank, 0)
+        output, _ = _transposed_size(size, kernel, settings, added, None)
+        return *batch, weight_shape[1] * settings.groups, *output
+    channels = weight_shape[1] * settings.groups
+    _check_channels("input", input_shape, rank, channels, "axis 1 of weight times groups")
+    return *batch, weight_shape[0], *_output_sizes("input", size, "weight", kernel, settings)[0]
 
 
 def columns_of(

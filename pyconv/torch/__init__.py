@@ -31,6 +31,24 @@ not computed.
 >>> losses(weight, torch.ones(8, 2, 5, 5)).shape, of_samples(weight, torch.ones(8, 2, 5, 5)).shape
 (torch.Size([8]), torch.Size([8, 3, 2, 3, 3]))
 
+Calls that torch.compile, torch.export, make_fx or torch.jit.trace see go to an operator of torch's, pyconv::map, with
+sizes that may be symbols, in place of the Function that others go to; its gradients are operators too, and nothing need
+be said. There torch.func's transforms work, except forward mode, whose tangents a compiler may lose: in a graph that
+must be whole (fullgraph=True, torch.export) a RuntimeError says so; where torch.compile may break a graph it does that,
+and the answer is right. An exported program, once made, has forward mode too.
+
+The modules are torch.nn's own classes with another forward, so that from the same seed they have torch.nn's weights,
+and load and give its state_dicts. Their padding and padding_mode may be any.
+
+>>> model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding_mode="circular", padding=1), torch.nn.ReLU())
+>>> pyconv.torch.replace(model)
+Sequential(
+  (0): Conv2d(1, 4, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), padding_mode=circular)
+  (1): ReLU()
+)
+>>> type(model[0]) is pyconv.torch.Conv2d, type(pyconv.torch.restore(model)[0]) is torch.nn.Conv2d
+(True, True)
+
 Tensors are float16, bfloat16 (in main memory with the package ml_dtypes), float32, float64, complex64 or complex128;
 all of one dtype and on one device. Complex gradients are torch's: conjugated. Nothing is copied on the way in or out,
 save that in main memory a tensor that is neither contiguous nor channels_last is made contiguous inside, and that a

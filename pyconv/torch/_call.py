@@ -5,18 +5,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _is_tracing, _len_torch_dispatch_stack
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import check_flag, exact_mode
-from pyconv._evaluate import DEFAULTS, Settings
-from pyconv._padding import ZEROS, Mode
+from pyconv._arguments import check_flag
+from pyconv._evaluate import DEFAULTS
 from pyconv._signatures import Padding, Sizes
-from pyconv.torch._maps import Form, Map
+from pyconv.torch._maps import Geometric, exact_mode_of
+from pyconv.torch._traced import TF32, traced
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 DEVICES = ("cpu", "cuda")
 CASTABLE = DTYPES[:3]  # what autocast casts
-TF32 = Settings(allow_tf32=True)
 
 
 def _check(name: str, tensor: Any, leader: Tensor) -> None:
@@ -55,22 +55,6 @@ def _autocast(*tensors: Any) -> Sequence[Any]:
     ]
 
 
-class _Name(str):
-    """A dtype as the plain functions' checks know it: by its name."""
-
-    @property
-    def name(self) -> str:
-        return self
-
-
-def exact_mode_of(padding_mode: Any, padding_value: Any, dtype: torch.dtype) -> Mode:
-    """What padded cells hold, for tensors of that dtype."""
-    if padding_mode is ZEROS.name and padding_value is ZEROS.value:
-        return ZEROS
-    name: Any = _Name(str(dtype).removeprefix("torch."))
-    return exact_mode(Mode(padding_mode, padding_value), name)
-
-
 def convolve(
     rank: int, transposed: bool, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Padding,
     dilation: Sizes, groups: int, output_padding: Sizes, output_size: Sizes | None, padding_mode: str,
@@ -86,12 +70,19 @@ def convolve(
     _check("weight", weight, input)
     if bias is not None:
         _check("bias", bias, input)
+    # Who traces, or stands between torch and its operators (torch.compile, torch.export, make_fx, torch.jit.trace), has
+    # to meet an operator: it would take the result of a Function for a constant. No function may ask this, as
+    # torch.compile would compile that one apart, to True.
+    if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _is_tracing():
+        return traced(
+            rank, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size,
+            padding_mode, padding_value, allow_tf32,
+        )
     shapes = tuple(input.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)
     geometry, shape = geometries.problem(
         transposed, rank, *shapes, None, stride, padding, dilation, groups, output_padding, output_size,
         mode=exact_mode_of(padding_mode, padding_value, input.dtype),
     )
     x, y = (shape, shapes[0]) if transposed else (shapes[0], shape)
-    form = Form(geometry, x, shapes[1], y, TF32 if allow_tf32 else DEFAULTS)
-    return Map.apply(  # type: ignore[no-any-return]
-        "grad_input" if transposed else "forward", input, weight, bias, form)
+    form = Geometric(x, shapes[1], y, rank, geometry.groups, geometry, TF32 if allow_tf32 else DEFAULTS)
+    return form.call("grad_input" if transposed else "forward", input, weight, bias)

@@ -7,14 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function
 
+from pyconv._arguments import exact_mode
 from pyconv._backend import gpu_room
 from pyconv._evaluate import Result, Settings, evaluate
 from pyconv._geometry import Geometry, linear
 from pyconv._integers import Shape
 from pyconv._libraries import read, visiting
+from pyconv._padding import ZEROS, Mode
 
 # of the first factor, the second and the result
 ROLES = {"forward": ("x", "w", "y"), "grad_input": ("y", "w", "x"), "grad_weight": ("x", "y", "w")}
@@ -30,23 +33,105 @@ FOLDS = {
 }
 
 
+class _Name(str):
+    """A dtype as the plain functions' checks know it: by its name."""
+
+    @property
+    def name(self) -> str:
+        return self
+
+
+def exact_mode_of(padding_mode: Any, padding_value: Any, dtype: torch.dtype) -> Mode:
+    """What padded cells hold, for tensors of that dtype."""
+    if padding_mode is ZEROS.name and padding_value is ZEROS.value:
+        return ZEROS
+    name: Any = _Name(str(dtype).removeprefix("torch."))
+    return exact_mode(Mode(padding_mode, padding_value), name)
+
+
 @dataclass(slots=True, eq=False)
 class Form:
-    """T(x, w, y) on one geometry, the shapes of x, w and y as tensors, with batch axis or without, and the rounding."""
+    """T(x, w, y): the shapes of x, w and y as tensors, with batch axis or without. A way to compute its maps adds how.
 
-    geometry: Geometry
+    `call` is what a user's call and every derivative go through, `evaluate` what is left below autograd.
+    """
+
     x: Shape
     w: Shape
     y: Shape
+    rank: int
+    groups: int
+
+    def call(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """map(first, second) + bias, differentiably."""
+        raise NotImplementedError
+
+    def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
+        """map(first, second) + bias."""
+        raise NotImplementedError
+
+    def of_direction(self) -> "Form":
+        """The form in which x is a direction: a constant around it has no derivative."""
+        raise NotImplementedError
+
+    def folded(self, roles: str, count: int) -> "Form":
+        """The form whose tensors hold `count` of this one's where their role is one of these; all have a batch axis."""
+        raise NotImplementedError
+
+    def shape_of(self, role: str) -> Shape:
+        """The shape of x, w or y."""
+        return getattr(self, role)  # type: ignore[no-any-return]
+
+    def channel_axis(self, role: str) -> int:
+        """The axis of x or y that counts channels: 0 where there is no batch axis."""
+        return len(self.shape_of(role)) - self.rank - 1
+
+    def to_bias(self, role: str, grad: Tensor) -> Tensor:
+        """The gradient to a bias that was added to the map's result: the sum over all axes but the channels'."""
+        channels = self.channel_axis(role)
+        return grad.sum([axis for axis in range(grad.ndim) if axis != channels])
+
+    def shape_with_batch(self, role: str) -> Shape:
+        """The shape of x, w or y, with a batch of 1 where it has no batch axis."""
+        shape = self.shape_of(role)
+        return shape if role == "w" or self.channel_axis(role) else (1, *shape)
+
+    def folded_shapes(self, roles: str, count: int) -> dict[str, Shape]:
+        """The shapes of a folded form."""
+        shapes = {role: self.shape_with_batch(role) for role in "xwy"}
+        for role in roles:
+            (axis, _), shape = self.place(roles, role), shapes[role]
+            shapes[role] = (*shape[:axis], shape[axis] * count, *shape[axis + 1:])
+        return shapes
+
+    def place(self, roles: str, role: str) -> tuple[int, int]:
+        """(axis, parts): the vmapped axis goes behind the first axis of `axis` seen as (parts, the rest)."""
+        if roles == "xy":
+            return 0, 1
+        parts = 1 if roles == "xwy" or (roles, role) == ("xw", "w") else self.groups
+        return int(role != "w" or roles == "xw"), parts
+
+
+@dataclass(slots=True, eq=False)
+class Geometric(Form):
+    """A form on one geometry, as a call that is made now knows it, and the rounding."""
+
+    geometry: Geometry
     settings: Settings
 
-    def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+    def call(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """By the Function; what torch.compile calls beside its graphs, it is kept from tracing all the way down."""
+        apply = Map.apply
+        if get_eval_frame_callback() is not None:
+            apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
+        return apply(map, first, second, bias, self)  # type: ignore[no-any-return]
+
+    def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
-        factors, shape = (_array(first), _array(second)), getattr(self, ROLES[map][2])
+        factors, shape = (_array(first), _array(second)), self.shape_of(ROLES[map][2])
         result = Result(shape, ((map, *factors, False),), None if bias is None else _array(bias))
-        order, out = ORDERS.get(first.ndim - 2, torch.contiguous_format), None
-        has_order = first.ndim == self.geometry.rank + 2 and first.is_contiguous(memory_format=order)
-        if map != "grad_weight" and has_order and not first.is_contiguous():
+        order, out = memory_order(map, first, self.rank), None
+        if order is not torch.contiguous_format:
             out = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=order)
         outs = (None if out is None else _array(out),)
         named = (("first", factors[0]), ("second", factors[1]))
@@ -56,41 +141,25 @@ class Form:
         return array if isinstance(array, Tensor) else torch.from_numpy(array)
 
     def of_direction(self) -> "Form":
-        """The form in which x is a direction: a constant around it has no derivative."""
+        """The form without the constant."""
         if self.geometry.padding_mode != "constant":
             return self
         return replace(self, geometry=linear(self.geometry))
 
-    def channel_axis(self, role: str) -> int:
-        """The axis of x or y that counts channels: 0 where there is no batch axis."""
-        return len(getattr(self, role)) - self.geometry.rank - 1
-
-    def to_bias(self, role: str, grad: Tensor) -> Tensor:
-        """The gradient to a bias that was added to the map's result: the sum over all axes but the channels'."""
-        channels = self.channel_axis(role)
-        return grad.sum([axis for axis in range(grad.ndim) if axis != channels])
-
     def folded(self, roles: str, count: int) -> "Form":
-        """The form whose tensors hold `count` of this one's where their role is one of these; all have a batch axis."""
+        """The same geometry with some numbers multiplied."""
         numbers = {name: getattr(self.geometry, name) * count for name in FOLDS[roles]}
-        shapes = {role: self.shape_with_batch(role) for role in "xwy"}
-        for role in roles:
-            axis, _ = self.place(roles, role)
-            shape = shapes[role]
-            shapes[role] = (*shape[:axis], shape[axis] * count, *shape[axis + 1:])
-        return Form(self.geometry._replace(**numbers), **shapes, settings=self.settings)
+        geometry = self.geometry._replace(**numbers)
+        shapes = self.folded_shapes(roles, count)
+        return Geometric(**shapes, rank=self.rank, groups=geometry.groups, geometry=geometry, settings=self.settings)
 
-    def shape_with_batch(self, role: str) -> Shape:
-        """The shape of x, w or y, with a batch of 1 where it has no batch axis."""
-        shape: Shape = getattr(self, role)
-        return shape if role == "w" or self.channel_axis(role) else (1, *shape)
 
-    def place(self, roles: str, role: str) -> tuple[int, int]:
-        """(axis, parts): the vmapped axis goes behind the first axis of `axis` seen as (parts, the rest)."""
-        if roles == "xy":
-            return 0, 1
-        parts = 1 if roles == "xwy" or (roles, role) == ("xw", "w") else self.geometry.groups
-        return int(role != "w" or roles == "xw"), parts
+def memory_order(map: str, first: Tensor, rank: int) -> torch.memory_format:
+    """That of a result: channels_last where the first operand is that and not contiguous too."""
+    order = ORDERS.get(rank)
+    if order is None or map == "grad_weight" or first.ndim != rank + 2 or first.is_contiguous():
+        return torch.contiguous_format
+    return order if first.is_contiguous(memory_format=order) else torch.contiguous_format
 
 
 def _array(tensor: Tensor) -> Any:
@@ -128,7 +197,12 @@ class Map(Function):
         """As torch's, without reading the signature of `forward` at every call (10 us)."""
         if torch._C._are_functorch_transforms_active():
             return super().apply(*args)  # type: ignore[no-untyped-call]
-        return super(Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
+        return cls.apply_once(*unwrap_dead_wrappers(args))
+
+    @classmethod
+    def apply_once(cls, *args: Any) -> Any:
+        """On one level alone."""
+        return super(Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
     def forward(map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Tensor:
@@ -169,13 +243,13 @@ class Map(Function):
         terms = []
         if to_first is not None:
             of_x = form.of_direction() if ROLES[ctx.map][0] == "x" else form
-            terms.append(Map.apply(ctx.map, to_first, second, None, of_x))
+            terms.append(of_x.call(ctx.map, to_first, second))
         if to_second is not None:
-            terms.append(Map.apply(ctx.map, first, to_second, None, form))
+            terms.append(form.call(ctx.map, first, to_second))
         if to_bias is not None:
             role = ROLES[ctx.map][2]
-            along = to_bias.reshape(-1, *(1,) * form.geometry.rank)
-            terms.append(along.expand(getattr(form, role)) if not terms else along)
+            along = to_bias.reshape(-1, *(1,) * form.rank)
+            terms.append(along.expand(form.shape_of(role)) if not terms else along)
         return sum(terms[1:], terms[0])  # type: ignore[no-any-return]
 
     @staticmethod
@@ -191,7 +265,7 @@ class Map(Function):
         tensors = {a: first, b: second}
         inside = bias if bias_dim is None and roles == "xy" else None
         if len(roles) == 1:
-            result = Map.apply(map, first, second, None, form)[None]
+            result = form.call(map, first, second)[None]
         else:
             for (role, tensor), dim in zip(tensors.items(), dims):
                 shape = form.shape_with_batch(role)
@@ -199,11 +273,11 @@ class Map(Function):
                     tensors[role] = tensor.reshape(shape)
                 else:
                     tensors[role] = _fold(tensor.movedim(dim, 0), shape, *form.place(roles, role))
-            result = Map.apply(map, *tensors.values(), inside, form.folded(roles, count))
-            result = _unfold(result, count, *form.place(roles, c)).reshape(count, *getattr(form, c))
+            result = form.folded(roles, count).call(map, tensors[a], tensors[b], inside)
+            result = _unfold(result, count, *form.place(roles, c)).reshape(count, *form.shape_of(c))
         if bias is not None and inside is None:
             lead = bias[None] if bias_dim is None else bias.movedim(bias_dim, 0)
-            ones = (1,) * form.channel_axis(c), (1,) * form.geometry.rank
+            ones = (1,) * form.channel_axis(c), (1,) * form.rank
             result = result + lead.reshape(lead.shape[0], *ones[0], lead.shape[1], *ones[1])
         return result, 0
 
@@ -211,7 +285,7 @@ class Map(Function):
 def _other(role: str, values: dict[str, Tensor], form: Form) -> Any:
     """The map whose result has that role, of the tensors in the other two."""
     first, second, _ = ROLES[MAPS[role]]
-    return Map.apply(MAPS[role], values[first], values[second], None, form)
+    return form.call(MAPS[role], values[first], values[second])
 
 
 def _batched_by_autograd(map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Tensor:
@@ -229,7 +303,7 @@ def _batched_by_autograd(map: str, first: Tensor, second: Tensor, bias: Tensor |
         info = SimpleNamespace(batch_size=max(len(tensor) for tensor in bare if tensor is not None))
         given: Any = [tensor if tensor is None or dim == 0 else tensor[0] for tensor, dim in zip(bare, dims)]
         if info.batch_size == 1:
-            return Map.apply(map, *given, form)  # type: ignore[no-any-return]
+            return form.call(map, *given)
         result, _ = Map.vmap(info, (None, *dims, None), map, *given, form)  # type: ignore[call-arg]
     finally:
         torch._C._vmapmode_increment_nesting()

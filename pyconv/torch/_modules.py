@@ -9,7 +9,8 @@ from pyconv._arguments import check_flag
 from pyconv._integers import exact
 from pyconv._padding import SAME, all_pads, numeric_pads, padding_rule
 from pyconv._signatures import Padding, Sizes
-from pyconv.torch._call import convolve, exact_mode_of
+from pyconv.torch._call import convolve
+from pyconv.torch._maps import exact_mode_of
 
 Model = TypeVar("Model", bound=nn.Module)
 MODES_OF_NN = ("zeros", "circular", "replicate", "reflect")
