@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
-from torch._functorch.utils import unwrap_dead_wrappers
+from torch._C._functorch import unwrap_if_dead
 from torch.autograd import Function
 
 from pyconv._arguments import exact_mode
@@ -193,11 +193,12 @@ class Map(Function):
     """
 
     @classmethod
-    def apply(cls, *args: Any) -> Any:
+    def apply(cls, map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Any:
         """As torch's, without reading the signature of `forward` at every call (10 us)."""
         if torch._C._are_functorch_transforms_active():
-            return super().apply(*args)  # type: ignore[no-untyped-call]
-        return cls.apply_once(*unwrap_dead_wrappers(args))
+            return super().apply(map, first, second, bias, form)  # type: ignore[no-untyped-call]
+        bias = None if bias is None else unwrap_if_dead(bias)
+        return cls.apply_once(map, unwrap_if_dead(first), unwrap_if_dead(second), bias, form)
 
     @classmethod
     def apply_once(cls, *args: Any) -> Any:
@@ -206,8 +207,10 @@ class Map(Function):
 
     @staticmethod
     def forward(map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Tensor:
-        if torch._C._dispatch_tls_is_dispatch_key_included("VmapMode"):
-            return _batched_by_autograd(map, first, second, bias, form)
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        if level:
+            return _batched_by_autograd(level, map, first, second, bias, form)
         return form.evaluate(map, first, second, bias)
 
     @staticmethod
@@ -288,14 +291,14 @@ def _other(role: str, values: dict[str, Tensor], form: Form) -> Any:
     return form.call(MAPS[role], values[first], values[second])
 
 
-def _batched_by_autograd(map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Tensor:
+def _batched_by_autograd(
+    level: int, map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form
+) -> Tensor:
     """One map of tensors that torch.autograd's own vmap has batched (is_grads_batched, gradcheck).
 
     Functions are not told of that one: its innermost level is taken off and put on again here.
     """
-    level = torch._C._vmapmode_increment_nesting() - 1
-    for _ in range(2):
-        torch._C._vmapmode_decrement_nesting()
+    torch._C._vmapmode_decrement_nesting()
     try:
         bare = [None if tensor is None else torch._remove_batch_dim(tensor, level, 1, 0)
                 for tensor in (first, second, bias)]
