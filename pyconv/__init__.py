@@ -15,6 +15,7 @@
 
     pyconv.torch                                            differentiable functions of torch tensors
     pyconv.jax, pyconv.autograd, pyconv.pytensor            and of these frameworks' arrays
+    pyconv.dask                                             functions of dask arrays in chunks
     pyconv.onnx                                             ONNX's attributes as these functions' arguments
 
 Names and orders of arguments are torch's. One trilinear form gives all: with s the stride, d the dilation, lo the

@@ -33,7 +33,7 @@ def stretches(g: Geometry, a: int) -> list[Stretch]:
     found = [Stretch(0, size, 0, 1)]
     if g.padding_mode in REPEATING and not goes_round(g):
         for first, end in ((low, min(0, high)), (max(size, low), high)):
-            found += _beyond(g.padding_mode, first, end, size)
+            found += beyond(g.padding_mode, first, end, size)
     return found
 
 
@@ -62,12 +62,12 @@ def held_in(fold: int) -> int:
     return 2 * fold + 1 if fold else 0
 
 
-def _beyond(mode: str, first: int, end: int, size: int) -> Iterator[Stretch]:
+def beyond(mode: str, first: int, end: int, size: int, on_one_cell: int = ON_ONE_CELL) -> Iterator[Stretch]:
     """Padded cells [first, end): circular repeats the input, reflect turns round at its ends without repeating them."""
     if mode == "replicate" or (mode == "reflect" and size == 1):
         edge = 0 if first < 0 else size - 1
-        for at in range(first, end, ON_ONE_CELL):
-            count = min(ON_ONE_CELL, end - at)
+        for at in range(first, end, on_one_cell):
+            count = min(on_one_cell, end - at)
             yield Stretch(at, count, edge, int(count == 1))
         return
     length = size if mode == "circular" else size - 1

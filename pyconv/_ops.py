@@ -52,7 +52,7 @@ def convolve(
 # --- one body, three ranks ---
 
 
-def _instance(function: Function, name: str, rank: int) -> Function:
+def instance(function: Function, name: str, rank: int) -> Function:
     """The function under its public name, its docstring written for its rank."""
     function.__name__ = function.__qualname__ = name
     sizes = {word: ", ".join([digit] * rank) for word, digit in (("twos", "2"), ("threes", "3"), ("fives", "5"))}
@@ -95,7 +95,7 @@ def _conv(rank: int) -> Conv:
             ),
         )
 
-    return _instance(conv, f"conv{rank}d", rank)
+    return instance(conv, f"conv{rank}d", rank)
 
 
 def _conv_input(rank: int) -> ConvInput:
@@ -136,7 +136,7 @@ def _conv_input(rank: int) -> ConvInput:
         named = tuple(zip(names, (weight, grad_output)))
         return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore
 
-    return _instance(conv_input, f"conv{rank}d_input", rank)
+    return instance(conv_input, f"conv{rank}d_input", rank)
 
 
 def _conv_weight(rank: int) -> ConvWeight:
@@ -189,7 +189,7 @@ def _conv_weight(rank: int) -> ConvWeight:
         named = tuple(zip(names, (input, grad_output)))
         return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore[no-any-return]
 
-    return _instance(conv_weight, f"conv{rank}d_weight", rank)
+    return instance(conv_weight, f"conv{rank}d_weight", rank)
 
 
 def _apart(geometry: Geometry, dtype: DType, size: Any, grad_output: Any) -> tuple[Geometry, Any]:
@@ -244,7 +244,7 @@ def _conv_transpose(rank: int) -> ConvTranspose:
             ),
         )
 
-    return _instance(conv_transpose, f"conv_transpose{rank}d", rank)
+    return instance(conv_transpose, f"conv_transpose{rank}d", rank)
 
 
 conv1d, conv2d, conv3d = map(_conv, (1, 2, 3))

@@ -1,0 +1,182 @@
+"""Arrays in chunks: what a block of a result reads of the chunks of its source, axis by axis, and how it is made of it.
+
+An axis is in chunks of given lengths; its bounds are where they begin and where the last ends. What a block of forward
+or grad_weight reads of x, what a block of grad_input reads of y, and where the padded cells that stand for a cell of x
+lie are all lists of pieces, for each axis by itself; a block of several axes reads their product.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pyconv._dtypes import DType
+from pyconv._edges import Stretch, beyond
+from pyconv._integers import Shape
+from pyconv._padding import REPEATING
+
+Part = tuple[int, int | None, int]
+
+
+class Piece(NamedTuple):
+    """Neighbouring cells of one axis: those of `part` of a chunk, a slice, and [first, stop) of a block, their place.
+
+    A part of one cell fills all of a longer place; the cells of a longer part are summed for a place of one.
+    """
+
+    chunk: int
+    part: Part
+    place: tuple[int, int]
+
+
+class Reading(NamedTuple):
+    """What a block reads of one axis: pieces, how many cells they make up, and how many of padding lie around them."""
+
+    pieces: list[Piece]
+    length: int
+    pads: tuple[int, int] = (0, 0)
+
+
+# --- chunks of one axis ---
+
+
+def bounds_of(chunks: Sequence[int]) -> list[int]:
+    """Where the chunks begin, and where the last ends."""
+    return list(accumulate(chunks, initial=0))
+
+
+def split(sizes: Sequence[int], total: int) -> Shape:
+    """Chunks of `total` cells: as the sizes say as far as they go, then of the largest of them; none is empty."""
+    ends, most = [min(end, total) for end in bounds_of(sizes)], max(*sizes, 1)
+    ends += [*range(ends[-1] + most, total, most), total]
+    return tuple(stop - first for first, stop in pairwise(ends) if stop > first) or (0,)
+
+
+def pieces_of(bounds: list[int], cells: Stretch, at: int) -> Iterator[Piece]:
+    """Where in the chunks of an axis the cells lie; `at` is the first cell of the block that they are for."""
+    first, count, start, slope = cells
+    low = start - (count - 1) * (slope == -1)
+    high = low + (count if slope else 1)
+    for chunk in range(bisect_right(bounds, low) - 1, bisect_left(bounds, high)):
+        begin = bounds[chunk]
+        a, b = max(begin, low), min(bounds[chunk + 1], high)
+        if a < b and slope == -1:
+            place = first - at + high - b
+            yield Piece(chunk, (b - 1 - begin, a - 1 - begin if a > begin else None, -1), (place, place + b - a))
+        elif a < b:
+            place = first - at + a - low
+            yield Piece(chunk, (a - begin, b - begin, 1), (place, place + (b - a if slope else count)))
+
+
+def as_they_lie(bounds: list[int], first: int, stop: int) -> Reading:
+    """Those cells of the axis."""
+    return Reading(list(pieces_of(bounds, Stretch(first, stop - first, first, 1), first)), stop - first)
+
+
+def readings(read: Callable[..., Any], source: Sequence[int], chunks: Sequence[int]) -> list[Any]:
+    """What the blocks of an axis in these chunks read of an axis in the chunks of the source."""
+    bounds = bounds_of(source)
+    return [read(bounds, first, stop) for first, stop in pairwise(bounds_of(chunks))]
+
+
+class Axis(NamedTuple):
+    """One spatial axis of a geometry, by itself: x has `size` cells and y `positions`."""
+
+    size: int
+    positions: int
+    kernel: int
+    stride: int
+    dilation: int
+    low: int
+    mode: str
+
+    @property
+    def span(self) -> int:
+        """How many cells all positions reach, padded ones too: from -low on."""
+        return self.stride * (self.positions - 1) + self.dilation * (self.kernel - 1) + 1
+
+    def seen(self, bounds: list[int], first: int, stop: int) -> Reading:
+        """What positions from `first` to `stop` read of x."""
+        low = self.stride * first - self.low
+        high = low + self._replace(positions=stop - first).span
+        if self.mode in REPEATING:
+            cells = self.inside_and_beyond(low, high)
+            return Reading([piece for stretch in cells for piece in pieces_of(bounds, stretch, low)], high - low)
+        begin = min(max(low, 0), self.size)
+        count = max(min(high, self.size) - begin, 0)
+        pads = (begin - low, high - begin - count) if count else (high - low, 0)
+        return as_they_lie(bounds, begin, begin + count)._replace(pads=pads)
+
+    def reaching(self, bounds: list[int], first: int, stop: int) -> Reading:
+        """The positions of y that reach cells from `first` to `stop`; one that reaches none where there is no other."""
+        reach = self.dilation * (self.kernel - 1)
+        begin = min(max(-((reach - self.low - first) // self.stride), 0), self.positions - 1)
+        end = max(min((stop - 1 + self.low) // self.stride + 1, self.positions), begin + 1)
+        low = self.low + first - self.stride * begin
+        high = self._replace(positions=end - begin).span - (stop - first) - low
+        return as_they_lie(bounds, begin, end)._replace(pads=(low, high))
+
+    def returning(self, start: int, bounds: list[int], first: int, stop: int) -> Reading:
+        """Where in x with all of its padding the cells from `first` to `stop` stand; x itself begins at `start`."""
+        found: list[Piece] = []
+        for at, count, cell, slope in self.inside_and_beyond(-self.low, self.span - self.low):
+            low = start + cell - (count - 1) * (slope == -1)
+            begin, end = max(low, first), min(low + (count if slope else 1), stop)
+            if begin < end and slope:
+                padded = at + self.low + (begin - low if slope == 1 else low + count - 1 - begin)
+                found += pieces_of(bounds, Stretch(begin, end - begin, padded, slope), first)
+            elif begin < end:
+                alike = as_they_lie(bounds, at + self.low, at + self.low + count).pieces
+                found += [piece._replace(place=(begin - first, end - first)) for piece in alike]
+        return Reading(found, stop - first)
+
+    def inside_and_beyond(self, low: int, high: int) -> Iterator[Stretch]:
+        """Which cells of x the cells from `low` to `high` are or, as padding, stand for."""
+        first, stop = max(low, 0), min(high, self.size)
+        if first < stop:
+            yield Stretch(first, stop - first, first, 1)
+        for begin, end in ((low, min(high, 0)), (max(low, self.size), high)):
+            if begin < end:
+                yield from beyond(self.mode, begin, end, self.size, end - begin)
+
+
+def runs(size: Shape, most: int) -> list[Shape]:
+    """Chunks of every axis such that each block is a run in C order, of at most so many positions or of one."""
+    found: list[Shape] = []
+    for length in reversed(size):
+        step = min(max(most, 1), length)
+        found.insert(0, split([step], length))
+        most = most // length if step == length else 0
+    return found
+
+
+# --- blocks of several axes ---
+
+
+def cut(chunk: Any, parts: Sequence[Part]) -> Any:
+    """A part of a chunk, for which the chunk itself need not be kept."""
+    return chunk[tuple(slice(*part) for part in parts)].copy()
+
+
+def joined(pieces: list[Any], places: list[list[tuple[int, int]]], shape: Shape, dtype: DType) -> Any:
+    """The block that the pieces make up."""
+    if len(pieces) == 1 and pieces[0].shape == shape:
+        return pieces[0]
+    block = np.empty(shape, dtype)
+    for piece, place in zip(pieces, places):
+        block[tuple(slice(*axis) for axis in place)] = piece
+    return block
+
+
+def returned(pieces: list[Any], bias: Any, block: Any, rank: int) -> Any:
+    """The sum of all pieces, each in its place, and of the bias."""
+    places, shape, dtype = block
+    sums = np.zeros(shape, dtype)
+    if bias is not None:
+        sums += bias.reshape(-1, *(1,) * rank)
+    for piece, place in zip(pieces, places):
+        alike = tuple(axis for axis, (first, stop) in enumerate(place) if stop - first < piece.shape[axis])
+        sums[tuple(slice(*axis) for axis in place)] += piece.sum(alike, dtype=dtype, keepdims=True)
+    return sums

@@ -1,0 +1,402 @@
+"""pyconv.dask: values in all kinds of chunks, what is read and kept, schedulers, a worker that dies, and errors."""
+import doctest
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+dask = pytest.importorskip('dask')
+da = pytest.importorskip('dask.array')
+
+import pyconv  # noqa: E402
+import pyconv.dask as door  # noqa: E402
+import reference  # noqa: E402
+from calls import assert_equal, per_channel  # noqa: E402
+from problems import expected, some  # noqa: E402
+
+CONV = {rank: getattr(door, f'conv{rank}d') for rank in (1, 2, 3)}
+INPUT = {rank: getattr(door, f'conv{rank}d_input') for rank in (1, 2, 3)}
+WEIGHT = {rank: getattr(door, f'conv{rank}d_weight') for rank in (1, 2, 3)}
+TRANSPOSE = {rank: getattr(door, f'conv_transpose{rank}d') for rank in (1, 2, 3)}
+PROBLEMS = some(
+    '1d', '2d', '3d', '2d kernel 1', '2d stride 2', '2d stride above kernel', '2d stride 2 dilation 3',
+    '2d same strided dilated', '2d crop strided dilated', '2d padding far above kernel', '2d groups everything',
+    '3d groups everything', '2d depthwise strided', '2d kernel nearly input', '2d patches rest', '2d batch 7',
+    '1d stride far above input', '1d crop above kernel', '1d padding around one cell', '1d same lower strided',
+    '1d causal dilated', '2d full strided dilated', '1d transposed output padding above stride',
+    '2d transposed groups dilated')
+MODES = some(*(f'{mode} {name}' for mode in ('circular', 'replicate', 'reflect', 'constant -1') for name in (
+    '1d far strided', '1d one cell', '1d cropped in front', '1d cropped behind', '2d same strided dilated', '2d far',
+    '2d cropped and padded', '2d groups everything', '1d pads never read')), 'reflect 3d groups everything')
+
+
+@pytest.fixture(autouse=True)
+def in_this_thread():
+    with dask.config.set(scheduler='synchronous'):
+        yield
+
+
+def uneven(size):
+    """Chunks of an axis: one cell, then a third, then the rest."""
+    first, second = min(size, 1), max(size - 1, 0) // 3
+    return tuple(length for length in (first, second, size - first - second) if length) or (0,)
+
+
+def equal(length):
+    """Chunks of so many cells."""
+    return lambda size: (length,) * (size // length) + ((size % length,) if size % length else ())
+
+
+def lazy(array, rank, chunks=uneven):
+    """The array in chunks along batch and space."""
+    batch, (channels, *size) = array.shape[:-rank - 1], array.shape[-rank - 1:]
+    return da.from_array(array, chunks=(*map(chunks, batch), (channels,), *map(chunks, size)))
+
+
+def computed(result, wanted, dtype=np.float64):
+    """Says before it computes what it computes."""
+    found = result.compute()
+    assert result.shape == wanted.shape and result.dtype == dtype
+    assert all(size for along in result.chunks for size in along)
+    assert_equal(found, wanted, dtype)
+
+
+def test_examples():
+    assert doctest.testmod(door).failed == 0
+
+
+# values
+
+
+@pytest.mark.parametrize('problem', [*PROBLEMS, *MODES], ids=str)
+def test_maps(problem):
+    data, wanted, rank = problem.integers(), expected(problem.name), problem.rank
+    x, y = lazy(data.x, rank), lazy(data.y, rank, lambda size: equal(-(-size // 2))(size))
+    computed(CONV[rank](x, data.w, data.b, **problem.keywords), wanted.forward + per_channel(data.b, rank))
+    computed(INPUT[rank](x.shape, data.w, y, **problem.keywords), wanted.grad_input)
+    computed(WEIGHT[rank](x, data.w.shape, y, **problem.keywords), wanted.grad_weight)
+    transposed = TRANSPOSE[rank](y, data.w, data.c, **problem.transposed_keywords)
+    computed(transposed, wanted.grad_input + per_channel(data.c, rank))
+    form = {name: value for name, value in problem.form.items() if name != 'groups'}
+    columns = door.unfold(x, problem.kernel, problem.dilation, problem.padding, problem.stride, **problem.mode)
+    computed(columns, reference.unfold(data.x, problem.kernel, problem.positions, **form))
+
+
+@pytest.mark.parametrize('problem', some('2d groups everything', 'reflect 2d groups everything'), ids=str)
+def test_without_batch_axis(problem):
+    data, wanted = problem.integers(), expected(problem.name)
+    x, y = lazy(data.x[-1], 2), lazy(data.y[-1], 2)
+    computed(door.conv2d(x, data.w, data.b, **problem.keywords), wanted.forward[-1] + per_channel(data.b, 2))
+    computed(door.conv2d_input(x.shape, data.w, y, **problem.keywords), wanted.grad_input[-1])
+    alone = reference.grad_weight(data.x[-1:], data.y[-1:], problem.kernel, **problem.form)
+    for per_sample in (False, True):
+        found = door.conv2d_weight(x, data.w.shape, y, per_sample=per_sample, **problem.keywords)
+        computed(found, alone)
+    computed(door.conv_bias(y, batched=False), reference.channel_sum(data.y[-1:]))
+
+
+def test_gradients_of_each_sample_and_of_the_bias():
+    [problem] = some('2d batch 7')
+    data = problem.integers()
+    x, y = lazy(data.x, 2), lazy(data.y, 2, equal(2))
+    found = door.conv2d_weight(x, data.w.shape, y, per_sample=True, **problem.keywords)
+    assert found.chunks[0] == y.chunks[0]
+    computed(found, reference.grad_weight(data.x, data.y, problem.kernel, per_sample=True, **problem.form))
+    computed(door.conv_bias(y), reference.channel_sum(data.y))
+
+
+@pytest.mark.parametrize('mode', ['zeros', 'circular'])
+@pytest.mark.parametrize(('dtype', 'result'), [
+    ('float16', 'float16'), ('float32', 'float32'), ('complex64', 'complex64'), ('int8', 'int32'), ('int32', 'int64'),
+    ('uint64', 'uint64'), ('bfloat16', 'bfloat16'), ('>f4', 'float32')])
+def test_types(dtype, result, mode):
+    if dtype == 'bfloat16':
+        dtype = result = pytest.importorskip('ml_dtypes').bfloat16
+    rng = np.random.default_rng(0)
+    shapes = (2, 2, 9, 8), (3, 2, 3, 3), (2, 3, 9, 8), (3,)
+    x, w, y, b = (rng.integers(0, 3, shape).astype(dtype) for shape in shapes)
+    b = b.astype(result)
+    settings = {'padding': 1, 'padding_mode': mode}
+    lazy_x, lazy_y = lazy(x, 2), lazy(y, 2)
+    computed(door.conv2d(lazy_x, w, b, **settings), pyconv.conv2d(x, w, b, **settings), result)
+    computed(door.conv2d_input(x.shape, w, lazy_y, **settings), pyconv.conv2d_input(x.shape, w, y, **settings), result)
+    computed(door.conv2d_weight(lazy_x, w.shape, lazy_y, **settings),
+             pyconv.conv2d_weight(x, w.shape, y, **settings), result)
+    computed(door.conv_bias(lazy_y), pyconv.conv_bias(y), result)
+    columns = pyconv.unfold(x, (3, 3), **settings)
+    computed(door.unfold(lazy_x, (3, 3), **settings), columns, columns.dtype)
+
+
+def test_halves_are_rounded_once():
+    """2048 + 1 is 2048 in float16; of six such pairs, one in each chunk, the sum is 12294, which rounds to 12296."""
+    y = np.array([2048, 1] * 6, np.float16).reshape(1, 1, 12)
+    x, lazy_y, once = np.ones_like(y), lazy(y, 1, equal(2)), np.float16(12296)
+    assert door.conv1d_weight(lazy(x, 1), (1, 1, 1), lazy_y).compute() == once
+    assert door.conv_bias(lazy_y).compute() == once
+    # one cell of x, for which eleven padded ones stand
+    settings = {'padding': ((5, 6),), 'padding_mode': 'replicate'}
+    assert door.conv1d_input((1, 1, 1), x[..., :1], lazy_y, **settings).compute() == once
+
+
+def test_nothing_is_multiplied_where_nothing_is():
+    """A NaN in the weight stays away from outputs whose tap meets no cell, at the edge of the whole array alone."""
+    x, w = np.ones((1, 1, 9, 9)), np.ones((1, 1, 3, 3))
+    w[..., 0, 1] = np.nan
+    for function, plain in ((door.conv2d, pyconv.conv2d), (door.conv_transpose2d, pyconv.conv_transpose2d)):
+        computed(function(lazy(x, 2), w, padding=1), plain(x, w, padding=1))
+
+
+def test_dask_weights_and_lists():
+    x, w, b = np.arange(24.0).reshape(1, 2, 12), np.arange(12.0).reshape(2, 2, 3), np.array([1.0, -1.0])
+    wanted = pyconv.conv1d(x, w, b)
+    computed(door.conv1d(lazy(x, 1), da.from_array(w, chunks=1), da.from_array(b, chunks=1)), wanted)
+    computed(door.conv1d(lazy(x, 1), w.astype(int).tolist(), [1, -1]), wanted)
+    computed(door.conv1d_input(x.shape, da.from_array(w, chunks=2), lazy(wanted, 1)),
+             pyconv.conv1d_input(x.shape, w, wanted))
+
+
+def test_a_constant_around_nothing_and_arrays_of_nothing():
+    w = np.ones((3, 2, 3))
+    settings = {'padding': 2, 'padding_mode': 'constant', 'padding_value': 2}
+    empty = np.ones((2, 2, 0))
+    computed(door.conv1d(da.from_array(empty), w, **settings), pyconv.conv1d(empty, w, **settings))
+    nobody = np.ones((0, 2, 8))
+    for lazily, plainly in (
+        (door.conv1d(da.from_array(nobody), w), pyconv.conv1d(nobody, w)),
+        (door.conv1d_input((0, 2, 8), w, da.ones((0, 3, 6))), np.ones((0, 2, 8))),
+        (door.conv1d_weight(da.from_array(nobody), w.shape, da.ones((0, 3, 6))), np.zeros((3, 2, 3))),
+        (door.unfold(da.from_array(nobody), (3,)), pyconv.unfold(nobody, (3,))),
+    ):
+        assert lazily.shape == plainly.shape
+        np.testing.assert_array_equal(lazily.compute(), plainly)
+
+
+def test_empty_chunks_are_passed_over():
+    x, w = da.ones((1, 1, 9), chunks=(1, 1, (0, 4, 0, 5))), np.ones((1, 1, 3))
+    assert 0 in x.chunks[2]
+    computed(door.conv1d(x, w, padding=1), pyconv.conv1d(np.ones((1, 1, 9)), w, padding=1))
+    found = door.conv1d_weight(x, (1, 1, 1), x)
+    assert found.compute() == 9
+
+
+# chunks and tasks
+
+
+def test_chunks_of_results():
+    x, w = da.ones((5, 1, 100, 90), chunks=(2, 1, 32, 64)), np.ones((1, 1, 3, 3))
+    assert door.conv2d(x, w, padding=1).chunks == x.chunks
+    assert door.conv2d(x, w, padding='causal').chunks == x.chunks
+    halved = door.conv2d(x, w, padding=1, stride=2)
+    assert halved.chunks == ((2, 2, 1), (1,), (16, 16, 16, 2), (32, 13))
+    assert door.conv_transpose2d(halved, w, stride=2, padding=1, output_padding=1).chunks == x.chunks
+    assert door.conv2d_input(x.shape, w, halved, padding=1, stride=2).chunks == x.chunks
+    far = door.conv2d(x, w, padding=((0, 0), (0, 200)))  # of the last chunk there is no more than of others
+    assert far.chunks[2:] == ((32, 32, 32, 2), (64, 26, 64, 64, 64, 6))
+
+
+@pytest.mark.parametrize('mode', ['zeros', 'reflect', 'constant'])
+def test_chunks_that_are_asked_for(mode):
+    x, w = np.arange(2.0 * 3 * 17 * 11).reshape(2, 3, 17, 11) % 7, np.arange(2.0 * 3 * 9).reshape(2, 3, 3, 3) % 5
+    settings = {'padding': (2, 1), 'stride': (1, 2), 'padding_mode': mode}
+    wanted = pyconv.conv2d(x, w, **settings)
+    y = door.conv2d(lazy(x, 2), w, chunks=(1, -1, 5, (2, 4)), **settings)
+    assert y.chunks == ((1, 1), (2,), (5, 5, 5, 4), (2, 4))
+    computed(y, wanted)
+    back = door.conv2d_input(x.shape, w, lazy(wanted, 2), chunks=4, **settings)
+    assert back.chunks == ((2,), (3,), (4, 4, 4, 4, 1), (4, 4, 3))
+    computed(back, pyconv.conv2d_input(x.shape, w, wanted, **settings))
+
+
+def test_columns_are_runs_of_positions():
+    """No more numbers in a chunk than the largest chunk of the input has, unless a single position has more."""
+    x = np.arange(7.0 * 8 * 9).reshape(1, 1, 7, 8, 9)
+    for chunk in (2, 4, 9):
+        found = door.unfold(lazy(x, 3, equal(chunk)), (2, 2, 2))
+        assert max(found.chunks[2]) * 8 <= max(chunk**3, 8)
+        computed(found, pyconv.unfold(x, (2, 2, 2)))
+
+
+def test_a_task_reads_its_neighbours_seams_alone(monkeypatch):
+    """The pieces that are cut of other chunks are as thick as half the kernel, and each is cut once."""
+    from pyconv import _chunks
+
+    x, cuts = lazy(np.ones((1, 1, 60, 60)), 2, equal(20)), []
+    monkeypatch.setattr(door, 'cut', lambda chunk, parts: cuts.append(parts) or _chunks.cut(chunk, parts))
+    door.conv2d(x, np.ones((1, 1, 5, 5)), padding=2).compute()
+    assert all(2 in [stop - start for start, stop, _ in parts[2:]] for parts in cuts)
+    assert len(cuts) == 2 * 12 + 4 * 4  # two seams for each of 12 borders, and four corners at each of 4 crossings
+
+
+def test_a_piece_does_not_keep_its_chunk():
+    from pyconv._chunks import cut
+
+    assert cut(np.ones((4, 4)), [(0, 1, 1), (0, 4, 1)]).base is None
+
+
+def test_nothing_is_computed_before_it_is_asked_for():
+    def refuse(block):
+        raise AssertionError('computed')
+
+    x = da.ones((1, 1, 40, 40), chunks=(1, 1, 10, 10)).map_blocks(refuse, dtype=np.float64, meta=np.ones(()))
+    y = door.conv2d(x, np.ones((1, 1, 3, 3)), padding=1, padding_mode='circular')
+    door.conv2d_input(x.shape, np.ones((1, 1, 3, 3)), y, padding=1, padding_mode='circular')
+    weight = door.conv2d_weight(x, (1, 1, 3, 3), y, padding=1)
+    with pytest.raises(AssertionError, match='computed'):
+        weight.compute()
+
+
+def test_weight_gradients_are_summed_over_a_tree():
+    x = da.ones((1, 1, 300), chunks=(1, 1, 1))
+    found = door.conv1d_weight(x, (1, 1, 1), x)
+    sums = [task for task in found.dask.layers[found.name].values() if task[0] is door.added]
+    assert max(len(task[1]) for task in sums) == door.FAN_IN and len(sums) == 38 + 5 + 1
+    assert found.compute() == 300
+
+
+def test_equal_calls_have_equal_names():
+    x, w = da.ones((1, 1, 40), chunks=(1, 1, 10)), np.ones((1, 1, 3))
+    assert door.conv1d(x, w).name == door.conv1d(x, w.copy()).name
+    names = {door.conv1d(x, w).name, door.conv1d(x, 2 * w).name, door.conv1d(x + 1, w).name,
+             door.conv1d(x, w, chunks=(1, 1, 20)).name, door.conv1d(x, w, algorithm='gemm').name,
+             door.conv1d(x, w, np.ones(1)).name, door.conv1d(x, w, dilation=2).name}
+    assert len(names) == 7
+
+
+# schedulers
+
+# A picture of 256 MB in chunks of 2 MB: the most memory in use (in bytes, beyond what the first small picture left
+# behind) while every pixel is filtered, and while the filter's gradient is summed.
+MEMORY = '''
+import resource
+import dask.array as da, numpy as np
+import pyconv.dask
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def sums(size):
+    image = da.ones((1, 1, size, size), chunks=(1, 1, 512, 1024), dtype=np.float32)
+    weight = np.ones((1, 1, 5, 5), np.float32)
+    blurred = pyconv.dask.conv2d(image, weight, padding=2, padding_mode='circular')
+    gradient = pyconv.dask.conv2d_weight(image, weight.shape, image, padding=2, padding_mode='circular')
+    back = pyconv.dask.conv2d_input(image.shape, weight, image, padding=2, padding_mode='circular')
+    return [float(array.sum(dtype=np.float64).compute(num_workers=2)) for array in (blurred, gradient, back)]
+
+sums(1024)
+before = peak()
+assert sums(8192) == [25 * 8192**2] * 3
+print(peak() - before)
+'''
+
+
+def test_memory_is_bounded_by_the_chunk(run_python):
+    """Two tasks at once, with a chunk, its block and its result each, and chunks that wait for their neighbours."""
+    assert int(run_python(MEMORY, timeout=120)) < 64 * 2**20
+
+
+@pytest.mark.parametrize('scheduler', ['threads', 'processes'])
+def test_schedulers_of_dask(scheduler):
+    [problem] = some('reflect 2d groups everything')
+    data, wanted = problem.integers(), expected(problem.name)
+    y = door.conv2d(lazy(data.x, 2), data.w, **problem.keywords)
+    weight = door.conv2d_weight(lazy(data.x, 2), data.w.shape, lazy(data.y, 2), **problem.keywords)
+    for found, answer in zip(dask.compute(y, weight, scheduler=scheduler, num_workers=2), wanted[::2]):
+        assert_equal(found, answer, np.float64)
+
+
+@pytest.fixture(scope='module')
+def cluster():
+    """Three worker processes on this machine."""
+    distributed = pytest.importorskip('distributed')
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+        with distributed.Client(cluster) as client:
+            yield client
+
+
+def test_on_a_cluster(cluster):
+    [problem] = some('2d groups everything')
+    data, wanted = problem.integers(), expected(problem.name)
+    x, y = lazy(data.x, 2), lazy(data.y, 2)
+    lazily = (door.conv2d(x, data.w, **problem.keywords), door.conv2d_input(x.shape, data.w, y, **problem.keywords),
+              door.conv2d_weight(x, data.w.shape, y, **problem.keywords))
+    for found, answer in zip(cluster.gather(cluster.compute(lazily)), wanted):
+        assert_equal(found, answer, np.float64)
+
+
+def test_a_worker_that_is_killed_half_way(cluster, tmp_path):
+    """It takes with it what it has computed; the others compute that again."""
+    import distributed
+
+    gate = tmp_path / 'open'
+
+    def wait_at_the_gate(block, block_info=None):
+        if block_info[0]['chunk-location'] == (0, 0, 7, 2):
+            distributed.secede()  # the worker does other tasks meanwhile
+            while not gate.exists():
+                time.sleep(0.01)
+        return block
+
+    image = np.random.default_rng(0).integers(-3, 4, (1, 2, 80, 60)).astype(float)
+    weight = np.random.default_rng(1).integers(-3, 4, (3, 2, 5, 3)).astype(float)
+    settings = {'padding': 'same', 'padding_mode': 'reflect'}
+    x = da.from_array(image, chunks=(1, 2, 10, 20)).map_blocks(wait_at_the_gate, dtype=float, meta=np.ones(()))
+    y = door.conv2d(x, weight, **settings)
+    futures = cluster.compute((y, door.conv2d_weight(x, weight.shape, y, **settings)))
+    deadline, held = time.monotonic() + 30, {}
+    while sum(held.values()) < 20:  # of 24 chunks; four wait for the one behind the gate
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        held = {worker: sum(key[0] == y.name for key in keys) for worker, keys in cluster.has_what().items()}
+    before = cluster.run(os.getpid)
+    os.kill(before[max(held, key=held.get)], signal.SIGKILL)
+    gate.touch()
+    found_y, found_weight = cluster.gather(futures)
+    wanted = pyconv.conv2d(image, weight, **settings)
+    assert_equal(found_y, wanted, np.float64)
+    assert_equal(found_weight, pyconv.conv2d_weight(image, weight.shape, wanted, **settings), np.float64)
+    assert set(cluster.run(os.getpid).values()) != set(before.values())
+
+
+# errors
+
+X, W = da.ones((2, 4, 9), chunks=(1, 4, 3)), np.ones((4, 4, 3))
+ERRORS = [
+    (lambda: door.conv1d(np.ones((2, 4, 9)), W), TypeError, 'input must be a dask array; got ndarray'),
+    (lambda: door.conv1d_input((2, 4, 9), W, W), TypeError, 'grad_output must be a dask array; got ndarray'),
+    (lambda: door.conv1d(X.rechunk((2, (1, 3), 9)), W), ValueError,
+     'input must have all channels in one chunk, as rechunk({1: -1}) gives; got chunks (1, 3)'),
+    (lambda: door.conv1d_weight(X, (4, 4, 1), X.rechunk((2, 2, 9))), ValueError,
+     'grad_output must have all channels in one chunk, as rechunk({1: -1}) gives; got chunks (2, 2)'),
+    (lambda: door.unfold(X.rechunk((2, 2, 9)), (3,)), ValueError,
+     'input must have all channels in one chunk, as rechunk({1: -1}) gives; got chunks (2, 2)'),
+    (lambda: door.conv1d(X[X[:, 0, 0] > 0], W), ValueError,
+     'input must have chunks of known sizes; got ((nan, nan), (4,), (3, 3, 3))'),
+    (lambda: door.conv1d(X, W, chunks=2), ValueError,
+     'chunks must keep all channels in one chunk; got ((2,), (2, 2), (2, 2, 2, 1))'),
+    (lambda: door.conv1d(X, W.astype(np.float32)), TypeError,
+     'weight must have the dtype of input, float64; got float32'),
+    (lambda: door.conv1d(X.astype(bool), W), TypeError, None),
+    (lambda: door.conv1d(X, W, np.ones(3)), ValueError, 'bias must have shape (4,); got shape (3,)'),
+    (lambda: door.conv1d(X, np.ones((4, 3, 3))), ValueError,
+     'input must have 3 channels, axis 1 of weight times groups; got shape (2, 4, 9)'),
+    (lambda: door.conv1d(X, W, stride=0), ValueError, None),
+    (lambda: door.conv1d(X, W, padding_mode='mirror'), ValueError, None),
+    (lambda: door.conv1d(X, W, algorithm='fft'), ValueError, None),
+    (lambda: door.conv1d(X, W, dtype=np.int32), TypeError, None),
+    (lambda: door.conv1d_weight(X, (4, 4, 3), X), ValueError,
+     'grad_output must have shape (2, 4, 7); got shape (2, 4, 9)'),
+    (lambda: door.conv1d_weight(X, (4, 4, 3), X, per_sample=1), TypeError, 'per_sample must be True or False; got 1'),
+    (lambda: door.conv_transpose1d(X, W, output_padding=1), ValueError, None),
+    (lambda: door.conv_bias(X, batched=2), TypeError, 'batched must be True or False; got 2'),
+    (lambda: door.unfold(X, (0,)), ValueError, None),
+]
+
+
+@pytest.mark.parametrize(('call', 'error', 'text'), ERRORS)
+def test_error(call, error, text):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    assert type(caught.value) is error and ' must ' in str(caught.value)
+    assert text is None or str(caught.value) == text
