@@ -106,8 +106,7 @@ class Axis(NamedTuple):
             return Reading([piece for stretch in cells for piece in pieces_of(bounds, stretch, low)], high - low)
         begin = min(max(low, 0), self.size)
         count = max(min(high, self.size) - begin, 0)
-        pads = (begin - low, high - begin - count) if count else (high - low, 0)
-        return as_they_lie(bounds, begin, begin + count)._replace(pads=pads)
+        return as_they_lie(bounds, begin, begin + count)._replace(pads=(begin - low, high - begin - count))
 
     def reaching(self, bounds: list[int], first: int, stop: int) -> Reading:
         """The positions of y that reach cells from `first` to `stop`; one that reaches none where there is no other."""
@@ -148,7 +147,7 @@ def runs(size: Shape, most: int) -> list[Shape]:
     for length in reversed(size):
         step = min(max(most, 1), length)
         found.insert(0, split([step], length))
-        most = most // length if step == length else 0
+        most //= length
     return found
 
 

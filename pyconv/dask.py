@@ -62,7 +62,7 @@ from pyconv._chunks import (
 )
 from pyconv._dtypes import FLOAT32, DType
 from pyconv._evaluate import Settings, checked, settings_of, written
-from pyconv._geometry import Geometry, box, linear
+from pyconv._geometry import Geometry, box
 from pyconv._integers import Shape, exact_shape
 from pyconv._ops import instance
 from pyconv._padding import REPEATING
@@ -196,8 +196,7 @@ class Call(NamedTuple):
 
     def own_part(self, size: Shape) -> tuple[slice, ...]:
         """The part of an array of this size that the geometry's x is."""
-        part = box(self.geometry, size) if self.geometry.padding_mode in REPEATING else None
-        return part or tuple(slice(0, n) for n in size)
+        return box(self.geometry, size) or tuple(slice(0, n) for n in size)
 
     def chunks(self, asked: Any, source: da.Array, sizes: Sequence[Sequence[int]]) -> Chunks:
         """The chunks of a result: what was asked for, or the source's along batch and these along space."""
@@ -249,7 +248,7 @@ def grad_input(call: Call, y: da.Array, w: da.Array, b: da.Array | None, asked: 
                                     for axis, along in zip(axes, y.chunks[-rank:])])
     if g.padding_mode in REPEATING:
         return grad_repeated(call, y, w, b, axes, chunks)
-    return transformed(call._replace(geometry=linear(g)), "grad_input", y, w, b, axes, chunks)
+    return transformed(call, "grad_input", y, w, b, axes, chunks)
 
 
 def grad_repeated(
@@ -264,7 +263,7 @@ def grad_repeated(
         padded.append(tuple(size for first, stop in pairwise(ends) if first < stop
                             for size in split([max(along)], stop - first)))
     whole = transformed(
-        wide._replace(geometry=linear(call.geometry)), "grad_input", y.astype(wide.dtype), w.astype(wide.dtype), None,
+        wide, "grad_input", y.astype(wide.dtype), w.astype(wide.dtype), None,
         [axis._replace(size=axis.span, low=0) for axis in axes], (*chunks[:-rank], *padded))
     graph = Graph("returned", whole, (b,), call, chunks)
     read = [readings(partial(axis.returning, start), *along)

@@ -1,8 +1,10 @@
 """pyconv.dask: values in all kinds of chunks, what is read and kept, schedulers, a worker that dies, and errors."""
 import doctest
 import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,6 +194,8 @@ def test_chunks_of_results():
     assert halved.chunks == ((2, 2, 1), (1,), (16, 16, 16, 2), (32, 13))
     assert door.conv_transpose2d(halved, w, stride=2, padding=1, output_padding=1).chunks == x.chunks
     assert door.conv2d_input(x.shape, w, halved, padding=1, stride=2).chunks == x.chunks
+    halved = door.conv1d(da.ones((1, 1, 15), chunks=(1, 1, 5)), np.ones((1, 1, 1)), stride=2)
+    assert halved.chunks[2] == (3, 2, 3)  # of the cells 0, 2 and 4, of 6 and 8, and so on
     far = door.conv2d(x, w, padding=((0, 0), (0, 200)))  # of the last chunk there is no more than of others
     assert far.chunks[2:] == ((32, 32, 32, 2), (64, 26, 64, 64, 64, 6))
 
@@ -201,12 +205,28 @@ def test_chunks_that_are_asked_for(mode):
     x, w = np.arange(2.0 * 3 * 17 * 11).reshape(2, 3, 17, 11) % 7, np.arange(2.0 * 3 * 9).reshape(2, 3, 3, 3) % 5
     settings = {'padding': (2, 1), 'stride': (1, 2), 'padding_mode': mode}
     wanted = pyconv.conv2d(x, w, **settings)
-    y = door.conv2d(lazy(x, 2), w, chunks=(1, -1, 5, (2, 4)), **settings)
+    y = door.conv2d(lazy(x, 2), w, chunks=(1, -1, 5, (2, 0, 4)), **settings)
     assert y.chunks == ((1, 1), (2,), (5, 5, 5, 4), (2, 4))
     computed(y, wanted)
     back = door.conv2d_input(x.shape, w, lazy(wanted, 2), chunks=4, **settings)
     assert back.chunks == ((2,), (3,), (4, 4, 4, 4, 1), (4, 4, 3))
     computed(back, pyconv.conv2d_input(x.shape, w, wanted, **settings))
+
+
+def test_padding_that_recurs_is_in_chunks_too(monkeypatch):
+    """The gradient to 12 cells and 1200 of padding is never in one piece."""
+    sizes, convolved = [], door.convolved
+
+    def recorded(*arguments, **settings):
+        result = convolved(*arguments, **settings)
+        sizes.append(result.shape[-1])
+        return result
+
+    monkeypatch.setattr(door, 'convolved', recorded)
+    y, settings = da.ones((1, 1, 1210), chunks=(1, 1, 4)), {'padding': 600, 'padding_mode': 'circular'}
+    found = door.conv1d_input((1, 1, 12), np.ones((1, 1, 3)), y, **settings)
+    computed(found, pyconv.conv1d_input((1, 1, 12), np.ones((1, 1, 3)), np.ones((1, 1, 1210)), **settings))
+    assert max(sizes) == 4 and sum(sizes) == 1212
 
 
 def test_columns_are_runs_of_positions():
@@ -255,6 +275,22 @@ def test_weight_gradients_are_summed_over_a_tree():
     assert found.compute() == 300
 
 
+def test_a_task_runs_on_one_thread(monkeypatch):
+    pyconv.set_num_threads(2)
+    threads = []
+    for place, name in ((pyconv, 'convolution'), (pyconv, 'unfold'), (door.WEIGHT, 1)):
+        plain = place[name] if name == 1 else getattr(place, name)
+
+        def recorded(*arguments, plain=plain, **settings):
+            threads.append(pyconv.get_num_threads())
+            return plain(*arguments, **settings)
+
+        monkeypatch.setitem(place, name, recorded) if name == 1 else monkeypatch.setattr(place, name, recorded)
+    x = da.ones((1, 1, 4), chunks=4)
+    dask.compute(door.conv1d(x, np.ones((1, 1, 3))), door.unfold(x, (3,)), door.conv1d_weight(x, (1, 1, 1), x))
+    assert threads == [1] * 4 and pyconv.get_num_threads() == 2  # the columns are two chunks
+
+
 def test_equal_calls_have_equal_names():
     x, w = da.ones((1, 1, 40), chunks=(1, 1, 10)), np.ones((1, 1, 3))
     assert door.conv1d(x, w).name == door.conv1d(x, w.copy()).name
@@ -266,34 +302,41 @@ def test_equal_calls_have_equal_names():
 
 # schedulers
 
-# A picture of 256 MB in chunks of 2 MB: the most memory in use (in bytes, beyond what the first small picture left
-# behind) while every pixel is filtered, and while the filter's gradient is summed.
-MEMORY = '''
-import resource
-import dask.array as da, numpy as np
-import pyconv.dask
-
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most memory that this process ever had, in bytes. (ru_maxrss counts what its parent had, too.)"""
+    status = Path('/proc/self/status')
+    if not status.exists():
+        pytest.skip('only Linux says what memory a process had')
+    return int(re.search(r'VmHWM:\s*(\d+) kB', status.read_text())[1]) * 1024
 
-def sums(size):
-    image = da.ones((1, 1, size, size), chunks=(1, 1, 512, 1024), dtype=np.float32)
+
+def sums_of_picture(size, compute):
+    """Of every pixel filtered, of the gradients to the weight and to the picture: in chunks of 4 MB."""
+    image = da.ones((1, 1, size, size), dtype=np.float32, chunks=(1, 1, 1024, 1024))
     weight = np.ones((1, 1, 5, 5), np.float32)
-    blurred = pyconv.dask.conv2d(image, weight, padding=2, padding_mode='circular')
-    gradient = pyconv.dask.conv2d_weight(image, weight.shape, image, padding=2, padding_mode='circular')
-    back = pyconv.dask.conv2d_input(image.shape, weight, image, padding=2, padding_mode='circular')
-    return [float(array.sum(dtype=np.float64).compute(num_workers=2)) for array in (blurred, gradient, back)]
+    settings = {'padding': 2, 'padding_mode': 'circular'}
+    arrays = (door.conv2d(image, weight, **settings), door.conv2d_weight(image, weight.shape, image, **settings),
+              door.conv2d_input(image.shape, weight, image, **settings))
+    return [float(compute(array.sum(dtype=np.float64))) for array in arrays]
 
-sums(1024)
-before = peak()
-assert sums(8192) == [25 * 8192**2] * 3
-print(peak() - before)
+
+IN_THREADS = '''
+import test_dask
+
+def compute(array):
+    return array.compute(scheduler='threads', num_workers=2)
+
+test_dask.sums_of_picture(2048, compute)
+before = test_dask.peak()
+assert test_dask.sums_of_picture(8192, compute) == [25 * 8192**2] * 3
+print(test_dask.peak() - before)
 '''
 
 
 def test_memory_is_bounded_by_the_chunk(run_python):
-    """Two tasks at once, with a chunk, its block and its result each, and chunks that wait for their neighbours."""
-    assert int(run_python(MEMORY, timeout=120)) < 64 * 2**20
+    """A picture of 256 MB, two tasks at once: chunk, block and result of each, and chunks that wait for neighbours."""
+    peak()
+    assert int(run_python(IN_THREADS, timeout=120)) < 64 * 2**20
 
 
 @pytest.mark.parametrize('scheduler', ['threads', 'processes'])
@@ -323,6 +366,16 @@ def test_on_a_cluster(cluster):
               door.conv2d_weight(x, data.w.shape, y, **problem.keywords))
     for found, answer in zip(cluster.gather(cluster.compute(lazily)), wanted):
         assert_equal(found, answer, np.float64)
+
+
+def test_memory_of_a_worker_is_bounded_by_the_chunk(cluster):
+    """Less than the third of the picture that a worker has to do with, 85 MB."""
+    peak()
+    sums_of_picture(2048, lambda array: array.compute(scheduler=cluster))
+    before = cluster.run(peak)
+    assert sums_of_picture(8192, lambda array: array.compute(scheduler=cluster)) == [25 * 8192**2] * 3
+    after = cluster.run(peak)
+    assert len(after) == 3 and all(after[worker] - before[worker] < 48 * 2**20 for worker in after)
 
 
 def test_a_worker_that_is_killed_half_way(cluster, tmp_path):
