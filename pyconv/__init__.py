@@ -16,7 +16,7 @@
     pyconv.torch                                            differentiable functions of torch tensors
     pyconv.jax, pyconv.autograd, pyconv.pytensor            and of these frameworks' arrays
     pyconv.dask                                             functions of dask arrays in chunks
-    pyconv.onnx                                             ONNX's attributes as these functions' arguments
+    pyconv.onnx                                             ONNX's convolutions, and their attributes as arguments
 
 Names and orders of arguments are torch's. One trilinear form gives all: with s the stride, d the dilation, lo the
 leading padding, T(x, w, y) = sum of y[n, o, a] * w[o, i, k] * x[n, i, s*a + d*k - lo], and the convolution, its

@@ -1,10 +1,11 @@
-"""Door: ONNX. The attributes of its operators Conv and ConvTranspose as keyword arguments of this library's functions.
+"""Door: ONNX. Its convolutions as ops that run a model's nodes, and their attributes as arguments of the functions.
 
+    ops                         Conv, ConvTranspose and ConvInteger for onnx.reference.ReferenceEvaluator
     conv_arguments              of conv1d, conv2d, conv3d and, with transposed=False and output_padding=0, convolution
     conv_transpose_arguments    of conv_transpose1d, conv_transpose2d, conv_transpose3d
 
 Names, meanings and defaults of the attributes are those of the operators' documents; an attribute that a node does not
-have is None, or left out. The onnx package is not needed:
+have is None, or left out. The onnx package is needed by ops alone:
 
 >>> import numpy as np
 >>> import pyconv.onnx
@@ -15,13 +16,17 @@ have is None, or left out. The onnx package is not needed:
 """
 
 from collections.abc import Sequence
+from functools import cache
 from reprlib import repr as shown
 from typing import Any, SupportsIndex
 
+import numpy as np
+
+from pyconv._any_rank import convolution
 from pyconv._geometry import rank_of
 from pyconv._integers import Shape, exact, exact_count, exact_shape, length_of
 
-__all__ = ["conv_arguments", "conv_transpose_arguments"]
+__all__ = ["conv_arguments", "conv_transpose_arguments", "ops"]
 
 PADDINGS = {"NOTSET": None, "SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": "valid"}
 Attribute = Sequence[SupportsIndex] | None
@@ -109,3 +114,65 @@ def conv_transpose_arguments(
     if ignored and arguments["padding"] != "same":
         arguments["padding"] = "same_lower"
     return arguments
+
+
+def _convolution(transposed: bool, input: Any, weight: Any, bias: Any, attributes: dict[str, Any], **more: Any) -> Any:
+    """What a node makes of its inputs."""
+    given = {name: value for name, value in attributes.items() if value is not None}
+    if transposed:
+        return convolution(input, weight, bias, transposed=True, **conv_transpose_arguments(weight.shape, **given))
+    arguments = conv_arguments(weight.shape, **given)
+    return convolution(input, weight, bias, transposed=False, output_padding=0, **arguments, **more)
+
+
+def _centred(name: str, values: Any, zero_point: Any, per_channel: int | None) -> Any:
+    """8-bit integers less their zero point, one number or, where it may be so, one for each channel; as int32."""
+    numbers = values.astype(np.int32)
+    if zero_point is None:
+        return numbers
+    zeros = np.asarray(zero_point)
+    if zeros.size == 1:
+        return numbers - np.int32(zeros.item())
+    if zeros.shape != (per_channel,):
+        several = "" if per_channel is None else f" or shape ({per_channel},)"
+        raise ValueError(f"{name} must have one element{several}; got shape {zeros.shape}")
+    return numbers - zeros.astype(np.int32).reshape(-1, *(1,) * (values.ndim - 1))
+
+
+@cache
+def ops() -> list[type]:
+    """The operators Conv, ConvTranspose and ConvInteger, for ReferenceEvaluator(model, new_ops=ops()).
+
+    They run the nodes of a model, of any number of spatial axes, as this library's `convolution`; the evaluator runs
+    the others. Tensors have the types that the library's functions take. ConvInteger takes 8-bit integers, makes int32
+    of them less their zero points, so that padding holds the zero point, and sums in int32, modulo 2**32.
+    ImportError without the onnx package; TypeError or ValueError in the words of the library where a node is wrong.
+
+    >>> [op.__name__ for op in ops()]
+    ['Conv', 'ConvTranspose', 'ConvInteger']
+    """
+    from onnx.reference.op_run import OpRun  # here, because the attributes alone do not need it
+
+    class Conv(OpRun):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, input: Any, weight: Any, bias: Any = None, **attributes: Any) -> tuple[Any]:
+            return (_convolution(False, input, weight, bias, attributes),)
+
+    class ConvTranspose(OpRun):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, input: Any, weight: Any, bias: Any = None, **attributes: Any) -> tuple[Any]:
+            return (_convolution(True, input, weight, bias, attributes),)
+
+    class ConvInteger(OpRun):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(
+            self, input: Any, weight: Any, x_zero_point: Any = None, w_zero_point: Any = None, **attributes: Any
+        ) -> tuple[Any]:
+            input = _centred("x_zero_point", input, x_zero_point, None)
+            weight = _centred("w_zero_point", weight, w_zero_point, weight.shape[0])
+            return (_convolution(False, input, weight, None, attributes, dtype=np.int32),)
+
+    return [Conv, ConvTranspose, ConvInteger]

@@ -17,7 +17,8 @@ PACKAGE = Path(pyconv.__file__).parent
 FILES = sorted(PACKAGE.glob('*.py')) + sorted(PACKAGE.glob('*.pyx'))
 GPU_FILES = sorted(PACKAGE.glob('_gpu/*.py'))
 DOOR_FILES = sorted(PACKAGE.glob('[!_]*/*.py'))  # of doors that are folders
-FRAMEWORKS = {'torch', 'jax', 'autograd', 'pytensor', 'numba', 'cuda', 'cython', 'Cython', 'cupy', 'scipy', 'dask'}
+FRAMEWORKS = {'torch', 'jax', 'autograd', 'pytensor', 'dask', 'onnx', 'numba', 'cuda', 'cython', 'Cython', 'cupy',
+              'scipy'}
 DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
 DOORS |= {path.parent.name for path in DOOR_FILES}
 PURE = {'_geometry', '_integers', '_padding'}

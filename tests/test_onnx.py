@@ -162,7 +162,8 @@ def test_errors_of_the_weight_s_shape():
 
 
 def test_examples():
-    assert doctest.testmod(pyconv.onnx) == (0, 8)
+    pytest.importorskip('onnx')
+    assert doctest.testmod(pyconv.onnx) == (0, 9)
 
 
 @pytest.mark.parametrize('auto_pad', AUTO_PADS)
@@ -198,3 +199,137 @@ def test_transposed_against_the_reference_of_onnx(node):
         None, {'u': u, 'w': w})[0]
     found = pyconv.conv_transpose2d(u, w, **pyconv.onnx.conv_transpose_arguments(w.shape, **node))
     np.testing.assert_array_equal(found, wanted)
+
+
+# ops
+
+
+@pytest.fixture(scope='module')
+def evaluator():
+    """(a node or a model) -> its function of arrays by name, convolutions by pyconv."""
+    reference_evaluator = pytest.importorskip('onnx.reference').ReferenceEvaluator
+
+    def of(proto):
+        made = reference_evaluator(proto, new_ops=pyconv.onnx.ops())
+        return lambda **arrays: made.run(None, arrays)
+
+    return of
+
+
+def cases_of_onnx():
+    """(node, inputs, outputs) of every node test that the package has for these operators, by name."""
+    cases = {}
+    for file in ('conv', 'convtranspose', 'convinteger'):
+        module = pytest.importorskip(f'onnx.backend.test.case.node.{file}')
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, 'expect', lambda node, inputs, outputs, name: cases.update(
+                {name: (node, inputs, outputs)}))
+            [generator] = [value for value in vars(module).values()
+                           if isinstance(value, type) and value.__module__ == module.__name__]
+            for name, function in vars(generator).items():
+                if name.startswith('export'):
+                    function.__func__()
+    return cases
+
+
+NODE_TESTS = [
+    'basic_conv_with_padding', 'basic_conv_without_padding', 'conv_with_strides_padding',
+    'conv_with_strides_no_padding', 'conv_with_strides_and_asymmetric_padding', 'conv_with_autopad_same',
+    'convtranspose', 'convtranspose_1d', 'convtranspose_3d', 'convtranspose_output_shape', 'convtranspose_pad',
+    'convtranspose_kernel_shape', 'convtranspose_pads', 'convtranspose_dilations', 'convtranspose_autopad_same',
+    'convtranspose_group_2', 'convtranspose_group_2_image_3', 'convinteger_without_padding',
+    'convinteger_with_padding']
+
+
+def test_node_tests_of_onnx(evaluator):
+    """All that the package has, with its own tolerances; their numbers are small integers, but for float sums."""
+    cases = cases_of_onnx()
+    assert {f'test_{name}' for name in NODE_TESTS} <= set(cases)
+    for name, (node, inputs, outputs) in cases.items():
+        given = dict(zip((name for name in node.input if name), inputs))
+        for found, wanted in zip(evaluator(node)(**given), outputs, strict=True):
+            assert found.dtype == wanted.dtype and found.shape == wanted.shape, name
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize('rank', [1, 2, 3, 4])
+def test_ops_of_any_rank_grouped_and_dilated(evaluator, rank):
+    from onnx.helper import make_node
+
+    size, kernel = (5, 4, 3, 4)[:rank], (2, 3, 1, 2)[:rank]
+    strides, dilations = (2, 1, 2, 1)[:rank], (1, 2, 1, 2)[:rank]
+    x, w, b = integers(2, 4, *size), integers(6, 2, *kernel), integers(6)
+    node = {'group': 2, 'strides': strides, 'dilations': dilations, 'pads': [1] * rank + [2] * rank}
+    pads = [(1, 2)] * rank
+    positions = reference.output_size(size, kernel, strides, pads, dilations)
+    [found] = evaluator(make_node('Conv', ['x', 'w', 'b'], ['y'], **node))(x=x, w=w, b=b)
+    wanted = reference.forward(x, w, positions, strides, [1] * rank, dilations, 2)
+    np.testing.assert_array_equal(found, wanted + b.reshape(-1, *(1,) * rank), strict=True)
+    u, c = integers(2, 6, *size), integers(4)
+    node['pads'] = [0] * (2 * rank)
+    shape = reference.transposed_size(size, kernel, strides, [(0, 0)] * rank, dilations, (0,) * rank)
+    [found] = evaluator(make_node('ConvTranspose', ['u', 'w', 'c'], ['v'], **node))(u=u, w=w, c=c)
+    wanted = reference.transposed(u, w, shape, strides, [0] * rank, dilations, 2)
+    np.testing.assert_array_equal(found, wanted + c.reshape(-1, *(1,) * rank), strict=True)
+
+
+def test_a_model(evaluator, monkeypatch):
+    """Its convolutions are pyconv's, one of them in a branch, and its other nodes the evaluator's."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    x, w, v = (integers(*shape).astype(np.float32) for shape in ((1, 2, 6, 5), (3, 2, 3, 3), (3, 2, 2, 2)))
+    branch = helper.make_graph([helper.make_node('ConvTranspose', ['h', 'v'], ['z'], strides=[2, 2])], 'branch', [],
+                               [helper.make_tensor_value_info('z', TensorProto.FLOAT, None)])
+    nodes = [helper.make_node('Conv', ['x', 'w'], ['a'], auto_pad='SAME_LOWER', strides=[2, 2]),
+             helper.make_node('Relu', ['a'], ['h']),
+             helper.make_node('If', ['yes'], ['y'], then_branch=branch, else_branch=branch)]
+    graph = helper.make_graph(
+        nodes, 'graph', [helper.make_tensor_value_info('x', TensorProto.FLOAT, ['n', 2, 6, 5])],
+        [helper.make_tensor_value_info('y', TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, 'w'), numpy_helper.from_array(v, 'v'),
+         numpy_helper.from_array(np.array(True), 'yes')])
+    calls, convolution = [], pyconv.onnx.convolution
+    monkeypatch.setattr(pyconv.onnx, 'convolution', lambda *arrays, **settings: (
+        calls.append(settings['transposed']) or convolution(*arrays, **settings)))
+    [found] = evaluator(helper.make_model(graph))(x=x)
+    hidden = np.maximum(pyconv.conv2d(x, w, padding='same_lower', stride=2), 0)
+    np.testing.assert_array_equal(found, pyconv.conv_transpose2d(hidden, v, stride=2), strict=True)
+    assert calls == [False, True]
+
+
+@pytest.mark.parametrize('types', ['uu', 'ui', 'iu', 'ii'])
+def test_conv_integer(evaluator, types):
+    """Extreme values, each type of both operands, a zero point for each output channel; padding is the zero point."""
+    from onnx.helper import make_node
+
+    limits = [np.iinfo({'i': np.int8, 'u': np.uint8}[kind]) for kind in types]
+    x, w = (np.random.default_rng(0).choice([info.min, info.max], shape).astype(info.dtype)
+            for info, shape in zip(limits, ((2, 4, 7, 6), (6, 2, 3, 2))))
+    x_zero, w_zero = (info.dtype.type(info.max - 3) for info in limits)
+    zeros = np.arange(6).astype(w.dtype)
+    node = make_node('ConvInteger', ['x', 'w', 'p', 'q'], ['y'], group=2, pads=[1, 0, 2, 1], strides=[1, 2])
+    wide, wide_w = x.astype(int) - int(x_zero), w.astype(int)
+    positions = reference.output_size((7, 6), (3, 2), (1, 2), [(1, 2), (0, 1)], (1, 1))
+    for given, centred in ((zeros, wide_w - zeros.reshape(-1, 1, 1, 1)), (w_zero, wide_w - int(w_zero))):
+        [found] = evaluator(node)(x=x, w=w, p=x_zero, q=given)
+        wanted = reference.forward(wide, centred, positions, (1, 2), (1, 0), (1, 1), 2)
+        np.testing.assert_array_equal(found, wanted.astype(np.int32), strict=True)
+    node = make_node('ConvInteger', ['x', 'w'], ['y'], group=2)
+    wanted = pyconv.conv2d(x.astype(np.int32), w.astype(np.int32), groups=2, dtype=np.int32)
+    np.testing.assert_array_equal(evaluator(node)(x=x, w=w)[0], wanted, strict=True)
+
+
+def test_errors_of_ops(evaluator):
+    from onnx.helper import make_node
+
+    x, w = np.ones((1, 2, 5, 5), np.uint8), np.ones((3, 2, 3, 3), np.uint8)
+    node = make_node('ConvInteger', ['x', 'w', 'p', 'q'], ['y'])
+    for p, q, text in (
+        (np.ones(2, np.uint8), w[0, 0, 0, 0], r'x_zero_point must have one element; got shape (2,)'),
+        (x[0, 0, 0, 0], np.ones(2, np.uint8), r'w_zero_point must have one element or shape (3,); got shape (2,)'),
+    ):
+        with pytest.raises(ValueError) as caught:
+            evaluator(node)(x=x, w=w, p=p, q=q)
+        assert str(caught.value) == text
+    with pytest.raises(ValueError, match='^pads must be a sequence of 4 ints >= 0; got'):
+        evaluator(make_node('Conv', ['x', 'w'], ['y'], pads=[1, 1]))(x=x * 1.0, w=w * 1.0)
