@@ -23,7 +23,8 @@ A chunk of a result is one task. It reads of the chunks around it what its kerne
 pads only at the edges of the whole array, so that the result is what the plain function would give of the whole array:
 with numbers whose sums are exact the same numbers, with others the same up to the order of sums. A task needs memory
 for what it reads, for that once more in one piece, and for its result. It runs on one thread: how many tasks run at
-once is for dask to say.
+once is for dask to say. A chunk waits in memory until its neighbours are there: of an array in chunks along one axis,
+as strips of a picture, dask holds a dozen at most however long it is; along two axes, a front of chunks across it.
 
 Chunks of a convolution's result are those of its input divided by the stride, in the other direction times the stride:
 with a stride of 1 they are the input's own, but for what padding leaves over at the end. `chunks` asks for others, in

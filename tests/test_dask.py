@@ -311,8 +311,9 @@ def peak():
 
 
 def sums_of_picture(size, compute):
-    """Of every pixel filtered, of the gradients to the weight and to the picture: in chunks of 4 MB."""
-    image = da.ones((1, 1, size, size), dtype=np.float32, chunks=(1, 1, 1024, 1024))
+    """Of every pixel filtered, of the gradients to the weight and to the picture: in strips of 128 rows, of 2 MB."""
+    image = da.ones((1, 1, size, 4096), dtype=np.float32, chunks=(1, 1, 128, 4096))
+    image = image.map_blocks(np.array)  # da.ones repeats one number
     weight = np.ones((1, 1, 5, 5), np.float32)
     settings = {'padding': 2, 'padding_mode': 'circular'}
     arrays = (door.conv2d(image, weight, **settings), door.conv2d_weight(image, weight.shape, image, **settings),
@@ -326,9 +327,9 @@ import test_dask
 def compute(array):
     return array.compute(scheduler='threads', num_workers=2)
 
-test_dask.sums_of_picture(2048, compute)
+test_dask.sums_of_picture(1024, compute)
 before = test_dask.peak()
-assert test_dask.sums_of_picture(8192, compute) == [25 * 8192**2] * 3
+assert test_dask.sums_of_picture(16384, compute) == [25 * 16384 * 4096] * 3
 print(test_dask.peak() - before)
 '''
 
@@ -371,9 +372,9 @@ def test_on_a_cluster(cluster):
 def test_memory_of_a_worker_is_bounded_by_the_chunk(cluster):
     """Less than the third of the picture that a worker has to do with, 85 MB."""
     peak()
-    sums_of_picture(2048, lambda array: array.compute(scheduler=cluster))
+    sums_of_picture(1024, lambda array: array.compute(scheduler=cluster))
     before = cluster.run(peak)
-    assert sums_of_picture(8192, lambda array: array.compute(scheduler=cluster)) == [25 * 8192**2] * 3
+    assert sums_of_picture(16384, lambda array: array.compute(scheduler=cluster)) == [25 * 16384 * 4096] * 3
     after = cluster.run(peak)
     assert len(after) == 3 and all(after[worker] - before[worker] < 48 * 2**20 for worker in after)
 
