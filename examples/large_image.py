@@ -13,7 +13,6 @@ Then a kernel is learned, not given: of a photograph and a blurred copy of it, i
 first into the second. The loss is the squared difference, its gradient to the kernel is conv2d_weight of photograph and
 difference, and conjugate gradients step along it.
 """
-import argparse
 import tempfile
 import threading
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 import dask
 import dask.array as da
 import numpy as np
+from common import BARE, argument_parser, tidy
 from matplotlib.figure import Figure
 from sklearn.datasets import load_sample_image
 from tqdm import tqdm
@@ -200,9 +200,8 @@ def draw(path, wall, learned, photo, limit, size):
     true, kernel, losses, errors, blurred = learned
     figure = Figure(figsize=(12, 6.4), layout="constrained")
     above, below = figure.subfigures(2, 1)
-    bare = {"frame_on": False, "xticks": [], "yticks": []}
     left, right = above.subfigures(1, 2, width_ratios=(7, 5))
-    for axes, image, title in zip(left.subplots(1, 2, subplot_kw=bare), (before, after), ("A corner", "out of focus")):
+    for axes, image, title in zip(left.subplots(1, 2, subplot_kw=BARE), (before, after), ("A corner", "out of focus")):
         axes.imshow(image)
         axes.set_title(f"{title} of the wall" if image is before else title)
     axes = right.subplots()
@@ -214,12 +213,12 @@ def draw(path, wall, learned, photo, limit, size):
     axes.text(0, limit / MB, "the limit", color="#801650", va="bottom")
     axes.axhline(size / MB, color="#3d3d3d", linewidth=1.5, linestyle="--")
     axes.text(0, size / MB, "the picture as float32", color="#3d3d3d", va="bottom")
-    axes.set(title="Memory while it is filtered", xlabel="seconds", ylabel="MB", ylim=(0, 1.15 * size / MB))
+    tidy(axes, "Memory while it is filtered", xlabel="seconds", ylabel="MB", ylim=(0, 1.15 * size / MB))
 
     first, second, third, fourth, fifth = below.subplots(1, 5, width_ratios=(3, 3, 2, 2, 4))
     for axes, image, title in ((first, photo, "A photograph"), (second, blurred, "blurred")):
         axes.imshow(image)
-        axes.set(title=title, **{name: value for name, value in bare.items() if name != "frame_on"})
+        axes.set(title=title, **BARE)
     reach = true.max()
     for axes, image, title in ((third, true, "The blur"), (fourth, kernel, "as learned")):
         axes.imshow(image, cmap="RdBu_r", vmin=-reach, vmax=reach)
@@ -228,16 +227,16 @@ def draw(path, wall, learned, photo, limit, size):
     fifth.plot(steps, losses, color="#12436d", linewidth=2, label="mean squared difference")
     fifth.plot(steps, errors, color="#f46a25", linewidth=2, label="the kernel's relative error")
     fifth.axhline(1 / 12, color="#3d3d3d", linewidth=1, linestyle="--", label="rounding alone")
-    fifth.set(title="Learning", xlabel="step", yscale="log")
+    tidy(fifth, "Learning", xlabel="step", yscale="log")
     fifth.legend(frameon=False)
-    for axes in (right.axes[0], fifth):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120, bbox_inches="tight", pad_inches=0.2)
 
 
 def main():
-    arguments = read_arguments()
+    parser = argument_parser("Filter a picture larger than memory; learn a blur by its gradient.", "large_image.png",
+                             "a small picture, few steps: does it run?")
+    parser.add_argument("--steps", type=int, default=60, help="of learning (default %(default)s)")
+    arguments = parser.parse_args()
     rows, columns, chunk, limit, radius, size, steps = (
         (12, 4, 64, 96 * MB, 5, 9, 8) if arguments.quick else (24, 16, 64, 256 * MB, 12, 17, arguments.steps))
     china, flower = load_sample_image("china.jpg"), load_sample_image("flower.jpg")
@@ -246,19 +245,6 @@ def main():
     learned = learn_blur(flower, size, 160, steps)
     draw(arguments.output, wall, learned, flower, limit, rows * columns * china.size * 4)
     print(f"picture {arguments.output}")
-
-
-def read_arguments():
-    parser = argparse.ArgumentParser(description="Filter a picture larger than memory; learn a blur by its gradient.")
-    parser.add_argument("--steps", type=int, default=60, help="of learning (default %(default)s)")
-    parser.add_argument("--output", type=Path, default="large_image.png", help="picture (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a small picture, few steps: does it run?")
-    arguments = parser.parse_args()
-    if arguments.steps < 1:
-        parser.error("--steps must be at least 1")
-    if not arguments.output.parent.is_dir():
-        parser.error(f"--output must name a file in a folder that exists; got {arguments.output}")
-    return arguments
 
 
 if __name__ == "__main__":

@@ -354,9 +354,11 @@ def test_schedulers_of_dask(scheduler):
 def cluster():
     """Three worker processes on this machine."""
     distributed = pytest.importorskip('distributed')
-    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
-        with distributed.Client(cluster) as client:
-            yield client
+    # that a dead worker does not answer is found out by waiting so long, by default for half a minute
+    with dask.config.set({'distributed.comm.timeouts.connect': '5s'}):
+        with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as cluster:
+            with distributed.Client(cluster) as client:
+                yield client
 
 
 def test_on_a_cluster(cluster):
