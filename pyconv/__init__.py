@@ -41,8 +41,8 @@ out: an array of the result's shape and dtype to write to, returned. It must not
     memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous, or
     has the channels last in memory, costs no copy. For a function that returns a tuple: a tuple, None where a result
     is masked or no array is supplied.
-accumulate: True adds a result to what `out` holds, without an array for it where out would cost no copy (fold and
-    conv_bias have one); out must be given then, of a tuple every entry that is not masked.
+accumulate: True adds a result to what `out` holds, without an array for it where out would cost no copy (but for what
+    is listed below); out must be given then, of a tuple every entry that is not masked.
 finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for what conv and conv_weight unroll of the
     input, fgrad_input for what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither
     read nor kept, results do not depend on them, their size limits the scratch; None or an empty array: allocated
@@ -50,7 +50,10 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     allocates nothing of array size, where its arrays are C-contiguous, aligned and in native byte order, or so with the
     channels as last axis (images as they come, seen through numpy.moveaxis); NumPy copies others first. Where operands
     are not finite or have the channels last, up to 3 MB are allocated if the buffer is too small for the way that they
-    take.
+    take. An array is allocated all the same: the sums of halves that a call adds up in several steps (with four axes
+    and more, or a stride and a padding mode that repeats the input); the part of an input that remains where one side
+    of an axis is cropped and the other filled from it; by fold and conv_bias; and for the gradient of an input that
+    its padding repeats a hundred times and more.
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
     multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
     fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are

@@ -1,7 +1,8 @@
 """Array arguments: what is accepted, and its one form behind the door. Nothing here copies before all is checked."""
 
 from collections.abc import Iterable, Sequence
-from math import nan
+from functools import lru_cache
+from math import inf, isfinite, nan
 from numbers import Complex, Integral, Real
 from re import fullmatch
 from reprlib import repr as shown
@@ -19,6 +20,9 @@ from pyconv._padding import MODES, ZEROS, Mode
 
 ALGORITHMS = ("auto", "gemm", "winograd")
 HOST = (ndarray, list, tuple)
+# Of floats, the least that rounds to infinity.
+OVERFLOW = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103,
+            "complex64": 2.0**128 - 2.0**103}
 
 
 def check_algorithm(algorithm: object, dtype: DType) -> None:
@@ -66,6 +70,12 @@ def exact_mode(mode: Mode, dtype: DType) -> Mode:
     return ZEROS if name == "zeros" else Mode(str(name), exact)
 
 
+@lru_cache(maxsize=256)
+def _of_text(text: str) -> complex:
+    """One complex number for each text."""
+    return complex(text)
+
+
 def _number(name: str, value: Any, dtype: DType) -> complex:
     """A number that arrays of that dtype can hold, as Python's."""
     kind: Any = Real
@@ -88,13 +98,18 @@ def _number(name: str, value: Any, dtype: DType) -> complex:
         exact: complex = float(plain) if kind is Real else complex(plain)
     except OverflowError:
         raise ValueError(error) from None
-    return nan if exact != exact and kind is Real else exact + 0  # one NaN and one zero, as keys of caches
+    parts = [exact.real, exact.imag]
+    if any(isfinite(part) and abs(part) >= OVERFLOW.get(str(dtype), inf) for part in parts):
+        raise ValueError(f"{name} must be in the range of {dtype}; got {shown(value)}")
+    if kind is Complex:
+        return _of_text(repr(exact)) if exact != exact else exact + 0
+    return nan if exact != exact else exact + 0  # one NaN and one zero, as keys of caches
 
 
 def exact_mask(output_mask: Any) -> tuple[bool, ...]:
     """Which of the three results are wanted."""
     rule = "be a sequence of 3 bools"
-    if not isinstance(output_mask, list | tuple | ndarray):
+    if not isinstance(output_mask, list | tuple | ndarray) or getattr(output_mask, "ndim", 1) == 0:
         raise TypeError(f"output_mask must {rule}; got {shown(output_mask)}")
     if len(output_mask) != 3:
         raise ValueError(f"output_mask must {rule}; got {shown(output_mask)}")

@@ -10,7 +10,7 @@ from pyconv import _dtypes, _threads
 from pyconv import _geometry as geometries
 from pyconv._arguments import check_flag, check_out, device_argument, operands, ready, writing_place
 from pyconv._backend import Array, cpu, gpu_room
-from pyconv._dtypes import DType, dtype_argument, scratch_dtype
+from pyconv._dtypes import DType, dtype_argument, is_integer, scratch_dtype
 from pyconv._evaluate import (
     MAPS_OF_BUFFER,
     Settings,
@@ -148,7 +148,7 @@ def workspace(
     settings = checked(settings_of(
         algorithm=algorithm, allow_tf32=allow_tf32, padding_mode=padding_mode, padding_value=padding_value), native)
     own = _dtypes.result_dtype(native, result_dtype, "result_dtype")
-    settings = settings if own is native else settings._replace(result=own)
+    settings = settings._replace(result=own) if is_integer(native) else settings
     real = scratch_dtype(native, own)
     check_flag("per_sample", per_sample)
     geometry, output_shape = geometries.problem(

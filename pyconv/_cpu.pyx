@@ -21,7 +21,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
-from pyconv import _blocking, _outer, _pieces, _unfolding
+from pyconv import _blocking, _edges, _outer, _pieces, _unfolding
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
@@ -131,7 +131,12 @@ def set_threads(int n):
 @lru_cache(maxsize=512)
 def plan(map, geometry, dtype, algorithm="auto", result=None):
     """The plan of a map ("forward", "grad_input", "grad_weight"); "columns": grad_weight from unfolded input."""
-    return Plan(map, geometry, dtype, algorithm, dtype if result is None else result)
+    result = dtype if result is None else result
+    if map == "grad_input" and _edges.is_far(_outer.of_volumes(geometry)):
+        sums = scratch_dtype(dtype, result) if result.itemsize == 2 and result.kind not in "iu" else result
+        products = Plan(map, _unfolding.of_columns(geometry), dtype, "gemm", sums)
+        return _unfolding.FarGradient(products, geometry)
+    return Plan(map, geometry, dtype, algorithm, result)
 
 
 def is_ready(cnp.ndarray array not None, dtype):

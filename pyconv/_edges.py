@@ -1,6 +1,7 @@
 """What lies beyond the edge of an input: which cells stand for padded ones, and stretches of them that run alike."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from pyconv._geometry import Geometry
 from pyconv._padding import REPEATING
 
 ON_ONE_CELL = 8  # most padded cells of a stretch that all stand for one: a block has to hold them
+STRETCHES = 100  # most that a grad_input has
 FOLDED = 512  # most cells of the smallest block that holds those that padded ones stand for
 Folds = tuple[tuple[int, int], ...]
 NO_FOLDS: Folds = ((0, 0),) * 3
@@ -55,6 +57,20 @@ def folds(g: Geometry) -> Folds:
             return NO_FOLDS
     within = prod(min(size + sum(fold), 1 + sum(map(held_in, fold))) for size, fold in zip(g.input_size, found))
     return tuple(found) if g.padding_mode in ("replicate", "reflect") and within <= FOLDED else NO_FOLDS
+
+
+@lru_cache(maxsize=1024)
+def is_far(g: Geometry) -> bool:
+    """Whether the padding that grad_input gathers repeats the input so often that its stretches would be too many."""
+    if g.padding_mode not in REPEATING or goes_round(g):
+        return False
+    number, folded = 1, folds(g)
+    for a, size in enumerate(g.input_size):
+        low, high = _reach(g, a)
+        if not any(folded[a]):
+            length = ON_ONE_CELL if g.padding_mode == "replicate" else max(1, size - (g.padding_mode == "reflect"))
+            number *= 1 + sum(-(-cells // length) for cells in (max(0, -low), max(0, high - size)))
+    return number > STRETCHES
 
 
 def held_in(fold: int) -> int:

@@ -19,9 +19,11 @@ from pyconv._arguments import (
 )
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
+from pyconv._edges import is_far
 from pyconv._geometry import Geometry, box, linear
 from pyconv._integers import Shape
 from pyconv._libraries import Visitor, given_back
+from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
 Named = tuple[tuple[str, Array | None], ...]
@@ -196,8 +198,13 @@ def evaluate(
 def _laid(
     geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any, settings: Settings
 ) -> tuple[Geometry, Array, Array]:
-    """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
+    """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory.
+
+    One that is far (see _edges) takes them as other copies.
+    """
     rank = geometry.rank
+    if map == "grad_input" and geometry.padding_mode != "zeros" and is_far(of_volumes(geometry)):
+        return geometry, first, second
     read = channels_last(first, rank, dtype)
     also = channels_last(second, rank, dtype) if map == "grad_weight" else None
     target = None
@@ -292,10 +299,16 @@ def _run_part(
 ) -> Array:
     """As _run, where the plans write that part of a grad_input alone: cropped cells get the bias."""
     shape = (*result.shape[:-len(part)], *geometry.input_size[-len(part):])
-    inner = _run(geometry, dtype, Result(shape, result.terms), calls, None, settings._replace(accumulate=False))
-    target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
     place: Any = (..., *part)
-    target[place] += inner
+    if settings.accumulate:
+        inner = _run(geometry, dtype, Result(shape, result.terms), calls, None, settings._replace(accumulate=False))
+        target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
+        with np.errstate(all="ignore"):
+            target[place] += inner
+        return target
+    inner = _run(geometry, dtype, result._replace(shape=shape), calls, None, settings)
+    target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
+    target[place] = inner
     return target
 
 
@@ -328,7 +341,8 @@ def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Sett
         # NumPy sums any layout and type without a copy, if more slowly
         others = tuple(place for place in range(array.ndim) if place != axis)
         wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
-        _put(target, np.asarray(array).sum(others, dtype=wide).astype(own), accumulate)
+        with np.errstate(all="ignore"):
+            _put(target, np.asarray(array).sum(others, dtype=wide).astype(own), accumulate)
     else:
         batch = array.shape[0] if axis else 1
         columns = array.reshape(batch, channels, array.size // (batch * channels))

@@ -21,7 +21,7 @@ def ints_rule(count: int, least: int) -> str:
 def length_of(value: Any) -> int | None:
     """The length of a sequence; None for what is none, a 0-d array among it."""
     unordered = isinstance(value, str | bytes | bytearray | Mapping | Set)
-    if unordered or not hasattr(value, "__getitem__") or not getattr(value, "ndim", 1):
+    if unordered or isinstance(value, type) or not hasattr(value, "__getitem__") or not getattr(value, "ndim", 1):
         return None
     return len(value)
 

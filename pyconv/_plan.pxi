@@ -446,7 +446,8 @@ cdef class Plan:
         for sample, result in zip(*batch):
             total = empty(result.shape, self.real)
             single.run(sample, second, total, bias, single.enough(scratch), False, threads)
-            result[...] = total + result if accumulate else total
+            with np.errstate(all="ignore"):
+                result[...] = total + result if accumulate else total
 
     cdef int _begin(self, out, bias, accumulate) except -1:
         """out <- bias or 0, or out + bias."""

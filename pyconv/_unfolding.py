@@ -2,6 +2,7 @@
 
 from functools import reduce
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,45 @@ def unfold(g: Geometry, input: Array, columns: Array) -> None:
                 there[:, tap] = padded
                 if inside.any():
                     there[:, tap][:, inside] = cells[:, *np.broadcast_arrays(*read)][:, inside]
+
+
+class FarGradient:
+    """The plan of a grad_input where padding repeats the input very often, sample by sample.
+
+    The gradients of all columns are one matrix product, of `products`; each is added to the cell that it was read from.
+    """
+
+    def __init__(self, products: Any, geometry: Geometry) -> None:
+        self.products, self.geometry, self.enough = products, geometry, products.enough
+        self.scratch_minimum, self.scratch_size = products.scratch_minimum, products.scratch_size
+
+    def run(
+        self, first: Array, second: Array, out: Array, bias: Array | None = None, scratch: Array | None = None,
+        accumulate: bool = False, threads: int | None = None,
+    ) -> None:
+        """See _backend."""
+        g = self.geometry
+        target = out.reshape(g.batch, g.in_channels, *g.input_size)
+        shape = (1, g.in_channels * prod(g.kernel_size), prod(g.output_size))
+        columns = np.empty(shape, out.dtype if out.dtype.itemsize > 2 else np.float32)
+        sums = np.empty((1, *target.shape[1:]), columns.dtype)
+        one = g._replace(batch=1)
+        for sample, cells in zip(first.reshape(g.batch, -1), target):
+            self.products.run(sample, second, columns, None, self.enough(scratch), False, threads=threads)
+            fold(one, columns, sums)
+            with np.errstate(all="ignore"):
+                if bias is not None:
+                    sums += bias.astype(sums.dtype).reshape(-1, *(1,) * len(g.input_size))
+                cells[...] = sums[0] + cells if accumulate else sums[0]
+
+
+def of_columns(g: Geometry) -> Geometry:
+    """The problem whose input is a sample's columns: a convolution of 1 x 1."""
+    ones, zeros, positions = (1, 1, 1), (0, 0, 0), (1, 1, prod(g.output_size))
+    return Geometry(
+        rank=1, batch=1, groups=g.groups, in_channels=g.in_channels * prod(g.kernel_size), out_channels=g.out_channels,
+        input_size=positions, kernel_size=ones, output_size=positions, stride=ones, dilation=ones, padding=zeros,
+        padding_mode="zeros")
 
 
 def fold(g: Geometry, columns: Array, target: Array) -> None:

@@ -497,6 +497,11 @@ ROWS = [
     P('replicate 2d many channels rows', (57, 58), (3, 3), (40, 24), padding=1, batch=1, padding_mode='replicate'),
     P('reflect 1d parts', (3001,), (5,), (8, 20), padding=((3, 4),), dilation=2, padding_mode='reflect'),
     P('replicate 3d rows', (3, 30, 40), (3, 3, 3), (4, 9), padding=1, padding_mode='replicate'),
+    # The input is repeated very often.
+    P('reflect 3d very far', (2, 1, 2), (3, 2, 3), (4, 6), groups=2, stride=(2, 1, 1), padding=6,
+      padding_mode='reflect'),
+    P('circular 2d very far', (2, 3), (3, 3), (3, 5), stride=2, padding=40, padding_mode='circular'),
+    P('replicate 1d very far', (3,), (5,), (4, 6), padding=((900, 0),), dilation=2, padding_mode='replicate'),
 ]
 
 BY_NAME = {problem.name: problem for problem in EVERY + ROWS + MORE_AXES}

@@ -61,6 +61,15 @@ def test_workspace_names_elements_of_the_dtype(dtype):
             assert least * dtype.itemsize <= TWO_MEGABYTES, problem.name
 
 
+@pytest.mark.parametrize('operands', [np.int8, np.int32, np.uint64])
+def test_workspace_is_that_of_the_sums_that_are_asked_for(operands):
+    x, w = np.ones((1, 8, 439), operands), np.ones((16, 8, 3), operands)
+    for sums in (np.int32, np.int64):
+        wants = pyconv.workspace(x.shape, w.shape, padding=1, dtype=operands, result_dtype=sums)
+        assert wants.dtype == sums
+        pyconv.conv1d(x, w, None, 1, 1, dtype=sums, finput=np.empty(wants.finput_minimum, sums))
+
+
 def test_scratch_serves_directions_around_which_a_constant_is_nothing(monkeypatch):
     """A derivative of one convolution runs plans of both modes in one finput."""
     asked = []

@@ -304,3 +304,21 @@ def test_the_same_bits(problem, dtype):
         assert_same_bits(calls.forward(problem, data.x[-batch:], data.w), alone[0][-batch:])
         assert_same_bits(calls.grad_input(problem, data.w, data.y[-batch:]), alone[1][-batch:])
         assert_same_bits(calls.grad_weight(problem, data.x[-batch:], data.y[-batch:], per_sample=True), apart[-batch:])
+
+
+def test_halves_are_rounded_once_where_a_cropped_input_is_repeated():
+    data = [np.random.default_rng(n).standard_normal(shape).astype(np.float16)
+            for n, shape in enumerate(((2, 4, 9), (4, 3, 5), (3,)))]
+    for mode in ('circular', 'reflect'):
+        found, wide = (pyconv.conv_transpose1d(*(part.astype(of) for part in data), padding=((-1, 3),),
+                                               padding_mode=mode) for of in (np.float16, np.float64))
+        assert_same_bits(found, wide.astype(np.float16))
+
+
+def test_nothing_is_said_where_sums_of_halves_overflow():
+    many, out = np.full((1, 1, 4), 60000, np.float16), np.full((1, 1, 4), 60000, np.float16)
+    with np.errstate(all='raise'):
+        assert pyconv.conv_bias(many).tolist() == [np.inf]
+        pyconv.conv_transpose1d(many, many[..., :3] * 0 + 1, padding=((-1, 3),), padding_mode='circular', out=out,
+                                accumulate=True)
+    assert np.isinf(out).any()

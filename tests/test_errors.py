@@ -290,6 +290,10 @@ PADDING_MODES = [
       for mode in ('zeros', 'circular', 'replicate', 'reflect')),
     *((valued(value), TypeError, f'padding_value must be a real number for float64 arrays; got {value!r}')
       for value in ('1', None, True, np.True_, 1j, [1.0], np.ones(2))),
+    *((valued(value, of), ValueError, f'padding_value must be in the range of {np.dtype(of)}; got {value!r}')
+      for value, of in ((1e39, 'f4'), (-65520, 'f2'), (1e39j, 'F'))),
+    (lambda: pyconv.convolution_backward(Y, X, W, 1, 0, 1, False, 0, 1, np.array(True)), TypeError,
+     'output_mask must be a sequence of 3 bools; got array(True)'),
     (valued(10**400), ValueError,
      'padding_value must be a real number for float64 arrays; got 100000000000000000...0000000000000000000'),
     *((valued(value, 'F'), TypeError, f'padding_value must be a number for complex64 arrays; got {value!r}')

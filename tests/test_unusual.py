@@ -116,3 +116,33 @@ def test_calls_of_kernels_do_not_grow_with_the_groups(transposed, monkeypatch):
             x, w, None, x, w, x, 1, 1, 1, transposed, 0, groups, (True, True, True))
         assert sorted(runs) == sorted(2 * ['grad_input' if transposed else 'forward']
                                       + ['forward' if transposed else 'grad_input', 'grad_weight'])
+
+
+FAR = """
+import numpy as np, pyconv
+for far in (10**6, 10**12):
+    for mode in ('circular', 'reflect', 'replicate'):
+        steps = (far, far, far)  # the cells are far before the input's, its first, and far behind
+        w, y = np.array([[[1.0, 2.0]]]), np.array([[[3.0, 5.0]]])
+        found = pyconv.conv1d_input((1, 1, 3), w, y, *steps, padding_mode=mode)
+        wanted = np.zeros(3)
+        for a, k in np.ndindex(2, 2):
+            cell = far * (a + k - 1)
+            turn = cell % 4
+            place = {'circular': cell % 3, 'reflect': min(turn, 4 - turn), 'replicate': min(max(cell, 0), 2)}[mode]
+            wanted[place] += y[0, 0, a] * w[0, 0, k]
+        assert np.array_equal(found[0, 0], wanted), (mode, found, wanted)
+        pyconv.workspace((1, 1, 3), (1, 1, 2), *steps, padding_mode=mode)
+"""
+
+
+def test_padding_may_repeat_the_input_any_number_of_times(run_python):
+    run_python(FAR, timeout=60)
+
+
+def test_a_complex_nan_around_the_input_makes_one_plan():
+    x, w = np.ones((1, 1, 3), np.complex64), np.ones((1, 1, 3), np.complex64)
+    before = cpu.plan.cache_info().currsize
+    for _ in range(3):
+        pyconv.conv1d(x, w, padding=1, padding_mode='constant', padding_value=complex(float('nan'), 1))
+    assert cpu.plan.cache_info().currsize <= before + 1
