@@ -43,10 +43,10 @@ gpu.device.kernel = spoiled
 
 data = problem.integers(np.dtype('float64'))
 wanted = maps(problem, data.x, data.w, data.y)
-x, w, y, b = (gpu.upload(array, dtype) for array in (last(data.x, problem.rank), data.w, data.y, data.b))
+x, w, y, b = (gpu.upload(array, dtype) for array in (data.x, data.w, last(data.y, problem.rank), data.b))
 same(gpu, calls.forward(problem, x, w, b), wanted.forward + calls.per_channel(data.b, problem.rank), dtype)
 same(gpu, calls.grad_input(problem, w, y), wanted.grad_input, dtype)
-same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+same(gpu, calls.grad_weight(problem, gpu.upload(last(data.x, problem.rank), dtype), y), wanted.grad_weight, dtype)
 same(gpu, pyconv.conv_bias(y), data.y.sum(axis=(0, *range(2, data.y.ndim))), dtype)
 settings = {name: value for name, value in problem.keywords.items() if name != 'groups'}
 columns = pyconv.unfold(x, problem.kernel, **settings)
