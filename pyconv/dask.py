@@ -231,7 +231,7 @@ def transformed(
 
 def forward(call: Call, x: da.Array, w: da.Array, b: da.Array | None, asked: Any) -> da.Array:
     if 0 in call.shape:
-        return da.zeros(call.shape, call.own)
+        return da.zeros(call.shape, dtype=call.own)
     x = x[(..., *call.own_part(x.shape[-call.rank:]))]
     axes = call.axes(x.shape[-call.rank:])
     firsts = [[-(-first // axis.stride) for first in bounds_of(along)]  # the first position at or behind each chunk
@@ -242,7 +242,7 @@ def forward(call: Call, x: da.Array, w: da.Array, b: da.Array | None, asked: Any
 
 def grad_input(call: Call, y: da.Array, w: da.Array, b: da.Array | None, asked: Any) -> da.Array:
     if 0 in call.shape:
-        return da.zeros(call.shape, call.own)
+        return da.zeros(call.shape, dtype=call.own)
     g, rank = call.geometry, call.rank
     axes = call.axes(g.input_size[-rank:])
     chunks = call.chunks(asked, y, [[axis.stride * size for size in along]
@@ -497,7 +497,7 @@ def unfold(
     call = Call(geometry, shape, dtype, dtype, settings)
     check_channels("input", x, -call.rank - 1)
     if 0 in shape:
-        return da.zeros(shape, dtype)
+        return da.zeros(shape, dtype=dtype)
     kernel = geometry.kernel_size[-call.rank:]
     most = prod(max(along) for along in x.chunks[-call.rank:]) // prod(kernel)
     x = x[(..., *call.own_part(x.shape[-call.rank:]))]

@@ -456,3 +456,14 @@ def test_error(call, error, text):
         call()
     assert type(caught.value) is error and ' must ' in str(caught.value)
     assert text is None or str(caught.value) == text
+
+
+@pytest.mark.parametrize('dtype', ['int8', 'float16', 'float32'])
+def test_results_of_an_empty_batch_have_the_plain_functions_types(dtype):
+    x, w, y = (np.ones(shape, dtype) for shape in ((0, 2, 5), (3, 2, 2), (0, 3, 4)))
+    for name, given in (('conv1d', (x, w)), ('conv1d_input', (x.shape, w, y)), ('conv_transpose1d', (y, w)),
+                        ('unfold', (x, 2))):
+        plain = getattr(pyconv, name)(*given)
+        lazy = getattr(pyconv.dask, name)(*(da.from_array(one) if one is x or one is y else one for one in given))
+        assert lazy.dtype == plain.dtype == lazy.compute().dtype, name
+        assert lazy.shape == plain.shape

@@ -1,4 +1,5 @@
 """pyconv.torch under torch's transforms: forward mode, vmap, torch.func, and gradcheck with all that it can check."""
+import functools
 import gc
 import itertools
 import weakref
@@ -153,3 +154,23 @@ def test_forward_mode_keeps_nothing_beyond_the_call():
     del x
     gc.collect()
     assert seen() is None and y.requires_grad
+
+
+@pytest.mark.parametrize('name', ['conv1d', 'conv_transpose1d'])
+def test_a_complex_constant_around_the_input(name):
+    """A gradient reads it conjugated, as it does the input."""
+    x, w = (torch.randn(shape, dtype=torch.complex128, requires_grad=True) for shape in ((2, 2, 5), (2, 2, 3)))
+    call = functools.partial(getattr(door, name), padding=2, padding_mode='constant', padding_value=1 - 2j)
+    assert gradcheck(call, (x, w), check_forward_ad=True)
+    assert gradgradcheck(call, (x, w))
+    compiled = torch.compile(lambda x, w: call(x, w).real.sum(), backend='aot_eager', fullgraph=True)
+    for one, other in zip(grad(compiled(x, w), (x, w)), grad(call(x, w).real.sum(), (x, w))):
+        torch.testing.assert_close(one, other)
+
+
+def test_forward_over_reverse_of_tensors_that_are_conjugated_lazily():
+    x, w = (torch.randn(shape, dtype=torch.complex128) for shape in ((1, 2, 5), (3, 2, 2)))
+    gradient = torch.func.grad(lambda x, w: door.conv1d(x, w).real.pow(3).sum(), (0, 1))
+    for first, second in ((x.conj(), w), (x, w.conj())):
+        wanted = jvp(gradient, (first.resolve_conj(), second.resolve_conj()), (x, w))
+        torch.testing.assert_close(jvp(gradient, (first, second), (x, w)), wanted)

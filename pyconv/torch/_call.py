@@ -70,6 +70,8 @@ def convolve(
     _check("weight", weight, input)
     if bias is not None:
         _check("bias", bias, input)
+    if input.is_complex():  # torch forgets that a conjugate of a lazy conjugate has a direction
+        input, weight = input.resolve_conj(), weight.resolve_conj()
     # Who traces, or stands between torch and its operators (torch.compile, torch.export, make_fx, torch.jit.trace), has
     # to meet an operator: it would take the result of a Function for a constant. No function may ask this, as
     # torch.compile would compile that one apart, to True.

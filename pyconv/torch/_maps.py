@@ -74,6 +74,10 @@ class Form:
         """The form in which x is a direction: a constant around it has no derivative."""
         raise NotImplementedError
 
+    def conjugated(self) -> "Form":
+        """The form in which x is conjugated: so is a constant around it."""
+        raise NotImplementedError
+
     def folded(self, roles: str, count: int) -> "Form":
         """The form whose tensors hold `count` of this one's where their role is one of these; all have a batch axis."""
         raise NotImplementedError
@@ -145,6 +149,13 @@ class Geometric(Form):
         if self.geometry.padding_mode != "constant":
             return self
         return replace(self, geometry=linear(self.geometry))
+
+    def conjugated(self) -> "Form":
+        """The form with the constant's conjugate."""
+        value = self.geometry.padding_value
+        if not value.imag:
+            return self
+        return replace(self, geometry=self.geometry._replace(padding_value=value.conjugate()))
 
     def folded(self, roles: str, count: int) -> "Form":
         """The same geometry with some numbers multiplied."""
@@ -228,7 +239,7 @@ class Map(Function):
             return (None,) * 5
         (first, second), (a, b, c) = ctx.saved_tensors, ROLES[ctx.map]
         _, needs_first, needs_second, needs_bias, _ = ctx.needs_input_grad
-        form = ctx.form.of_direction() if c == "x" else ctx.form
+        form = ctx.form.of_direction() if c == "x" else ctx.form.conjugated()
         return (
             None,
             _other(a, {b: second.conj(), c: grad}, form) if needs_first else None,

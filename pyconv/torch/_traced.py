@@ -53,6 +53,11 @@ class Traced(Form):
         *said, mode, _, allow_tf32 = self.said
         return replace(self, said=(*said, ZEROS.name, [0.0, 0.0], allow_tf32)) if mode == "constant" else self
 
+    def conjugated(self) -> "Form":
+        """The form with the constant's conjugate."""
+        *said, (real, imaginary), allow_tf32 = self.said
+        return replace(self, said=(*said, [real, -imaginary], allow_tf32)) if imaginary else self
+
     def folded(self, roles: str, count: int) -> "Form":
         """What the user would have said of tensors so large."""
         groups = self.groups * count if roles == "xwy" else self.groups
