@@ -35,7 +35,9 @@ Calls that torch.compile, torch.export, make_fx or torch.jit.trace see go to an 
 sizes that may be symbols, in place of the Function that others go to; its gradients are operators too, and nothing need
 be said. There torch.func's transforms work, except forward mode, whose tangents a compiler may lose: in a graph that
 must be whole (fullgraph=True, torch.export) a RuntimeError says so; where torch.compile may break a graph it does that,
-and the answer is right. An exported program, once made, has forward mode too.
+and the answer is right. An exported program, once made, has forward mode too. torch.fx.symbolic_trace is refused: its
+proxies are no tensors. So are tensors on the device meta (torch's FakeTensorMode is served). Of a subclass of Tensor, a
+plain Tensor comes out.
 
 The modules are torch.nn's own classes with another forward, so that from the same seed they have torch.nn's weights,
 and load and give its state_dicts. Their padding and padding_mode may be any.
