@@ -159,8 +159,8 @@ def replace(model: Model) -> Model:
 def restore(model: Model) -> Model:
     """Make every convolution of pyconv in a model torch.nn's again, as `replace` made them pyconv's.
 
-    One that was parametrized since stays as it is. ValueError where one has settings that torch.nn's have not: then none
-    is changed.
+    One that was parametrized since stays as it is. ValueError where one has settings that torch.nn's have not: then
+    none is changed.
     """
     ours = [(name, module) for name, module in model.named_modules() if type(module) in THEIRS]
     for name, module in ours:
