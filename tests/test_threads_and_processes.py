@@ -348,19 +348,16 @@ assert answer.item() == 9, 'pyconv works after an interrupt'
 @pytest.mark.parametrize('what', ['forward', 'grad_input', 'grad_weight', 'depthwise', 'depthwise_weight',
                                   'transposed', 'double_backward'])
 def test_ctrl_c_is_answered_within_half_a_second(what, threads, spawn):
-    """The call takes seconds when left alone. Where the machine is busy, one of three may be late."""
-    for _ in range(3):
-        child = spawn(LONG, what, threads)
-        assert child.stdout.readline() == 'ready\n', child.stderr.read()
-        time.sleep(0.3)
-        sent = time.monotonic()
-        os.kill(child.pid, signal.SIGINT)
-        output, errors = child.communicate(timeout=60)
-        assert child.returncode == 0, errors
-        word, when = output.split()
-        assert word == 'interrupted', f'{word} {float(when) - sent:.2f} s after the signal'
-        if float(when) - sent < 0.5:
-            return
+    """The call takes seconds when left alone."""
+    child = spawn(LONG, what, threads)
+    assert child.stdout.readline() == 'ready\n', child.stderr.read()
+    time.sleep(0.3)
+    sent = time.monotonic()
+    os.kill(child.pid, signal.SIGINT)
+    output, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+    word, when = output.split()
+    assert word == 'interrupted', f'{word} {float(when) - sent:.2f} s after the signal'
     assert float(when) - sent < 0.5
 
 
