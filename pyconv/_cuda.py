@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
-from pyconv._geometry import Geometry
+from pyconv._geometry import ROLES, Geometry
 from pyconv._gpu import launch, limits, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
@@ -25,7 +25,6 @@ from pyconv._pieces import phases
 
 CACHED = 1024
 PROGRAMS = 64  # of a plan
-ROLES = {"forward": "xwy", "grad_input": "ywx", "grad_weight": "xyw"}  # the two operands of a map and its result
 
 
 def lifted(array: DeviceArray, rank: int) -> Layout:

@@ -15,16 +15,16 @@ from pyconv import _geometry as geometries
 from pyconv._backend import Array
 from pyconv._dtypes import DType, native_dtype
 from pyconv._evaluate import Result, Settings, checked, evaluate, settings_of
-from pyconv._geometry import Geometry, linear
+from pyconv._geometry import MAPS, ROLES, Geometry, linear
 from pyconv._integers import Shape, exact_shape
+from pyconv._ops import instance
 from pyconv._signatures import Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Steps = tuple[Any, Any, Any, Any]  # stride, padding, dilation, groups
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-MAPS = {"y": "forward", "x": "grad_input", "w": "grad_weight"}  # the map that is T's derivative with respect to a role
-FACTORS = {"y": ("x", "w"), "x": ("y", "w"), "w": ("x", "y")}  # its operands, in the order of a plan's arguments
+FACTORS = {roles[2]: roles[:2] for roles in ROLES.values()}  # of T's derivative with respect to a role
 
 
 class Form(NamedTuple):
@@ -216,12 +216,8 @@ def functions(door: Door) -> list[Callable[..., Any]]:
 
 def _instance(function: Function, door: Door, name: str, rank: int) -> Function:
     """The function under its public name in the door, its docstring written for its rank."""
-    function.__name__ = function.__qualname__ = name
     function.__module__ = door.name
-    sizes = {word: ", ".join([digit] * rank) for word, digit in (("twos", "2"), ("threes", "3"), ("fives", "5"))}
-    function.__doc__ = str(function.__doc__).format(
-        name=name, rank=rank, door=door.name, arrays=door.arrays, shape=door.shape, **sizes)
-    return function
+    return instance(function, name, rank, name=name, door=door.name, arrays=door.arrays, shape=door.shape)
 
 
 def _conv(door: Door, rank: int) -> Callable[..., Any]:

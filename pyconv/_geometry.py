@@ -39,6 +39,8 @@ Cached = TypeVar("Cached", bound=Callable[..., object])
 
 LARGEST = 2**63 - 1
 NAMES = ("input", "weight", "bias")
+ROLES = {"forward": ("x", "w", "y"), "grad_input": ("y", "w", "x"), "grad_weight": ("x", "y", "w")}  # operands, result
+MAPS = {roles[2]: map for map, roles in ROLES.items()}  # by the role of their result
 
 
 class Geometry(NamedTuple):

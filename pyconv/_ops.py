@@ -52,11 +52,11 @@ def convolve(
 # --- one body, three ranks ---
 
 
-def instance(function: Function, name: str, rank: int) -> Function:
-    """The function under its public name, its docstring written for its rank."""
-    function.__name__ = function.__qualname__ = name
+def instance(function: Function, public: str, rank: int, **words: str) -> Function:
+    """The function under its public name, its docstring written for its rank with these words."""
+    function.__name__ = function.__qualname__ = public
     sizes = {word: ", ".join([digit] * rank) for word, digit in (("twos", "2"), ("threes", "3"), ("fives", "5"))}
-    function.__doc__ = str(function.__doc__).format(rank=rank, **sizes)
+    function.__doc__ = str(function.__doc__).format(rank=rank, **sizes, **words)
     return function
 
 

@@ -10,12 +10,12 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from pyconv._geometry import Geometry
+from pyconv._geometry import MAPS, Geometry
 from pyconv._integers import Shape
 from pyconv._padding import held
 
 LAST = 3
-RESULTS = ("grad_input", "grad_weight", "forward")  # the maps whose results are like x, w and y
+RESULTS = tuple(MAPS[role] for role in "xwy")
 
 
 class Term(NamedTuple):

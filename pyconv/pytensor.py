@@ -44,8 +44,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pyconv import _geometry as geometries
 from pyconv._evaluate import Settings
-from pyconv._forms import FACTORS, MAPS, Door, Operands, Steps, along, computed, functions, pulled_back
-from pyconv._geometry import Geometry
+from pyconv._forms import FACTORS, Door, Operands, Steps, along, computed, functions, pulled_back
+from pyconv._geometry import MAPS, Geometry
 from pyconv._integers import Shape, exact_ints, exact_shape
 from pyconv._padding import ZEROS
 

@@ -14,14 +14,12 @@ from torch.autograd import Function
 from pyconv._arguments import exact_mode
 from pyconv._backend import gpu_room
 from pyconv._evaluate import Result, Settings, evaluate
-from pyconv._geometry import Geometry, linear
+from pyconv._geometry import MAPS, ROLES, Geometry, linear
 from pyconv._integers import Shape
 from pyconv._libraries import read, visiting
 from pyconv._padding import ZEROS, Mode
 
 # of the first factor, the second and the result
-ROLES = {"forward": ("x", "w", "y"), "grad_input": ("y", "w", "x"), "grad_weight": ("x", "y", "w")}
-MAPS = {roles[2]: map for map, roles in ROLES.items()}  # by the role of their result
 ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
 
 # A vmapped axis of as many as `count`: the roles that have it say which number of the geometry it multiplies.

@@ -16,9 +16,10 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from pyconv import _geometry as geometries
 from pyconv._evaluate import DEFAULTS, Settings
+from pyconv._geometry import ROLES
 from pyconv._integers import exact, exact_count, exact_ints
 from pyconv._padding import SAME, ZEROS, padding_rule
-from pyconv.torch._maps import ROLES, Form, Geometric, Map, exact_mode_of, memory_order
+from pyconv.torch._maps import Form, Geometric, Map, exact_mode_of, memory_order
 
 LIBRARY = torch.library.Library("pyconv", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define(  # type: ignore[no-untyped-call]
