@@ -133,8 +133,7 @@ def plan(map, geometry, dtype, algorithm="auto", result=None):
     """The plan of a map ("forward", "grad_input", "grad_weight"); "columns": grad_weight from unfolded input."""
     result = dtype if result is None else result
     if map == "grad_input" and _edges.is_far(_outer.of_volumes(geometry)):
-        sums = scratch_dtype(dtype, result) if result.itemsize == 2 and result.kind not in "iu" else result
-        products = Plan(map, _unfolding.of_columns(geometry), dtype, "gemm", sums)
+        products = Plan(map, _unfolding.of_columns(geometry), dtype, "gemm", _unfolding.summed(result))
         return _unfolding.FarGradient(products, geometry)
     return Plan(map, geometry, dtype, algorithm, result)
 

@@ -45,14 +45,19 @@ def _reach(g: Geometry, a: int) -> tuple[int, int]:
     return low, g.stride[a] * (g.output_size[a] - 1) + g.dilation[a] * (g.kernel_size[a] - 1) + low + 1
 
 
+def _beyond_edges(g: Geometry, a: int) -> tuple[int, int]:
+    """How many cells before and behind axis a a tap reaches."""
+    low, high = _reach(g, a)
+    return max(0, -low), max(0, high - g.input_size[a])
+
+
 def folds(g: Geometry) -> Folds:
     """How many cells before and behind each axis grad_input has worked out with its own, block by block, and added to
     those that they stand for; none where that may be cells of another block or another phase of the stride, nor before
     and behind planes: blocks of several planes are dearer than what those of padded ones take."""
     found = [(0, 0)]
     for a in (1, 2):
-        low, high = _reach(g, a)
-        found.append((max(0, -low), max(0, high - g.input_size[a])))
+        found.append(_beyond_edges(g, a))
         if any(found[a]) and g.stride[a] > 1:
             return NO_FOLDS
     within = prod(min(size + sum(fold), 1 + sum(map(held_in, fold))) for size, fold in zip(g.input_size, found))
@@ -66,10 +71,9 @@ def is_far(g: Geometry) -> bool:
         return False
     number, folded = 1, folds(g)
     for a, size in enumerate(g.input_size):
-        low, high = _reach(g, a)
         if not any(folded[a]):
             length = ON_ONE_CELL if g.padding_mode == "replicate" else max(1, size - (g.padding_mode == "reflect"))
-            number *= 1 + sum(-(-cells // length) for cells in (max(0, -low), max(0, high - size)))
+            number *= 1 + sum(-(-cells // length) for cells in _beyond_edges(g, a))
     return number > STRETCHES
 
 

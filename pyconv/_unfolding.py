@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyconv._dtypes import element
+from pyconv._dtypes import FLOAT32, DType, element
 from pyconv._geometry import Geometry
+from pyconv._memory import empty
 from pyconv._padding import held
 
 Array = NDArray[Any]
@@ -49,6 +50,11 @@ def unfold(g: Geometry, input: Array, columns: Array) -> None:
                     there[:, tap][:, inside] = cells[:, *np.broadcast_arrays(*read)][:, inside]
 
 
+def summed(dtype: DType) -> DType:
+    """What results of a type are summed in: halves in float32."""
+    return dtype if dtype.itemsize > 2 or dtype.kind in "iu" else FLOAT32
+
+
 class FarGradient:
     """The plan of a grad_input where padding repeats the input very often, sample by sample.
 
@@ -67,8 +73,8 @@ class FarGradient:
         g = self.geometry
         target = out.reshape(g.batch, g.in_channels, *g.input_size)
         shape = (1, g.in_channels * prod(g.kernel_size), prod(g.output_size))
-        columns = np.empty(shape, out.dtype if out.dtype.itemsize > 2 else np.float32)
-        sums = np.empty((1, *target.shape[1:]), columns.dtype)
+        columns = empty(shape, summed(out.dtype))
+        sums = empty((1, *target.shape[1:]), columns.dtype)
         one = g._replace(batch=1)
         for sample, cells in zip(first.reshape(g.batch, -1), target):
             self.products.run(sample, second, columns, None, self.enough(scratch), False, threads=threads)
@@ -90,10 +96,10 @@ def of_columns(g: Geometry) -> Geometry:
 
 def fold(g: Geometry, columns: Array, target: Array) -> None:
     """target <- the sum of the columns, taps in ascending order; of halves, summed in float32."""
-    taps, wide = _taps(g), target.dtype.itemsize > 2 or target.dtype.kind in "iu"
+    taps = _taps(g)
     read = columns.reshape(g.batch, g.in_channels, len(taps), *g.output_size)
     for there, cells in zip(read, target.reshape(g.batch, g.in_channels, *g.input_size)):
-        sums = np.zeros(cells.shape, cells.dtype if wide else np.float32)
+        sums = np.zeros(cells.shape, summed(cells.dtype))
         for tap, (place, inside) in enumerate(taps):
             places = tuple(index[inside] for index in np.broadcast_arrays(*place))
             np.add.at(sums, (slice(None), *places), there[:, tap][:, inside])
