@@ -175,15 +175,21 @@ def _operands(
 
 
 def _check_libraries(names: Sequence[str], given: tuple[Any, ...], present: list[int], leader: int) -> None:
-    """TypeError unless all that are no lists are of one library."""
+    """TypeError unless all that are no lists are of one library, and on one of its devices."""
     wanted = library_of(given[leader])
     for place in present:
+        if isinstance(given[place], list | tuple):
+            continue
         library = library_of(given[place])
-        if library is not wanted and not isinstance(given[place], list | tuple):
+        if library is not wanted:
             raise TypeError(
                 f"{names[place]} must be an array of the library of {names[leader]}, {name_of(wanted)}; "
                 f"got {name_of(library)}"
             )
+        if library is not None:
+            device, other = (getattr(array, "device", None) for array in (given[leader], given[place]))
+            if other != device:
+                raise TypeError(f"{names[place]} must be on the device of {names[leader]}, {device}; got {other}")
 
 
 def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Array:

@@ -528,7 +528,7 @@ def folded(
     """The geometry whose columns fold sums, and the shape of the sum."""
     kernel = _exact_kernel(kernel_size)
     rank = len(kernel)
-    size = _spread("output_size", exact_ints("output_size", output_size, rank, 1), rank, 1)
+    size = _spread("output_size", exact_ints("output_size", output_size, rank, 0), rank, 0)
     if len(columns_shape) not in (2, 3):
         raise ValueError(
             "input must have 3 axes (batch, channels * taps, positions) or 2 without batch; "

@@ -245,6 +245,9 @@ ERRORS = [
      'bias must be an array of the library of input, torch; got numpy'),
     (lambda: pyconv.conv2d(X.tolist(), W_TORCH, Strict.asked(B)), TypeError,
      'bias must be an array of the library of weight, torch; got array_api_strict'),
+    (lambda: pyconv.conv2d(X.tolist(), W_STRICT, strict.asarray(B, device=strict.Device('device1'))), TypeError,
+     "bias must be on the device of weight, array_api_strict.Device('CPU_DEVICE'); "
+     "got array_api_strict.Device('device1')"),
     (lambda: pyconv.conv2d(X_TORCH, W_TORCH.float()), TypeError,
      'weight must have the dtype of input, float64; got float32'),
     (lambda: pyconv.conv2d(X_TORCH > 0, W_TORCH > 0), TypeError,

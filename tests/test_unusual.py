@@ -58,6 +58,17 @@ def test_batch_of_nothing(transposed, dtype):
     assert pyconv.conv2d(x[:0], w, finput=np.ones(1, F32)).shape == y[:0].shape
 
 
+def test_fold_takes_back_the_columns_of_nothing():
+    """Columns of padding alone: every value of theirs is dropped."""
+    x = np.ones((2, 3, 0, 4))
+    columns = pyconv.unfold(x, 2, padding=1)
+    assert columns.shape == (2, 12, 5) and not columns.any()
+    assert pyconv.fold(columns + 1, (0, 4), 2, padding=1).shape == x.shape
+    around = {'padding_mode': 'constant', 'padding_value': 7}
+    assert (pyconv.unfold(x[:, :, :, :0], 2, padding=1, **around) == 7).all()
+    assert pyconv.fold(np.ones((2, 12, 1)), 0, 2, padding=1, **around).shape == (2, 3, 0, 0)
+
+
 def test_an_empty_result_of_our_own_is_an_out():
     for out in (pyconv.conv2d(X[:0], W), np.empty((0, 3, 3, 3))):
         assert pyconv.conv2d(X[:0], W, out=out) is out

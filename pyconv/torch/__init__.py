@@ -87,8 +87,11 @@ than the forward's (feedback alignment):
 13.5
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
+from pyconv._ops import instance
 from pyconv._signatures import Padding, Sizes
 from pyconv.torch._call import convolve
 from pyconv.torch._modules import (
@@ -120,73 +123,39 @@ __all__ = [
 ]
 
 
-def conv1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
-    dilation: Sizes = 1, groups: int = 1, *, output_size: Sizes | None = None, padding_mode: str = "zeros",
-    padding_value: complex = 0, allow_tf32: bool = False,
-) -> Tensor:
-    """pyconv.conv1d of tensors: input (batch, channels, size), weight (out channels, channels // groups, kernel)."""
-    return convolve(
-        1, False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, padding_mode, padding_value,
-        allow_tf32,
-    )
+def _conv(rank: int) -> Callable[..., Tensor]:
+    def conv(
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+        dilation: Sizes = 1, groups: int = 1, *, output_size: Sizes | None = None, padding_mode: str = "zeros",
+        padding_value: complex = 0, allow_tf32: bool = False,
+    ) -> Tensor:
+        """pyconv.conv{rank}d of tensors: input (batch, channels, *size), weight (out channels, channels // groups,
+        *kernel), with {rank} spatial axes.
+        """
+        return convolve(
+            rank, False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, padding_mode,
+            padding_value, allow_tf32,
+        )
+
+    return instance(conv, f"conv{rank}d", rank)
 
 
-def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
-    dilation: Sizes = 1, groups: int = 1, *, output_size: Sizes | None = None, padding_mode: str = "zeros",
-    padding_value: complex = 0, allow_tf32: bool = False,
-) -> Tensor:
-    """pyconv.conv2d of tensors: as conv1d, with two spatial axes."""
-    return convolve(
-        2, False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, padding_mode, padding_value,
-        allow_tf32,
-    )
+def _conv_transpose(rank: int) -> Callable[..., Tensor]:
+    def conv_transpose(
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
+        output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
+        padding_mode: str = "zeros", padding_value: complex = 0, allow_tf32: bool = False,
+    ) -> Tensor:
+        """pyconv.conv_transpose{rank}d of tensors: input (batch, channels, *size), weight (channels, out channels //
+        groups, *kernel), with {rank} spatial axes.
+        """
+        return convolve(
+            rank, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size,
+            padding_mode, padding_value, allow_tf32,
+        )
+
+    return instance(conv_transpose, f"conv_transpose{rank}d", rank)
 
 
-def conv3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
-    dilation: Sizes = 1, groups: int = 1, *, output_size: Sizes | None = None, padding_mode: str = "zeros",
-    padding_value: complex = 0, allow_tf32: bool = False,
-) -> Tensor:
-    """pyconv.conv3d of tensors: as conv1d, with three spatial axes."""
-    return convolve(
-        3, False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, padding_mode, padding_value,
-        allow_tf32,
-    )
-
-
-def conv_transpose1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
-    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
-    padding_mode: str = "zeros", padding_value: complex = 0, allow_tf32: bool = False,
-) -> Tensor:
-    """pyconv.conv_transpose1d of tensors: weight (channels, out channels // groups, kernel)."""
-    return convolve(
-        1, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size, padding_mode,
-        padding_value, allow_tf32,
-    )
-
-
-def conv_transpose2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
-    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
-    padding_mode: str = "zeros", padding_value: complex = 0, allow_tf32: bool = False,
-) -> Tensor:
-    """pyconv.conv_transpose2d of tensors: as conv_transpose1d, with two spatial axes."""
-    return convolve(
-        2, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size, padding_mode,
-        padding_value, allow_tf32,
-    )
-
-
-def conv_transpose3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
-    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
-    padding_mode: str = "zeros", padding_value: complex = 0, allow_tf32: bool = False,
-) -> Tensor:
-    """pyconv.conv_transpose3d of tensors: as conv_transpose1d, with three spatial axes."""
-    return convolve(
-        3, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size, padding_mode,
-        padding_value, allow_tf32,
-    )
+conv1d, conv2d, conv3d = map(_conv, (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_conv_transpose, (1, 2, 3))

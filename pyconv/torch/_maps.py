@@ -19,7 +19,6 @@ from pyconv._integers import Shape
 from pyconv._libraries import read, visiting
 from pyconv._padding import ZEROS, Mode
 
-# of the first factor, the second and the result
 ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
 
 # A vmapped axis of as many as `count`: the roles that have it say which number of the geometry it multiplies.
