@@ -104,14 +104,10 @@ static inline void NAME(gather_lanes)(const REAL *from, index_t plane, index_t g
         const index_t here = n - q < LANES ? n - q : LANES;
         VECTOR square[16];
         NAME(load_square)(from + q, plane, groups, here, limit, square);
-        if (here == LANES && width - x > LANES) {
 #pragma GCC unroll 16
-            for (int j = 0; j < LANES; j++)
-                STORE(to + (x + j) * LANES, square[j]);
-            x += LANES;
-            continue;
-        }
-        for (index_t j = 0; j < here; j++) {
+        for (int j = 0; j < LANES; j++) {
+            if (j == here)
+                break;
             STORE(to + x * LANES, square[j]);
             if (++x == width) {
                 x = 0;

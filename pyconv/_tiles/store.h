@@ -108,28 +108,29 @@ static inline index_t NAME(first)(const piece_t *piece, const block_t *block)
     return at;
 }
 
-/* to[0, n) <- from + bias (+ to), nothing beyond: whole vectors, then one of each smaller power of two that is left. */
+/* to[0, n) <- from + bias (+ to), nothing beyond: vectors of the largest power of two that fits, of which the last ends at
+   n, whatever of it the others wrote; so it is worked out before them. */
 static inline __attribute__((always_inline)) void NAME(store_dense)(REAL *to, const REAL *from, index_t n, REAL bias,
                                                                     const int accumulate)
 {
-    for (; n >= LANES; n -= LANES, to += LANES, from += LANES)
-        STORE(to, accumulate ? LOAD(from) + bias + LOAD(to) : LOAD(from) + bias);
-#define PART(W)                                                                                                       \
-    if (W < LANES && n & W) {                                                                                         \
+#define PARTS(W)                                                                                                      \
+    if (W <= LANES && n >= W) {                                                                                       \
         typedef REAL part __attribute__((vector_size(W * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));           \
-        part sum = *(const part *)from + bias;                                                                        \
+        part last = *(const part *)(from + n - W) + bias;                                                             \
         if (accumulate)                                                                                               \
-            sum += *(const part *)to;                                                                                 \
-        *(part *)to = sum;                                                                                            \
-        to += W;                                                                                                      \
-        from += W;                                                                                                    \
+            last += *(const part *)(to + n - W);                                                                      \
+        for (; n > W; n -= W, to += W, from += W)                                                                     \
+            *(part *)to = accumulate ? *(const part *)from + bias + *(const part *)to : *(const part *)from + bias;   \
+        *(part *)(to + n - W) = last;                                                                                 \
+        return;                                                                                                       \
     }
-    PART(8)
-    PART(4)
-    PART(2)
-    if (n & 1)
+    PARTS(16)
+    PARTS(8)
+    PARTS(4)
+    PARTS(2)
+    if (n)
         *to = accumulate ? *from + bias + *to : *from + bias;
-#undef PART
+#undef PARTS
 }
 
 static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, index_t n, REAL bias, int accumulate)

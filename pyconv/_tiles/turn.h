@@ -51,11 +51,14 @@ static void NAME(store_one)(const piece_t *piece, const REAL *from, index_t pitc
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
     const index_t taps = z->taps * y->taps * x->taps;
-    if (piece->weight_channel == taps) {
-        if (accumulate)
-            NAME(transpose)(to, piece->weight_row, from, pitch, channels * taps, columns, 1);
-        else
-            NAME(transpose)(to, piece->weight_row, from, pitch, channels * taps, columns, 0);
+    if (piece->weight_channel == taps) { /* a few rows of the weight at a time, each to its end, as memory likes it */
+        for (index_t j = 0; j < columns; j += LANES) {
+            const index_t here = columns - j < LANES ? columns - j : LANES;
+            if (accumulate)
+                NAME(transpose)(to + j * piece->weight_row, piece->weight_row, from + j, pitch, channels * taps, here, 1);
+            else
+                NAME(transpose)(to + j * piece->weight_row, piece->weight_row, from + j, pitch, channels * taps, here, 0);
+        }
         return;
     }
     for (index_t c = 0; c < channels; c++)
