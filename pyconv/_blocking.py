@@ -7,12 +7,12 @@ scratch and, for forward and grad_input, any batch.
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import groupby, product
+from itertools import product
 from math import inf, lcm, prod
 from typing import NamedTuple
 
 from pyconv._edges import NO_FOLDS, Folds, held_in
-from pyconv._pieces import Axes, Axis, Piece, Strides, Triple, in_between, of_frequency, read_alike, together, winograd
+from pyconv._pieces import Axes, Axis, Piece, Strides, Triple, of_frequency, winograd
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
 Streams = tuple[tuple[tuple[int, int], tuple[int, int]], ...]
@@ -208,7 +208,7 @@ def _block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) ->
     return min(dict.fromkeys(options), key=_cost(piece, rows, tile))
 
 
-def _direct(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = False) -> Blocking | None:
+def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = False) -> Blocking | None:
     """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
     depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
@@ -265,8 +265,13 @@ def _met(axis: Axis) -> tuple[int, int]:
             sum(start <= at < end for at in starts for start, end in ends))
 
 
-def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
-    """The cheapest blocks for cells that are broadcast, and their cost: as `_cost`, of all channels."""
+def broadcast_blocking(
+    piece: Piece, groups: int, channels: int, tile: Tile, members: int = 1
+) -> tuple[float, Blocking | None]:
+    """The cheapest blocks for cells that are broadcast, and their cost: as `_cost`, of all channels.
+
+    As many `members` have their results in L2 at once; None where there is no room for those of several.
+    """
     count, taps = tuple(axis.positions for axis in piece.axes), tuple(axis.taps for axis in piece.axes)
     met, of_stretches = zip(*(_met(axis) for axis in piece.axes))
     pages = channels * piece.source.channel * tile.itemsize > PAGES
@@ -288,7 +293,8 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
         for size, number, boxes, samples, extent in sizes:
-            if size > max(POSITIONS[0], smallest) and size * rows * tile.itemsize > 2 * RESULTS:
+            room = 2 * RESULTS // members
+            if size * rows * tile.itemsize > room and (members > 1 or size > max(POSITIONS[0], smallest)):
                 continue
             work = piece.channels * (products * (times * vectors + cell * panels) + BOX_COST * boxes * panels)
             tasks = times * number
@@ -299,28 +305,34 @@ def _broadcast(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[fl
     return least, best
 
 
+def channels_at_once(piece: Piece, most_taps: int = 0) -> int:
+    """How many channels are summed in registers; what makes the order of a sum."""
+    taps = prod(axis.taps for axis in piece.axes)
+    return _even(piece.channels, min(128, DEPTH // max(1, taps, most_taps)))
+
+
 @lru_cache(maxsize=256)
-def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0) -> Blocking:
+def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, may_direct: bool = True) -> Blocking:
     """For forward and grad_input. Matrix products and broadcast cells sum in the same order: the batch may decide.
 
     Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
     """
-    direct = _direct(piece, groups, tile, DIRECT_WEIGHTS)
+    direct = direct_blocking(piece, groups, tile, DIRECT_WEIGHTS) if may_direct else None
     if direct:
         return direct
-    taps = prod(axis.taps for axis in piece.axes)
-    channels = _even(piece.channels, min(128, DEPTH // max(1, taps, most_taps)))
-    cost, blocking = _unrolled(piece, groups, channels, tile)
+    taps, channels = prod(axis.taps for axis in piece.axes), channels_at_once(piece, most_taps)
+    cost, blocking = unrolled_blocking(piece, groups, channels, tile)
     if not taps or piece.turned or not channels or not all(axis.positions for axis in piece.axes):
         return blocking
-    other_cost, other = _broadcast(piece, groups, channels, tile)
+    other_cost, other = broadcast_blocking(piece, groups, channels, tile)
+    assert other is not None
     if piece.source_last or piece.target_last:
         few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
         return blocking if few else other
     return other if other_cost < UNROLLED_LOSES * cost else blocking
 
 
-def _unrolled(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
+def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
     """The cheapest blocks for matrix products of unrolled cells, and their cost."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
     total = prod(axis.positions for axis in piece.axes) * piece.batch
@@ -441,7 +453,7 @@ def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
 
 
 def choose(
-    map: str, piece: Piece, groups: int, tile: Tile, algorithm: str, most_taps: int = 0
+    map: str, piece: Piece, groups: int, tile: Tile, algorithm: str, most_taps: int = 0, may_direct: bool = True
 ) -> tuple[Piece, Blocking]:
     """The piece as it is to be worked on, and its blocks."""
     for outputs in {"auto": (2,), "winograd": (4, 2)}.get(algorithm, ()):
@@ -457,10 +469,9 @@ def choose(
         source=piece.source._replace(base=0), target=piece.target._replace(base=0),
         weight=piece.weight._replace(base=0))
     if all(axis.lattice for axis in piece.axes):
-        return piece, _of_whole_elements(piece, gather_blocking(anywhere, groups, tile, most_taps))
+        return piece, _of_whole_elements(piece, gather_blocking(anywhere, groups, tile, most_taps, may_direct))
     # positions that are summed in one cell must be in one block
-    channels = _even(piece.channels, min(128, DEPTH // max(1, prod(axis.taps for axis in piece.axes))))
-    blocking = _unrolled(anywhere, groups, channels, tile)[1]
+    blocking = unrolled_blocking(anywhere, groups, channels_at_once(piece), tile)[1]
     extent = tuple(n if axis.lattice else axis.positions for axis, n in zip(piece.axes, blocking.extent))
     return piece, _of_whole_elements(piece, blocking._replace(way=GATHER, extent=extent))
 
@@ -469,54 +480,6 @@ def _of_whole_elements(piece: Piece, blocking: Blocking) -> Blocking:
     """The same with no element's parts in two blocks."""
     parts = piece.parts
     return blocking._replace(channels=_up(blocking.channels, parts), rows=_up(blocking.rows, parts))
-
-
-def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[tuple[Piece, Blocking]]:
-    """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
-    chosen = []
-    for phases in _phases(pieces):
-        most_taps = max(prod(axis.taps for axis in piece.axes) for piece in phases)
-        chosen += _shared([choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases], groups, tile)
-    for i in range(len(chosen) - 1):
-        (first, blocking), (second, other) = chosen[i:i + 2]
-        if not in_between(first, second):
-            continue
-        if GATHER_DIRECT in (blocking.way, other.way) and blocking.members == 1:  # both, where that is possible
-            blocking, other = (_direct(piece, groups, tile, DIRECT_WEIGHTS, True) or block
-                               for piece, block in ((first, blocking), (second, other)))
-            chosen[i:i + 2] = (first, blocking), (second, other)
-        if blocking.way == other.way and blocking.way in (GATHER, GATHER_DIRECT):
-            alone = blocking.members == 1
-            chosen[i] = first, blocking._replace(paired=True, members=2 if alone else blocking.members)
-            chosen[i + 1] = second, other._replace(
-                samples=blocking.samples, extent=blocking.extent, rows=blocking.rows, groups=blocking.groups, members=0)
-    return chosen
-
-
-def _phases(pieces: list[Piece]) -> Iterator[list[Piece]]:
-    """The pieces, one by one but for phases of a stride with few rows: these may unroll their cells once for all."""
-    for _, wave in groupby(pieces, key=lambda piece: piece.wave):
-        phases = list(wave)
-        few = len(phases) * phases[0].rows <= ROW_BLOCKS[0]
-        yield from [phases] if few and read_alike(phases) else ([piece] for piece in phases)
-
-
-def _shared(chosen: list[tuple[Piece, Blocking]], groups: int, tile: Tile) -> list[tuple[Piece, Blocking]]:
-    """The choice for such phases, with the same blocks if the one of most taps is direct, or if all unroll cells."""
-    phases, blocking = [piece for piece, _ in chosen], None
-    if len(chosen) == 1 or any(other.way == GATHER_WINOGRAD for _, other in chosen):
-        return chosen
-    whole = together(phases)
-    _, most = max(chosen, key=lambda choice: prod(axis.taps for axis in choice[0].axes))
-    if most.way == GATHER_DIRECT:
-        blocking = _direct(whole._replace(rows=len(phases) * whole.rows), groups, tile, DIRECT_WEIGHTS, True)
-    elif all((other.way, other.groups) == (GATHER, 1) for _, other in chosen):
-        blocking = _unrolled(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)
-    if not blocking:
-        return chosen
-    blocking = blocking._replace(rows=whole.rows, members=0)
-    leading = blocking._replace(members=len(phases), shares=True)
-    return [(piece, blocking if i else leading) for i, piece in enumerate(phases)]
 
 
 def name_of(piece: Piece, blocking: Blocking) -> str:
@@ -551,7 +514,7 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
-    direct = _direct(piece, groups, tile, DIRECT_RESULTS)
+    direct = direct_blocking(piece, groups, tile, DIRECT_RESULTS)
     if direct:
         blocks = _blocks(piece, (direct.samples, direct.extent, 0))
         splits = _splits(blocks, -(-groups // direct.groups))

@@ -192,7 +192,7 @@ cdef class Plan:
             raise MemoryError
         self.count = len(found)
         tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
-        for i, (piece, blocking) in enumerate(_blocking.choose_all(map, found, self.groups, tile, algorithm)):
+        for i, (piece, blocking) in enumerate(_phases.choose_all(map, found, self.groups, tile, algorithm)):
             self._prepare(&self.steps[i], piece, blocking)
         for i in range(self.count):
             if self.steps[i].paired:

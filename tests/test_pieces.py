@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from pyconv import _blocking, _pieces
+from pyconv import _blocking, _phases, _pieces
 from pyconv._geometry import convolved
 from pyconv._padding import Mode, held
 
@@ -176,7 +176,7 @@ def phases_of(layer, batch):
 
 def chosen(layer, batch, algorithm="auto"):
     tile = _blocking.Tile(4, 16, 8, 3)
-    return [blocking for _, blocking in _blocking.choose_all(
+    return [blocking for _, blocking in _phases.choose_all(
         "grad_input", phases_of(layer, batch), layer[2], tile, algorithm)]
 
 
@@ -201,11 +201,44 @@ def test_phases_sum_the_same_channels_at_a_time_in_any_batch_and_way():
     assert len(depths) == 1 and len(set(*depths)) == 1
 
 
+# shape of the input, shape of the weight, groups
+GROUPED = (64, 28, 28), (64, 16, 3, 3), 4
+GROUPED_FEW = (256, 56, 56), (256, 8, 3, 3), 32
+DENSE = (128, 28, 28), (128, 128, 3, 3), 1
+ODD = (128, 27, 29), (128, 128, 3, 3), 1
+
+
+@pytest.mark.parametrize("layer, way", [
+    (GROUPED, _blocking.GATHER_BROADCAST), (GROUPED_FEW, _blocking.GATHER_DIRECT), (DENSE, _blocking.GATHER_BROADCAST),
+    (ODD, _blocking.GATHER_BROADCAST)])
+def test_one_task_does_a_block_of_all_phases(layer, way):
+    """Else two tasks would write each line of the input's gradient, in which phases alternate."""
+    first, *others = found = chosen(layer, 8)
+    assert {x.way for x in found} == {way} and not any(x.shares for x in found)
+    assert first.members == 4 and not any(x.members for x in others)
+    assert [x.paired for x in found] == [True, False, True, False]
+    assert len({(x.samples, x.extent, x.rows, x.groups) for x in found}) == 1
+
+
+@pytest.mark.parametrize("layer", [GROUPED, GROUPED_FEW, DENSE, ODD, FIRST_LAYER, DEPTHWISE], ids=range(6))
+def test_phases_sum_in_one_order_in_any_batch(layer):
+    """A direct way sums all channels at once, the others so many at a time, each in any of their ways."""
+    orders = {tuple((x.way == _blocking.GATHER_DIRECT, x.channels) for x in chosen(layer, batch))
+              for batch in (1, 2, 3, 8, 64)}
+    assert len(orders) == 1
+
+
+def test_results_of_phases_fit_the_cache_together():
+    for layer in (GROUPED, DENSE, ODD):
+        first = chosen(layer, 64)[0]
+        assert 4 * first.samples * prod(first.extent) * first.rows * 4 <= 2 * _blocking.RESULTS
+
+
 def test_phases_in_tiles_share_nothing_with_those_that_are_not(monkeypatch):
     monkeypatch.setattr(_blocking, "_tiling_pays", lambda name, piece: True)
     g = convolved(2, (2, 2, 3, 411), (2, 1, 3, 5), None, None, 2, (1, 2), 1, 2)[0]
     for tile in (_blocking.Tile(8, 2, 4, 2), _blocking.Tile(4, 16, 8, 3)):
-        found = _blocking.choose_all("grad_input", _pieces.pieces("grad_input", g), 2, tile, "auto")
+        found = _phases.choose_all("grad_input", _pieces.pieces("grad_input", g), 2, tile, "auto")
         assert {blocking.way for _, blocking in found} > {_blocking.GATHER_WINOGRAD}
         assert all((blocking.way == _blocking.GATHER_WINOGRAD) == (max(piece.tile) > 1) for piece, blocking in found)
 
@@ -263,7 +296,7 @@ def test_blocks_hold_the_cells_that_padded_ones_stand_for(mode, channels, groups
         pads = (padding, padding) if isinstance(padding, tuple) else padding
         g = convolved(2, *shapes, None, None, 1, pads, 1, groups, mode=Mode(mode))[0]
         found = _pieces.pieces("grad_input", g)
-        [(piece, blocking)] = _blocking.choose_all("grad_input", found, groups, tile, algorithm)
+        [(piece, blocking)] = _phases.choose_all("grad_input", found, groups, tile, algorithm)
         for a in (1, 2):
             axis, (before, behind) = piece.axes[a], piece.folds[a]
             cells = axis.positions - before - behind

@@ -1,0 +1,106 @@
+"""Pieces worked on together: the phases of a stride, which read the same cells and write between one another."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from math import prod
+
+from pyconv._blocking import (
+    DIRECT_WEIGHTS,
+    GATHER,
+    GATHER_BROADCAST,
+    GATHER_DIRECT,
+    GATHER_WINOGRAD,
+    ROW_BLOCKS,
+    Blocking,
+    Tile,
+    broadcast_blocking,
+    channels_at_once,
+    choose,
+    direct_blocking,
+    unrolled_blocking,
+)
+from pyconv._pieces import Piece, in_between, read_alike, together
+
+Choice = tuple[Piece, Blocking]
+
+
+def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[Choice]:
+    """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
+    chosen = []
+    for phases in _phases(pieces):
+        most_taps = max(prod(axis.taps for axis in phase.axes) for phase in phases) if _are_few(phases) else 0
+        found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
+        if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_BROADCAST):  # then none is direct
+            found = [choose(map, piece, groups, tile, algorithm, most_taps, False)
+                     if blocking.way == GATHER_DIRECT else (piece, blocking) for piece, blocking in found]
+        chosen += _shared(found, groups, tile)
+    for i in range(len(chosen) - 1):
+        (first, blocking), (second, other) = chosen[i:i + 2]
+        if not in_between(first, second):
+            continue
+        if GATHER_DIRECT in (blocking.way, other.way) and blocking.members == 1:  # both, where that is possible
+            blocking, other = (direct_blocking(piece, groups, tile, DIRECT_WEIGHTS, True) or block
+                               for piece, block in ((first, blocking), (second, other)))
+            chosen[i:i + 2] = (first, blocking), (second, other)
+        alone = blocking.members == 1
+        able = (GATHER, GATHER_DIRECT) if alone else (GATHER, GATHER_DIRECT, GATHER_BROADCAST)  # in blocks for several
+        if blocking.way == other.way and blocking.way in able:
+            chosen[i] = first, blocking._replace(paired=True, members=2 if alone else blocking.members)
+            chosen[i + 1] = second, other._replace(
+                samples=blocking.samples, extent=blocking.extent, rows=blocking.rows, groups=blocking.groups, members=0)
+    return chosen
+
+
+def _taps_of(choice: Choice) -> int:
+    return prod(axis.taps for axis in choice[0].axes)
+
+
+def _phases(pieces: list[Piece]) -> Iterator[list[Piece]]:
+    """The pieces, one by one but for the phases of a stride."""
+    for _, wave in groupby(pieces, key=lambda piece: piece.wave):
+        phases = list(wave)
+        yield from [phases] if read_alike(phases) else ([piece] for piece in phases)
+
+
+def _are_few(phases: list[Piece]) -> bool:
+    """Whether phases have so few rows that they may unroll their cells once for all."""
+    return len(phases) * phases[0].rows <= ROW_BLOCKS[0]
+
+
+def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
+    """The choice for such phases: the same blocks if the one of most taps is direct or broadcasts its cells, or if all
+    unroll them."""
+    phases, blocking = [piece for piece, _ in chosen], None
+    if len(chosen) == 1 or any(other.way == GATHER_WINOGRAD for _, other in chosen):
+        return chosen
+    whole = together(phases)
+    one, most = max(chosen, key=_taps_of)
+    count = len(phases)
+    if most.way == GATHER_BROADCAST:
+        axes = tuple(axis._replace(positions=x.positions) for axis, x in zip(one.axes, whole.axes))
+        _, blocking = broadcast_blocking(one._replace(axes=axes), groups, channels_at_once(one), tile, count)
+        return _side_by_side(chosen, blocking) if blocking else chosen
+    if most.way == GATHER_DIRECT:
+        if _are_few(phases):
+            blocking = direct_blocking(whole._replace(rows=count * whole.rows), groups, tile, DIRECT_WEIGHTS, True)
+        if not blocking:
+            own = [direct_blocking(piece, groups, tile, DIRECT_WEIGHTS, True) or other for piece, other in chosen]
+            alike = all(block.way == GATHER_DIRECT for block in own)
+            return _side_by_side(list(zip(phases, own)), most) if alike else chosen
+    elif _are_few(phases) and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen):
+        blocking = unrolled_blocking(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)
+    if not blocking:
+        return chosen
+    blocking = blocking._replace(rows=whole.rows, members=0)
+    leading = blocking._replace(members=count, shares=True)
+    return [(piece, blocking if i else leading) for i, piece in enumerate(phases)]
+
+
+def _side_by_side(chosen: list[Choice], blocking: Blocking) -> list[Choice]:
+    """The choice for phases in equal blocks: one task does a block of all, so that a line of target, in which they
+    alternate, is written once."""
+    (largest, _), count = chosen[0], len(chosen)
+    if any(x.positions > y.positions for piece, _ in chosen for x, y in zip(piece.axes, largest.axes)):
+        return chosen
+    return [(piece, blocking._replace(channels=other.channels, members=0 if i else count))
+            for i, (piece, other) in enumerate(chosen)]
