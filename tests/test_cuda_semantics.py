@@ -76,6 +76,27 @@ def test_channels_last_is_read_where_it_lies(gpu, dtype, tiles_alone):
     same(gpu, calls.forward(problem, x, w), maps(problem, *data[:3]).forward, dtype)
 
 
+# cells of the transposed convolution that no tap meets: at the end, between taps, before the first one
+LEAVING = [P('rest', (9, 7), (2, 2), (3, 5), stride=2), P('kernel 1', (9, 8), (1, 1), (5, 7), stride=2),
+           P('gaps', (11, 13), (2, 3), (3, 5), stride=(4, 5)), P('rest padded', (10, 9), (3, 3), (3, 5), stride=4, padding=1),
+           P('crop', (9, 8), (2, 2), (3, 5), stride=2, padding=((-1, 0), (0, -2)))]
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16'])
+@pytest.mark.parametrize('problem', LEAVING, ids=str)
+@pytest.mark.parametrize('spoil', [None, np.nan, np.inf])
+def test_a_bias_is_added_once_where_no_tap_meets_a_cell(gpu, problem, spoil, dtype, tiles_alone):
+    """To what the target holds, also by the direct kernels that begin where a weight is not finite."""
+    data = problem.integers()
+    w, bias = data.w.copy(), np.arange(1.0, problem.channels[0] + 1)
+    if spoil is not None:
+        w[0, 0] = spoil
+    alone = calls.transposed(problem, data.y, w)
+    out = gpu.upload(np.full(alone.shape, 3.0), dtype)
+    calls.transposed(problem, *upload(gpu, dtype, data.y, w, bias), out=out, accumulate=True)
+    same(gpu, out, alone + per_channel(bias, problem.rank) + 3, dtype)
+
+
 def test_a_padded_call_is_four_launches(gpu, tiles_alone):
     """The flag that the weight's values set is cleared on the way."""
     if not hasattr(gpu, 'device'):

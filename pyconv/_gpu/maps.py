@@ -151,9 +151,13 @@ class Sums:
             places = program.places(
                 self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last, self.element)
         self.partial_at = self.made.scratch
+        bias_first = self.tiled and not self.folds and self.target.accumulate and self.leaves_cells
         for first, count in limits.chunks_of_samples(g.batch, samples):
             source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
             to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
+            if bias_first:  # else cells would get it from tiles, or from a direct kernel behind them, as well
+                self._fill(to, self.everything, count)
+                to = to._replace(bias=0, bias_stride=0)
             target = places if self.folds else to
             if self.tiled:
                 flags, is_first = self.flags, first == 0
@@ -170,6 +174,17 @@ class Sums:
                 self._whole(source, target, count)
             if self.folds:
                 self._fold(places, to, count)
+
+    @property
+    def leaves_cells(self) -> bool:
+        """Whether tiles do not write every cell of the target: some that no tap meets are filled apart."""
+        return not is_covered(self.problem.geometry) if self.apart else not all(
+            axis.taps for axes in self.pieces for axis in axes)
+
+    @property
+    def everything(self) -> Axes:
+        """All cells of the target."""
+        return tuple(Axis(n, n, 1, 0, 0, 1) for n in self.size)
 
     def _fold(self, places: Target, target: Target, samples: int) -> None:
         """The gradients of places to the cells that they are."""
@@ -206,7 +221,9 @@ class Sums:
         program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flags, stride)
 
     def _fill(self, target: Target, axes: Axes, samples: int) -> None:
-        """The bias or zeros in the cells of a piece."""
+        """The bias or zeros in the cells of a piece, added where the target says so."""
+        if target.accumulate and target.bias == 0:
+            return
         place, layout = target.of(axes)
         sizes = (samples, self.weight.rows * self.weight.groups, *(axis.positions for axis in axes))
         program.fill(self.made, target._replace(place=place), layout, sizes, self.element)
@@ -236,8 +253,8 @@ class Sums:
         g = self.problem.geometry
         assert self.problem.way is not None
         way = self.problem.way.removeprefix("wgmma_")  # whose registers are full, as are those of a large tile
-        if not is_covered(g):
-            self._fill(target, tuple(Axis(n, n, 1, 0, 0, 1) for n in g.input_size), samples)
+        if self.leaves_cells:
+            self._fill(target, self.everything, samples)
         weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
         tile = tiles.tiles(way, self.element)[-1]
         program.gather(
