@@ -23,7 +23,7 @@ from typing import Any
 import numpy
 
 if not hasattr(numpy, "row_stack"):
-    numpy.row_stack = numpy.vstack  # gone since NumPy 2.5, and numba-cuda 0.30 names it when it compiles first
+    setattr(numpy, "row_stack", numpy.vstack)  # gone since NumPy 2.5; numba-cuda 0.30 names it when it compiles first
 
 from llvmlite import ir
 from numba import cuda, types
