@@ -40,7 +40,8 @@ WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algori
 WINOGRAD_ROOM = 14 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
 TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
-CELL_COST, CELL_COST_OF_PAGE = 3, 10  # operations of reading a line of cells that are broadcast, in L2 and in new pages
+# operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
+CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
 POSITIONS = (32, 64, 128, 256, 512, 1024, 2048)  # about so many of a block whose cells are broadcast
 PAGES = 1 << 18  # bytes of pages that the processor finds quickly
 STORE_COST = 16  # operations of turning and storing a vector of results
@@ -275,24 +276,31 @@ def broadcast_blocking(
     count, taps = tuple(axis.positions for axis in piece.axes), tuple(axis.taps for axis in piece.axes)
     met, of_stretches = zip(*(_met(axis) for axis in piece.axes))
     pages = channels * piece.source.channel * tile.itemsize > PAGES
-    cell = (CELL_COST_OF_PAGE if pages else CELL_COST) / tile.rows / taps[2]
+    near = CELL_COST_OF_PAGE if pages else CELL_COST
+
+    def cell_cost(samples: int, extent: Triple) -> float:
+        cells = samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
+                               for axis, n in zip(piece.axes, extent))
+        return (CELL_COST_BEYOND if channels * cells * tile.itemsize > SCRATCH else near) / tile.rows / taps[2]
+
     width = tile.vectors * tile.lanes
     blocks = {(1, extent) for positions in POSITIONS
               for extent, _ in _candidates(count, positions, tile.lanes, _least(piece))}
     if prod(count) < POSITIONS[-1]:
         blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // prod(count))]
                    for samples in (min(piece.batch, most), _even(piece.batch, most))}
-    sizes = []  # of every block: positions, how many blocks, and taps of their boxes
+    sizes = []  # of every block: positions, how many blocks, taps of their boxes, and what a cell costs
     for samples, extent in sorted(blocks):
         boxes = -(-piece.batch // samples) * prod(
             total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
-        sizes.append((samples * prod(extent), _blocks(piece, (samples, extent, 0)), boxes, samples, extent))
+        sizes.append((samples * prod(extent), _blocks(piece, (samples, extent, 0)), boxes, cell_cost(samples, extent),
+                      samples, extent))
     products, positions, smallest = piece.batch * prod(met), piece.batch * prod(count), min(sizes)[0]
     least, best, least_tasks = inf, None, _wanted_tasks(piece, groups)
     for rows in {min(piece.rows, _up(_even(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
-        for size, number, boxes, samples, extent in sizes:
+        for size, number, boxes, cell, samples, extent in sizes:
             room = 2 * RESULTS // members
             if size * rows * tile.itemsize > room and (members > 1 or size > max(POSITIONS[0], smallest)):
                 continue

@@ -78,7 +78,8 @@ def test_channels_last_is_read_where_it_lies(gpu, dtype, tiles_alone):
 
 # cells of the transposed convolution that no tap meets: at the end, between taps, before the first one
 LEAVING = [P('rest', (9, 7), (2, 2), (3, 5), stride=2), P('kernel 1', (9, 8), (1, 1), (5, 7), stride=2),
-           P('gaps', (11, 13), (2, 3), (3, 5), stride=(4, 5)), P('rest padded', (10, 9), (3, 3), (3, 5), stride=4, padding=1),
+           P('gaps', (11, 13), (2, 3), (3, 5), stride=(4, 5)),
+           P('rest padded', (10, 9), (3, 3), (3, 5), stride=4, padding=1),
            P('crop', (9, 8), (2, 2), (3, 5), stride=2, padding=((-1, 0), (0, -2)))]
 
 
