@@ -62,6 +62,8 @@ def check_stream(stream: Any, dtype: DType) -> None:
 def exact_mode(mode: Mode, dtype: DType) -> Mode:
     """What padded cells hold, from what the user says that they do."""
     name, value = mode
+    if name is ZEROS.name and value is ZEROS.value:  # most calls: the number of a dtype takes a while to check
+        return ZEROS
     if not isinstance(name, str) or name not in MODES:
         raise ValueError(f"padding_mode must be one of {', '.join(map(repr, MODES))}; got {shown(name)}")
     exact = _number("padding_value", value, dtype)
@@ -76,30 +78,36 @@ def _of_text(text: str) -> complex:
     return complex(text)
 
 
-def _number(name: str, value: Any, dtype: DType) -> complex:
-    """A number that arrays of that dtype can hold, as Python's."""
-    kind: Any = Real
-    rule, least, most = "a real number", 0, 0
+@lru_cache(maxsize=64)  # NumPy takes microseconds to name a dtype
+def _numbers_of(dtype: DType) -> tuple[Any, str, int, int, float]:
+    """Of the numbers that arrays of that dtype can hold: their kind, its name, the range of ints, where floats end."""
     if is_integer(dtype):
         info = np.iinfo(dtype.name)
-        kind, least, most = Integral, int(info.min), int(info.max)
-        rule = f"an int from {least} to {most}"
-    elif str(dtype).startswith("complex"):
-        kind, rule = Complex, "a number"
-    error = f"{name} must be {rule} for {dtype} arrays; got {shown(value)}"
+        least, most = int(info.min), int(info.max)
+        return Integral, f"an int from {least} to {most}", least, most, inf
+    end = OVERFLOW.get(str(dtype), inf)
+    return (Complex, "a number", 0, 0, end) if str(dtype).startswith("complex") else (Real, "a real number", 0, 0, end)
+
+
+def _number(name: str, value: Any, dtype: DType) -> complex:
+    """A number that arrays of that dtype can hold, as Python's."""
+    kind, rule, least, most, end = _numbers_of(dtype)
+
+    def text() -> str:  # only where it is wanted: showing a value takes longer than checking it
+        return f"{name} must be {rule} for {dtype} arrays; got {shown(value)}"
+
     plain: Any = value.item() if isinstance(value, np.generic | ndarray) and value.size == 1 else value
     if not isinstance(plain, kind) or isinstance(plain, bool):
-        raise TypeError(error)
+        raise TypeError(text())
     if kind is Integral:
         if not least <= plain <= most:
-            raise ValueError(error)
+            raise ValueError(text())
         return int(plain)
     try:
         exact: complex = float(plain) if kind is Real else complex(plain)
     except OverflowError:
-        raise ValueError(error) from None
-    parts = [exact.real, exact.imag]
-    if any(isfinite(part) and abs(part) >= OVERFLOW.get(str(dtype), inf) for part in parts):
+        raise ValueError(text()) from None
+    if any(isfinite(part) and abs(part) >= end for part in (exact.real, exact.imag)):
         raise ValueError(f"{name} must be in the range of {dtype}; got {shown(value)}")
     if kind is Complex:
         return _of_text(repr(exact)) if exact != exact else exact + 0

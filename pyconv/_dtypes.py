@@ -3,6 +3,7 @@
 bfloat16 is ml_dtypes', known by its name: that package is not imported.
 """
 
+from functools import lru_cache
 from reprlib import repr as shown
 from typing import Any
 
@@ -49,6 +50,7 @@ def dtype_argument(dtype: Any) -> DType:
     return native
 
 
+@lru_cache(maxsize=64)  # NumPy takes a microsecond to name a dtype
 def is_integer(dtype: Any) -> bool:
     """Whether it is a type of integers, of NumPy or of a GPU."""
     return dtype.name in _SUMS
@@ -75,6 +77,7 @@ def _like(dtype: Any, native: DType) -> Any:
     return native if isinstance(dtype, np.dtype) else dtype._replace(name=native.name, size=native.itemsize)
 
 
+@lru_cache(maxsize=64)
 def scratch_dtype(dtype: DType, result: DType) -> DType:
     """The elements of finput and fgrad_input: the real type that products are made in, or an integer result's type."""
     return _COMPUTED.get(dtype.name, result) if isinstance(dtype, np.dtype) else dtype
