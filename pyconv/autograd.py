@@ -32,8 +32,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from autograd.extend import defjvp, defvjp, primitive  # type: ignore[import-untyped]
-from autograd.numpy.numpy_boxes import ArrayBox  # type: ignore[import-untyped]
+from autograd.extend import defjvp, defvjp, primitive
+from autograd.numpy.numpy_boxes import ArrayBox
 
 from pyconv._backend import Array
 from pyconv._forms import FACTORS, Door, Form, Operands, ShapedCalls, along, functions, pulled_back

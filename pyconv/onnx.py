@@ -153,19 +153,19 @@ def ops() -> list[type]:
     """
     from onnx.reference.op_run import OpRun  # here, because the attributes alone do not need it
 
-    class Conv(OpRun):  # type: ignore[misc]
+    class Conv(OpRun):
         op_domain = ""
 
         def _run(self, input: Any, weight: Any, bias: Any = None, **attributes: Any) -> tuple[Any]:
             return (_convolution(False, input, weight, bias, attributes),)
 
-    class ConvTranspose(OpRun):  # type: ignore[misc]
+    class ConvTranspose(OpRun):
         op_domain = ""
 
         def _run(self, input: Any, weight: Any, bias: Any = None, **attributes: Any) -> tuple[Any]:
             return (_convolution(True, input, weight, bias, attributes),)
 
-    class ConvInteger(OpRun):  # type: ignore[misc]
+    class ConvInteger(OpRun):
         op_domain = ""
 
         def _run(
