@@ -80,27 +80,27 @@ def convolution_backward(
     )
     mask = exact_mask(output_mask)
     names = ("grad_output", "input", "weight")
-    native, (grad_output, input, weight) = operands(names, (grad_output, input, weight))
+    native, (y, x, w) = operands(names, (grad_output, input, weight))
     settings = checked(settings, native)
-    rank = rank_of("weight", weight.shape)
+    rank = rank_of("weight", w.shape)
     sizes = None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes)
     geometry, output_shape = geometries.problem(
-        transposed, rank, input.shape, weight.shape, sizes, grad_output.shape, stride, padding, dilation, groups,
+        transposed, rank, x.shape, w.shape, sizes, y.shape, stride, padding, dilation, groups,
         output_padding, None, ("input", "weight", "bias_sizes"), settings.mode,
     )
     channel_axis = len(output_shape) - rank - 1
     results = (
-        Result(input.shape, (("forward" if transposed else "grad_input", grad_output, weight, False),)),
-        Result(weight.shape, (_weight_term(transposed, input, grad_output),)),
+        Result(x.shape, (("forward" if transposed else "grad_input", y, w, False),)),
+        Result(w.shape, (_weight_term(transposed, x, y),)),
         Result(output_shape[channel_axis:channel_axis + 1], ()),
     )
-    named = tuple(zip(names, (grad_output, input, weight)))
+    named = tuple(zip(names, (y, x, w)))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
     grad_input, grad_weight, _ = evaluate(geometry, native, (*wanted[:2], None), outs, named, settings)
     grad_bias = None
     if mask[2]:
-        grad_bias = sum_channels(grad_output, channel_axis, native, outs[2], settings)
+        grad_bias = sum_channels(y, channel_axis, native, outs[2], settings)
     return grad_input, grad_weight, grad_bias
 
 
@@ -141,24 +141,24 @@ def convolution_double_backward(
         names, (grad_output, weight, input), (grad_grad_input, grad_grad_weight), (grad_grad_bias,), settings.result
     )
     settings = checked(settings, native)
-    grad_output, weight, input, to_input, to_weight, to_bias = arrays
+    y, w, x, to_input, to_weight, to_bias = arrays
     geometry, output_shape = geometries.problem(
-        transposed, rank_of("weight", weight.shape), input.shape, weight.shape,
-        None if to_bias is None else to_bias.shape, grad_output.shape, stride, padding, dilation, groups,
+        transposed, rank_of("weight", w.shape), x.shape, w.shape,
+        None if to_bias is None else to_bias.shape, y.shape, stride, padding, dilation, groups,
         output_padding, None, ("input", "weight", "grad_grad_bias"), settings.mode,
     )
-    check_shape("grad_grad_input", None if to_input is None else to_input.shape, input.shape)
-    check_shape("grad_grad_weight", None if to_weight is None else to_weight.shape, weight.shape)
+    check_shape("grad_grad_input", None if to_input is None else to_input.shape, x.shape)
+    check_shape("grad_grad_weight", None if to_weight is None else to_weight.shape, w.shape)
     there, back = ("grad_input", "forward") if transposed else ("forward", "grad_input")
     results = (
-        Result(output_shape, _directional(there, input, weight, to_input, to_weight), to_bias),
-        Result(input.shape, () if to_weight is None else ((back, grad_output, to_weight, False),)),
-        Result(weight.shape, () if to_input is None else (_weight_term(transposed, to_input, grad_output, True),)),
+        Result(output_shape, _directional(there, x, w, to_input, to_weight), to_bias),
+        Result(x.shape, () if to_weight is None else ((back, y, to_weight, False),)),
+        Result(w.shape, () if to_input is None else (_weight_term(transposed, to_input, y, True),)),
     )
     named = tuple(zip(names, arrays))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
-    return tuple(evaluate(geometry, native, wanted, outs, named, settings))  # type: ignore[return-value]
+    return tuple(evaluate(geometry, native, wanted, outs, named, settings))
 
 
 def conv_jvp(
@@ -188,15 +188,15 @@ def conv_jvp(
         names, (input, weight), (input_tangent, weight_tangent), (bias_tangent,), settings.result
     )
     settings = checked(settings, native)
-    input, weight, to_input, to_weight, to_bias = arrays
+    x, w, to_input, to_weight, to_bias = arrays
     geometry, shape = geometries.convolved(
-        rank_of("weight", weight.shape), input.shape, weight.shape, None if to_bias is None else to_bias.shape, None,
+        rank_of("weight", w.shape), x.shape, w.shape, None if to_bias is None else to_bias.shape, None,
         stride, padding, dilation, groups, ("input", "weight", "bias_tangent"),
         settings.mode, output_size,
     )
-    check_shape("input_tangent", None if to_input is None else to_input.shape, input.shape)
-    check_shape("weight_tangent", None if to_weight is None else to_weight.shape, weight.shape)
-    result = Result(shape, _directional("forward", input, weight, to_input, to_weight), to_bias)
+    check_shape("input_tangent", None if to_input is None else to_input.shape, x.shape)
+    check_shape("weight_tangent", None if to_weight is None else to_weight.shape, w.shape)
+    result = Result(shape, _directional("forward", x, w, to_input, to_weight), to_bias)
     return evaluate_one(  # type: ignore[no-any-return]
         geometry, native, result, out, tuple(zip(names, arrays)), settings
     )

@@ -48,10 +48,10 @@ def unfold(
            [1., 2., 3.]])
     """
     settings = settings_of(stream=stream, padding_mode=padding_mode, padding_value=padding_value)
-    dtype, (input,) = operands(("input",), (input,))
+    dtype, (x,) = operands(("input",), (input,))
     settings = checked(settings, dtype)
-    geometry, shape = geometries.unfolded(input.shape, kernel_size, dilation, padding, stride, settings.mode)
-    return _moved(geometry, input, shape, dtype, out, settings, fold=False)
+    geometry, shape = geometries.unfolded(x.shape, kernel_size, dilation, padding, stride, settings.mode)
+    return _moved(geometry, x, shape, dtype, out, settings, fold=False)  # type: ignore[no-any-return]
 
 
 def fold(
@@ -73,10 +73,11 @@ def fold(
     """
     settings = settings_of(
         stream=stream, accumulate=accumulate, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
-    native, (input,) = operands(("input",), (input,))
+    native, (columns,) = operands(("input",), (input,))
     settings = checked(settings, native)
-    geometry, shape = geometries.folded(input.shape, output_size, kernel_size, dilation, padding, stride, settings.mode)
-    return _moved(geometry, input, shape, native, out, settings, fold=True)
+    geometry, shape = geometries.folded(
+        columns.shape, output_size, kernel_size, dilation, padding, stride, settings.mode)
+    return _moved(geometry, columns, shape, native, out, settings, fold=True)  # type: ignore[no-any-return]
 
 
 def _moved(
@@ -166,4 +167,4 @@ def workspace(
     else:
         full = [max(plan.scratch_size for plan in some) for some in plans]
     least = [scratch_minimum(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
-    return Workspace(*full, *least, real)
+    return Workspace(full[0], full[1], least[0], least[1], real)

@@ -126,15 +126,15 @@ def _conv_input(rank: int) -> ConvInput:
         )
         size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
-        native, (weight, grad_output) = operands(names, (weight, grad_output))
+        native, (w, y) = operands(names, (weight, grad_output))
         settings = checked(settings, native)
         geometry, _ = geometries.convolved(
-            rank, size, weight.shape, None, grad_output.shape, stride, padding, dilation, groups,
+            rank, size, w.shape, None, y.shape, stride, padding, dilation, groups,
             ("input_size", "weight", "bias"), settings.mode,
         )
-        result = Result(size, (("grad_input", grad_output, weight, False),))
-        named = tuple(zip(names, (weight, grad_output)))
-        return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore
+        result = Result(size, (("grad_input", y, w, False),))
+        named = tuple(zip(names, (w, y)))
+        return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore[no-any-return]
 
     return instance(conv_input, f"conv{rank}d_input", rank)
 
@@ -178,15 +178,15 @@ def _conv_weight(rank: int) -> ConvWeight:
                 rank, size, grad_output, steps, per_sample, out, settings
             )
         names = ("input", "grad_output")
-        native, (input, grad_output) = operands(names, (input, grad_output))
+        native, (x, y) = operands(names, (input, grad_output))
         settings = checked(settings, native)
         geometry, _ = geometries.convolved(
-            rank, input.shape, size, None, grad_output.shape, *steps, ("input", "weight_size", "bias"), settings.mode
+            rank, x.shape, size, None, y.shape, *steps, ("input", "weight_size", "bias"), settings.mode
         )
         if per_sample:
-            geometry, size = _apart(geometry, native, size, grad_output)
-        result = Result(size, (("grad_weight", input, grad_output, False),))
-        named = tuple(zip(names, (input, grad_output)))
+            geometry, size = _apart(geometry, native, size, y)
+        result = Result(size, (("grad_weight", x, y, False),))
+        named = tuple(zip(names, (x, y)))
         return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore[no-any-return]
 
     return instance(conv_weight, f"conv{rank}d_weight", rank)
@@ -266,12 +266,12 @@ def conv_bias(
     array([32., 32., 32.])
     """
     settings = settings_of(stream=stream, accumulate=accumulate, dtype=dtype)
-    native, (grad_output,) = operands(("grad_output",), (grad_output,))
+    native, (y,) = operands(("grad_output",), (grad_output,))
     settings = checked(settings, native)
-    axis = geometries.channel_axis(grad_output.shape, batched)
+    axis = geometries.channel_axis(y.shape, batched)
     if out is not None:
         own = written(native, settings)
-        out = check_out("out", out, grad_output.shape[axis:axis + 1], own, (("grad_output", grad_output),))
+        out = check_out("out", out, y.shape[axis:axis + 1], own, (("grad_output", y),))
     elif settings.accumulate:
         raise no_out("out")
-    return sum_channels(grad_output, axis, native, out, settings)  # type: ignore[no-any-return]
+    return sum_channels(y, axis, native, out, settings)  # type: ignore[no-any-return]
