@@ -19,7 +19,7 @@ class Stretch(NamedTuple):
     """Neighbouring cells from `first` on; the i-th is cell `start + slope * i` of the input."""
 
     first: int
-    count: int
+    length: int
     start: int
     slope: int
 

@@ -183,7 +183,7 @@ def _phase(g: Geometry, a: int, phase: int, cells: Stretch) -> Axis:
     first = next((k for k in range(min(every, g.kernel_size[a])) if (reach - dilation * k) % stride == 0), None)
     taps = 0 if first is None else -(-(g.kernel_size[a] - first) // every)
     axis = Axis(
-        -(-(cells.count - phase) // stride), g.output_size[a], 1,
+        -(-(cells.length - phase) // stride), g.output_size[a], 1,
         0 if first is None else (reach - dilation * first) // stride, -dilation * every // stride, taps,
         start=cells.start + cells.slope * phase, lattice=cells.slope * stride, first=first or 0, every=every)
     return axis if cells.first == 0 else axis.met()
@@ -214,7 +214,7 @@ def _grad_input_axes(g: Geometry, a: int, fold: tuple[int, int] = (0, 0)) -> lis
         return [[_phase(g, a, 0, Stretch(-low, low + g.input_size[a] + high, 0, 1))]]
     found = []
     for cells in stretches(g, a):
-        phases = [_phase(g, a, phase, cells) for phase in range(min(g.stride[a], cells.count))]
+        phases = [_phase(g, a, phase, cells) for phase in range(min(g.stride[a], cells.length))]
         found += [phases] if cells.slope else [[phase] for phase in phases]  # those of one cell one after the other
     return found
 
@@ -312,7 +312,7 @@ def phases(map: str, g: Geometry) -> list[Axes]:
 def undivided(g: Geometry) -> Axes:
     """All cells of grad_input: under tap t, cell q reads place q + padding - dilation * t; grad_output is there at
     multiples of the stride."""
-    return tuple(Axis(*sizes, 1, p, -d, k) for *sizes, p, d, k in zip(
+    return tuple(Axis(cells, places, 1, p, -d, k) for cells, places, p, d, k in zip(
         g.input_size, g.output_size, g.padding, g.dilation, g.kernel_size))
 
 

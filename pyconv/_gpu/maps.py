@@ -163,7 +163,7 @@ class Sums:
                 flags, is_first = self.flags, first == 0
                 packed = _packed(
                     self.made, self.problem, source, count, flags if flags.samples else Flags(), space,
-                    flags.whole if is_first else flags.some if flags.samples else 0, flags.count - (not is_first))
+                    flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
                 # the flag is for the whole weight
                 if is_first and (flags.whole or self.apart or not self.problem.by_piece):
                     program.pack_weight(self.made, weight, self.problem.element, flags.whole, self.packed_weight)
@@ -346,7 +346,7 @@ class Correlation:
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))
             packed_x = _packed(made, problem, from_x, count, splits.since(first), x_space,
-                               0 if first else flags.whole, flags.count)
+                               0 if first else flags.whole, flags.places)
             packed_y = _packed(made, problem, from_y, count, flags.since(first), y_space)
             slots = parts.count(count)
             program.correlate(

@@ -130,7 +130,7 @@ class Flags(NamedTuple):
         return cls(place, place.at(4), place.at(8), 4, samples) if samples else cls(place, place, place)
 
     @property
-    def count(self) -> int:
+    def places(self) -> int:
         """How many there are, one behind the other."""
         return self.samples + 2 if self.samples else 1
 
@@ -261,9 +261,9 @@ class Target(NamedTuple):
 
     def of(self, axes: Axes) -> tuple[Ref, Layout]:
         """The cells that a piece writes."""
-        steps = tuple(axis.lattice * stride for axis, stride in zip(axes, self.layout[2:5]))
+        z, y, x = (axis.lattice * stride for axis, stride in zip(axes, self.layout[2:5]))
         start = sum(axis.start * stride for axis, stride in zip(axes, self.layout[2:5]))
-        return self.place.at(start), Layout(*self.layout[:2], *steps)
+        return self.place.at(start), Layout(self.layout.outer, self.layout.channel, z, y, x)
 
     def bias_of(self, channel: int) -> Ref | int:
         """The bias of a channel."""
