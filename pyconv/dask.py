@@ -145,13 +145,26 @@ class Graph:
         self.tasks[self.name, *index] = added, list(keys)
 
     def array(self, chunks: Chunks, dtype: DType) -> da.Array:
-        graph = HighLevelGraph.from_collections(self.name, self.tasks, [self.source, *self.others])
+        sources: list[Any] = [self.source, *self.others]  # by its types an array of dask is no collection of dask
+        graph = HighLevelGraph.from_collections(self.name, self.tasks, sources)
         return da.Array(graph, self.name, chunks, dtype=dtype)
 
 
 def key_of(array: da.Array | None) -> Any:
     """Of an array's only chunk."""
     return None if array is None else (array.name, *(0,) * array.ndim)
+
+
+def zeros(shape: Shape, dtype: DType) -> da.Array:
+    """As dask makes them, which has no types."""
+    array: da.Array = da.zeros(shape, dtype=dtype)
+    return array
+
+
+def of_dtype(array: da.Array, dtype: DType) -> da.Array:
+    """The array as dask converts it, which has no types."""
+    converted: da.Array = array.astype(dtype)
+    return converted
 
 
 def like_source(source: da.Array, chunks: Chunks, rank: int) -> list[list[Reading]]:
@@ -193,7 +206,7 @@ class Call(NamedTuple):
         g = self.geometry
         values = g.output_size, g.kernel_size, g.stride, g.dilation, g.padding
         rows = zip(size, *(value[-self.rank:] for value in values))
-        return [Axis(*row, g.padding_mode) for row in rows]
+        return [Axis(n, m, k, s, d, p, g.padding_mode) for n, m, k, s, d, p in rows]
 
     def own_part(self, size: Shape) -> tuple[slice, ...]:
         """The part of an array of this size that the geometry's x is."""
@@ -231,7 +244,7 @@ def transformed(
 
 def forward(call: Call, x: da.Array, w: da.Array, b: da.Array | None, asked: Any) -> da.Array:
     if 0 in call.shape:
-        return da.zeros(call.shape, dtype=call.own)
+        return zeros(call.shape, call.own)
     x = x[(..., *call.own_part(x.shape[-call.rank:]))]
     axes = call.axes(x.shape[-call.rank:])
     firsts = [[-(-first // axis.stride) for first in bounds_of(along)]  # the first position at or behind each chunk
@@ -242,7 +255,7 @@ def forward(call: Call, x: da.Array, w: da.Array, b: da.Array | None, asked: Any
 
 def grad_input(call: Call, y: da.Array, w: da.Array, b: da.Array | None, asked: Any) -> da.Array:
     if 0 in call.shape:
-        return da.zeros(call.shape, dtype=call.own)
+        return zeros(call.shape, call.own)
     g, rank = call.geometry, call.rank
     axes = call.axes(g.input_size[-rank:])
     chunks = call.chunks(asked, y, [[axis.stride * size for size in along]
@@ -264,7 +277,7 @@ def grad_repeated(
         padded.append(tuple(size for first, stop in pairwise(ends) if first < stop
                             for size in split([max(along)], stop - first)))
     whole = transformed(
-        wide, "grad_input", y.astype(wide.dtype), w.astype(wide.dtype), None,
+        wide, "grad_input", of_dtype(y, wide.dtype), of_dtype(w, wide.dtype), None,
         [axis._replace(size=axis.span, low=0) for axis in axes], (*chunks[:-rank], *padded))
     graph = Graph("returned", whole, (b,), call, chunks)
     read = [readings(partial(axis.returning, start), *along)
@@ -272,13 +285,13 @@ def grad_repeated(
     for index, keys, block, _ in graph.blocks([*like_source(whole, chunks, rank), *read], wide.own):
         task = partial(returned, block=block, rank=rank)
         graph.tasks[graph.name, *index] = task, keys, key_of(b)
-    return graph.array(chunks, wide.own).astype(call.own)
+    return of_dtype(graph.array(chunks, wide.own), call.own)
 
 
 def grad_weight(call: Call, x: da.Array, y: da.Array, per_sample: bool) -> da.Array:
     rank, wide = call.rank, call.wide()
-    x = x[(..., *call.own_part(x.shape[-rank:]))].astype(wide.dtype)
-    y = y.astype(wide.dtype)
+    x = of_dtype(x[(..., *call.own_part(x.shape[-rank:]))], wide.dtype)
+    y = of_dtype(y, wide.dtype)
     batch = y.chunks[:-rank - 1] if per_sample else ()
     graph = Graph("grad_weight", x, (y,), call, per_sample)
     read = [readings(axis.seen, *along)
@@ -292,7 +305,7 @@ def grad_weight(call: Call, x: da.Array, y: da.Array, per_sample: bool) -> da.Ar
     for place, keys in parts.items():
         graph.sum_up(keys, (*place, *(0,) * (rank + 2)))
     chunks = (*batch, *((size,) for size in call.shape[len(batch):]))
-    return graph.array(chunks, wide.own).astype(call.own)
+    return of_dtype(graph.array(chunks, wide.own), call.own)
 
 
 # --- arguments ---
@@ -307,7 +320,8 @@ def dask_array(name: str, value: Any) -> da.Array:
     if any(size != size for size in value.shape):
         raise ValueError(f"{name} must have chunks of known sizes; got {value.chunks}")
     if any(0 in along and sum(along) for along in value.chunks):
-        return value.rechunk(tuple(split(along, sum(along)) for along in value.chunks))
+        array: da.Array = value.rechunk(tuple(split(along, sum(along)) for along in value.chunks))
+        return array
     return value
 
 
@@ -475,7 +489,7 @@ def conv_bias(grad_output: da.Array, *, batched: bool = True, dtype: DTypeLike |
     axis = geometries.channel_axis(array.shape, batched)
     own, others = written(native, settings), tuple(place for place in range(array.ndim) if place != axis)
     wide = FLOAT32 if native.itemsize == 2 and settings.result is None else own
-    return array.sum(others, dtype=wide).astype(own)
+    return of_dtype(array.sum(others, dtype=wide), own)
 
 
 def unfold(
@@ -497,7 +511,7 @@ def unfold(
     call = Call(geometry, shape, dtype, dtype, settings)
     check_channels("input", x, -call.rank - 1)
     if 0 in shape:
-        return da.zeros(shape, dtype=dtype)
+        return zeros(shape, dtype)
     kernel = geometry.kernel_size[-call.rank:]
     most = prod(max(along) for along in x.chunks[-call.rank:]) // prod(kernel)
     x = x[(..., *call.own_part(x.shape[-call.rank:]))]
