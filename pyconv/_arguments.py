@@ -156,7 +156,7 @@ def _operands(
     if any(map(_on_gpu, given)):
         return gpu_room("arguments").operands(  # type: ignore[no-any-return]
             names, required, optional, biases, wanted)
-    arrays = [
+    arrays: list[Any] = [
         None if value is None and place >= len(required) else _array(name, value)
         for place, (name, value) in enumerate(zip(names, given))
     ]
@@ -167,8 +167,8 @@ def _operands(
     first_bias = len(given) - len(biases)
     if leader >= first_bias and is_integer(arrays[leader].dtype):  # which does not say what the others are
         leader = present[0]
-    found = arrays[leader].dtype  # type: ignore[union-attr]
-    lists = [arrays[place].dtype for place in present if place < first_bias]  # type: ignore[union-attr]
+    found = arrays[leader].dtype
+    lists = [arrays[place].dtype for place in present if place < first_bias]
     if isinstance(given[leader], list | tuple) and all(one.kind in "iufc" for one in lists):
         found = np.result_type(*lists)  # of lists alone
     dtype = native_dtype(names[leader], found)
@@ -178,7 +178,7 @@ def _operands(
         whose = "the result" if own is not dtype else names[leader]
         arrays[place] = _of_dtype(names[place], given[place], arrays[place], own, whose)
     if library_of(whose_library) is not None:
-        arrays[0] = visiting(arrays[0], whose_library)  # type: ignore[arg-type]
+        arrays[0] = visiting(arrays[0], whose_library)
     return dtype, tuple(arrays)
 
 

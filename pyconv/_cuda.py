@@ -203,9 +203,9 @@ def unfold(
     if geometry.rank > LAST:
         if fold:
             fill(input, 0, accumulate, stream=stream)
-        for x, of_x, part in _columns_of_volumes(geometry, columns):
-            if x is not None or not fold:
-                unfold(of_x, volume(input, x or 0), part, fold, fold, stream=stream)
+        for number, of_x, part in _columns_of_volumes(geometry, columns):
+            if number is not None or not fold:
+                unfold(of_x, volume(input, number or 0), part, fold, fold, stream=stream)
         return
     made = Program(launch.device(input.device))
     element = tiles.element(*(array.dtype.name for array in ((columns, input) if fold else (input, columns))))

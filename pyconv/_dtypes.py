@@ -5,12 +5,13 @@ bfloat16 is ml_dtypes', known by its name: that package is not imported.
 
 from functools import lru_cache
 from reprlib import repr as shown
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 DType = np.dtype[Any]
+Kind = TypeVar("Kind", bound=Any)  # of dtypes: NumPy's or a GPU's
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INTEGERS = tuple(sign + f"int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 NAMES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *INTEGERS)
@@ -56,7 +57,7 @@ def is_integer(dtype: Any) -> bool:
     return dtype.name in _SUMS
 
 
-def result_dtype(dtype: DType, wanted: Any, argument: str = "dtype") -> DType:
+def result_dtype(dtype: Kind, wanted: Any, argument: str = "dtype") -> Kind:
     """What products of a dtype are summed in and returned as: of integers what is wanted, or else what is usual."""
     if not is_integer(dtype):
         if wanted is not None:
@@ -72,9 +73,10 @@ def result_dtype(dtype: DType, wanted: Any, argument: str = "dtype") -> DType:
     return _like(dtype, native)
 
 
-def _like(dtype: Any, native: DType) -> Any:
+def _like(dtype: Kind, native: Any) -> Kind:
     """The type of that name as NumPy has it, or as a GPU does: what `dtype` is."""
-    return native if isinstance(dtype, np.dtype) else dtype._replace(name=native.name, size=native.itemsize)
+    like: Kind = native if isinstance(dtype, np.dtype) else dtype._replace(name=native.name, size=native.itemsize)
+    return like
 
 
 @lru_cache(maxsize=64)

@@ -266,7 +266,8 @@ def part_of_x(geometry: Geometry, array: Any) -> Any:
     if 0 in size:
         shape = (*array.shape[:-geometry.rank], *geometry.input_size[-geometry.rank:])
         return np.full(shape, geometry.padding_value, array.dtype)
-    return array[(..., *part)]
+    place: Any = (..., *part)
+    return array[place]
 
 
 def _run(

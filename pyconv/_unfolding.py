@@ -101,6 +101,6 @@ def fold(g: Geometry, columns: Array, target: Array) -> None:
     for there, cells in zip(read, target.reshape(g.batch, g.in_channels, *g.input_size)):
         sums = np.zeros(cells.shape, summed(cells.dtype))
         for tap, (place, inside) in enumerate(taps):
-            places = tuple(index[inside] for index in np.broadcast_arrays(*place))
-            np.add.at(sums, (slice(None), *places), there[:, tap][:, inside])
+            places: Any = (slice(None), *(index[inside] for index in np.broadcast_arrays(*place)))
+            np.add.at(sums, places, there[:, tap][:, inside])
         cells[...] = sums

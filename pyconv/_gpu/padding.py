@@ -80,7 +80,7 @@ def bits(value: complex, dtype: str) -> tuple[int, int]:
         return int(element(value, np.dtype(dtype)).astype(np.int64)), 0
     parts = np.array([value.real, value.imag], np.float64)
     if dtype in ("float64", "complex128"):
-        return struct.unpack("qq", parts.tobytes())  # type: ignore[return-value]
+        return struct.unpack("qq", parts.tobytes())
     parts = parts.astype(np.float16 if dtype == "float16" else np.float32).astype(np.float32)
     words = parts.view(np.uint32).astype(np.int64)
     if dtype == "bfloat16":

@@ -72,7 +72,8 @@ def _primitive(name: str, arguments: str, results: str, generate: Generate) -> A
         return signature, lower
 
     names = ["context", *(f"argument{i}" for i in range(len(words)))]
-    typed.__signature__ = Signature([Parameter(n, Parameter.POSITIONAL_ONLY) for n in names])  # Numba counts by it
+    # Numba counts by it; a function's type does not know it
+    setattr(typed, "__signature__", Signature([Parameter(n, Parameter.POSITIONAL_ONLY) for n in names]))
     typed.__name__ = typed.__qualname__ = name
     return intrinsic(typed)
 
@@ -127,7 +128,7 @@ barrier = cuda.syncthreads
 
 # Arithmetic
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def select(_: Any, ok: Any, a: Any, b: Any) -> Any:
     """a where ok, else b, both of one type (an integer literal takes the other's); never a branch."""
     one, other = types.unliteral(a), types.unliteral(b)
@@ -140,7 +141,7 @@ def select(_: Any, ok: Any, a: Any, b: Any) -> Any:
     return one(types.boolean, one, one), lambda context, builder, signature, values: builder.select(*values)
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def fma(_: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once."""
     if a not in (types.float32, types.float64) or not a == b == c:
@@ -222,7 +223,7 @@ store_i8 = _assembly(
 
 # Shared memory. Its loads are LLVM's own, which know barriers, stores and 'memory' texts for what they are.
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def shared_base(_: Any) -> Any:
     """The address of the block's dynamic shared memory, a multiple of 1024."""
     def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -281,7 +282,7 @@ def _copy(size: int) -> Any:
 
 
 def _wait(instruction: str) -> Any:
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
     def wait(_: Any, n: Any) -> Any:
         """Wait until at most n groups of copies are under way."""
         # Numba asks for any int64 first, and comes back with the literal when refused

@@ -111,8 +111,9 @@ class _Walker(ast.NodeTransformer):
 
     def visit_Tuple(self, node: ast.Tuple) -> Any:
         self.generic_visit(node)
-        if isinstance(node.ctx, ast.Load) and node.elts and all(isinstance(e, ast.Constant) for e in node.elts):
-            return ast.Constant(tuple(e.value for e in node.elts))  # type: ignore[attr-defined]
+        values: Any = tuple(part.value for part in node.elts if isinstance(part, ast.Constant))
+        if isinstance(node.ctx, ast.Load) and values and len(values) == len(node.elts):
+            return ast.Constant(values)
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
