@@ -1,6 +1,6 @@
 """Array arguments: what is accepted, and its one form behind the door. Nothing here copies before all is checked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import inf, isfinite, nan
 from numbers import Complex, Integral, Real
@@ -271,17 +271,19 @@ def _overlaps_itself(array: Array) -> bool:
     return False
 
 
-def _in_main_memory(name: str, value: Any) -> Array:
-    """A NumPy array itself, another library's as a Visitor."""
+def _in_main_memory(name: str, value: Any, leader_name: str) -> Array:
+    """A NumPy array itself, another library's as a Visitor. The leader is an operand that lies in main memory."""
     if isinstance(value, ndarray):
         return value
-    if hasattr(type(value), "__dlpack__") and not _on_gpu(value):
+    if _on_gpu(value):
+        raise gpu_room("arguments").not_in_main_memory((leader_name, name), (None, value))
+    if hasattr(type(value), "__dlpack__"):
         return visiting(read(name, value), value)
     raise TypeError(f"{name} must be an array in main memory; got {type(value).__name__}")
 
 
 def check_out(
-    name: str, out: Any, shape: Shape, dtype: DType, others: Iterable[tuple[str, Array | None]]
+    name: str, out: Any, shape: Shape, dtype: DType, others: Sequence[tuple[str, Array | None]]
 ) -> Any:
     """`out`, as a DeviceArray where the operands are such, as a Visitor where it is another library's; refused where it
     cannot hold the result.
@@ -291,7 +293,7 @@ def check_out(
     """
     if not isinstance(dtype, np.dtype):
         return gpu_room("arguments").check_out(name, out, shape, dtype, others)
-    out = _in_main_memory(name, out)
+    out = _in_main_memory(name, out, others[0][0])
     if out.dtype.newbyteorder("=") != dtype:
         raise TypeError(f"{name} must have dtype {dtype}; got {out.dtype}")
     if out.shape != shape:
@@ -307,12 +309,12 @@ def check_out(
 
 
 def flat_buffer(
-    name: str, buffer: Any, dtype: DType, minimum: int, others: Iterable[tuple[str, Array | None]]
+    name: str, buffer: Any, dtype: DType, minimum: int, others: Sequence[tuple[str, Array | None]]
 ) -> Array | None:
     """The caller's scratch as flat memory; None for an empty array."""
     if not isinstance(dtype, np.dtype):
         return gpu_room("arguments").flat_buffer(name, buffer, dtype, minimum, others)
-    buffer = _in_main_memory(name, buffer)
+    buffer = _in_main_memory(name, buffer, others[0][0])
     if not buffer.size:
         return None
     need = f"have at least {minimum} elements"

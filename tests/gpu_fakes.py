@@ -85,7 +85,7 @@ class Interface:
 
     def __init__(self, array, version=3, stream=None, read_only=False, device=0, **entries):
         self.host, self.shape, self.dtype = array, array.shape, array.dtype
-        if device:
+        if device != 0:  # None: the driver knows no such memory
             self.devices[array.ctypes.data] = device
         self.entries = {'version': version, 'data': (array.ctypes.data, read_only), **entries}
         if version > 2:

@@ -2,6 +2,7 @@
 import ctypes
 import enum
 import inspect
+import re
 import sys
 import threading
 import time
@@ -230,16 +231,16 @@ def test_two_threads_may_run_one_program():
 # Errors
 
 LAUNCH = 'launch kern on a grid of 3 x 1 x 1 blocks'
-RESTART = (f'could not {LAUNCH}: a kernel of this process, perhaps an earlier one, has failed ({{}}); no CUDA call '
-           'works in this process any more: it must restart')
+RESTART = ('a kernel of this process, perhaps an earlier one, has failed ({}); no CUDA call works in this process any '
+           'more: it must restart')
+FORKED = "CUDA does not work in a forked child; start processes with multiprocessing.set_start_method('spawn')"
 
 
 @pytest.mark.parametrize(('status', 'error', 'text'), [
     ('OUT_OF_MEMORY', MemoryError, f'the GPU has no memory left to {LAUNCH}'),
-    *((name, RuntimeError, RESTART.format(f'CUDA_ERROR_{name}'))
+    *((name, RuntimeError, f'could not {LAUNCH}: ' + RESTART.format(f'CUDA_ERROR_{name}'))
       for name in ('ILLEGAL_ADDRESS', 'ASSERT', 'MISALIGNED_ADDRESS', 'LAUNCH_FAILED')),
-    ('NOT_INITIALIZED', RuntimeError, f'could not {LAUNCH}: CUDA does not work in a forked child; start processes with '
-                                      "multiprocessing.set_start_method('spawn')"),
+    ('NOT_INITIALIZED', RuntimeError, f'could not {LAUNCH}: {FORKED}'),
     ('NO_BINARY_FOR_GPU', RuntimeError,
      f"could not {LAUNCH} (CUDA_ERROR_NO_BINARY_FOR_GPU): the driver does not take the compiler's code; install a "
      'newer driver, or the compiler that goes with this one: pip install "pyconv[cuda12]"'),
@@ -281,6 +282,14 @@ def no_start(monkeypatch, driver):
     driver.fails = {'cuInit': Status.CUDA_ERROR_UNKNOWN}
 
 
+def poisoned(monkeypatch, driver):
+    driver.fails = {'cuInit': Status.CUDA_ERROR_ILLEGAL_ADDRESS}
+
+
+def forked(monkeypatch, driver):
+    driver.fails = {'cuInit': Status.CUDA_ERROR_NOT_INITIALIZED}
+
+
 def no_answer(monkeypatch, driver):
     driver.fails = {'cuDeviceGetAttribute': Status.CUDA_ERROR_UNKNOWN}
 
@@ -290,6 +299,8 @@ def no_answer(monkeypatch, driver):
     (no_driver, r'no NVIDIA driver is installed here; nvidia-smi shows when there is one'),
     (no_gpu, r'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them'),
     (no_start, r'the NVIDIA driver does not start \(CUDA_ERROR_UNKNOWN\); nvidia-smi says more'),
+    (poisoned, re.escape('could not start the NVIDIA driver: ' + RESTART.format('CUDA_ERROR_ILLEGAL_ADDRESS'))),
+    (forked, re.escape(f'could not start the NVIDIA driver: {FORKED}')),
     (no_answer, r'could not read CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: CUDA_ERROR_UNKNOWN: the words of .*'),
 ])
 def test_missing(driver, monkeypatch, miss, text):

@@ -26,7 +26,10 @@ from gpu_fakes import (  # noqa: F401, the fixtures
 )
 from pyconv._gpu import arrays, dlpack, launch, streams
 from pyconv._gpu.arrays import DeviceType
+from pyconv._gpu.streams import device_of
+from test_cuda_launch import RESTART, Status
 
+POISONED = RESTART.format('CUDA_ERROR_ILLEGAL_ADDRESS')
 KINDS = ['torch', 'cupy', 'interface', 'version 2', 'dlpack', 'old dlpack']
 
 # values
@@ -281,10 +284,11 @@ def test_waiting_is_an_event_in_the_device_s_context(monkeypatch):
             def function(*arguments):
                 asked.append((name, *arguments))
                 answers = {'cuDeviceGet': 'device', 'cuDevicePrimaryCtxRetain': 'context', 'cuEventCreate': 'event'}
+                status = Status.CUDA_ERROR_ILLEGAL_ADDRESS if name in fails else Status.CUDA_SUCCESS
                 return (status, answers[name]) if name in answers else (status,)
             return function
 
-    status = 0
+    fails = ()
     driver = Driver('cuda.bindings.driver')
     monkeypatch.setattr(launch, '_driver', lambda: driver)
     streams._context.cache_clear()
@@ -293,10 +297,27 @@ def test_waiting_is_an_event_in_the_device_s_context(monkeypatch):
         ('cuDeviceGet', 1), ('cuDevicePrimaryCtxRetain', 'device'), ('cuCtxPushCurrent', 'context'),
         ('cuEventCreate', 2), ('cuEventRecord', 'event', 128), ('cuStreamWaitEvent', 64, 'event', 0),
         ('cuEventDestroy', 'event'), ('cuCtxPopCurrent',)]
-    status = 700
-    with pytest.raises(RuntimeError, match='^the CUDA driver failed: 700$'):
-        streams.wait(64, 128, 1)
+    for fails in ('cuCtxPushCurrent', 'cuEventCreate', 'cuEventRecord', 'cuStreamWaitEvent'):
+        with pytest.raises(RuntimeError) as caught:
+            streams.wait(64, 128, 1)
+        assert str(caught.value) == f'could not let a stream wait for another: {POISONED}'
     streams._context.cache_clear()
+
+
+@pytest.mark.parametrize(('status', 'found'), [
+    (Status.CUDA_SUCCESS, 3), (Status.CUDA_ERROR_INVALID_VALUE, None),  # the driver's word for no memory of its own
+    (Status.CUDA_ERROR_ILLEGAL_ADDRESS, f'could not find the device of an array: {POISONED}')])
+def test_whose_memory_it_is(monkeypatch, status, found):
+    driver = SimpleNamespace(
+        CUpointer_attribute=SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9),
+        cuPointerGetAttribute=lambda attribute, address: (status, 3 if not status else None))
+    monkeypatch.setattr(launch, '_driver', lambda: driver)
+    if isinstance(found, str):
+        with pytest.raises(RuntimeError) as caught:
+            device_of(4096)
+        assert str(caught.value) == found
+    else:
+        assert device_of(4096) == found
 
 
 def test_the_driver_is_missed_in_words(monkeypatch, run_python):

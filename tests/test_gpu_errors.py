@@ -1,4 +1,6 @@
 """Every error of GPU arrays with its whole text, none of them after an allocation; fakes whose memory is NumPy's."""
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -18,11 +20,42 @@ from gpu_fakes import (  # noqa: F401, the fixtures
     integers,
     maker,
 )
+from pyconv._gpu import dlpack
 
-STREAM = ("stream must be a stream's handle, an int >= 0, or an object with __cuda_stream__, cuda_stream, ptr or "
-          'handle; got')
+STREAM = ("stream must be a stream's handle, an int of 0 to 2**64 - 1, or an object with __cuda_stream__, "
+          'cuda_stream, ptr or handle; got')
 MISALIGNED = np.zeros(4 * X.size + 2, 'u1')[2:].view('f4').reshape(X.shape)
+MISALIGNED_TEXT = (f'input must be aligned to its elements; got address {MISALIGNED.ctypes.data} and strides '
+                   f'{X.strides} in bytes')
+NULL_TEXT = f'input must have memory for its elements; got address 0 and shape {X.shape}'
+PROTOCOL = 'input must have a __cuda_array_interface__ with version, typestr, shape and data'
 HALF = [Interface(array.astype('f2')) for array in (X, W)]
+
+
+def freed(frameworks):
+    """As after untyped_storage().resize_(0)."""
+    tensor = frameworks.torch.Tensor(X)
+    tensor.data_ptr = lambda: 0
+    return tensor
+
+
+class Entries:
+    def __init__(self, entries):
+        self.__cuda_array_interface__ = entries
+
+
+class Failing(DLPack):
+    def __dlpack__(self, **keywords):
+        raise BufferError('no more exports')
+
+
+class Later(DLPack):
+    """Answers in a version of DLPack that nobody asked for."""
+
+    def __dlpack__(self, **keywords):
+        capsule = super().__dlpack__(**keywords)
+        ctypes.c_uint32.from_address(dlpack._pointer(capsule, b'dltensor_versioned')).value = 2
+        return capsule
 
 
 RULE = ('float16, bfloat16, float32, float64, complex64, complex128, int8, int16, int32, int64, uint8, uint16, uint32 '
@@ -64,8 +97,26 @@ ERRORS = {
     'address': (lambda f: conv(x=Interface(X, data=(4098, False), strides=(480, 120, 20, 4))), TypeError,
                 'input must be aligned to its elements; got address 4098 and strides (480, 120, 20, 4) in bytes'),
     'address of DLPack': (lambda f: conv(x=DLPack(MISALIGNED)), TypeError,
-                          f'input must be aligned to its elements; got address {MISALIGNED.ctypes.data} and strides () '
-                          'in bytes'),
+                          MISALIGNED_TEXT),
+    'address of a tensor': (lambda f: conv(x=f.torch.Tensor(MISALIGNED)), TypeError, MISALIGNED_TEXT),
+    'address of CuPy': (lambda f: conv(x=f.cupy.ndarray(MISALIGNED)), TypeError, MISALIGNED_TEXT),
+    'address of a contiguous array': (lambda f: conv(x=Interface(MISALIGNED)), TypeError, MISALIGNED_TEXT),
+    'no address': (lambda f: conv(x=Interface(X, data=(None, False))), TypeError, NULL_TEXT),
+    'address 0': (lambda f: conv(w=Interface(X, data=(0, False))), TypeError, NULL_TEXT.replace('input', 'weight')),
+    'a tensor whose storage was freed': (lambda f: conv(x=freed(f)), TypeError, NULL_TEXT),
+    'address of no GPU': (lambda f: conv(w=Interface(W, device=None)), TypeError,
+                          f'weight must lie in memory that the CUDA driver knows; got address {W.ctypes.data}'),
+    # what protocols say
+    'empty interface': (lambda f: conv(x=Entries({})), TypeError, f'{PROTOCOL}; got {{}}'),
+    'interface of a wrong kind': (lambda f: conv(x=Entries([3])), TypeError, f'{PROTOCOL}; got [3]'),
+    'version of a wrong kind': (lambda f: conv(x=Entries({'version': '3'})), TypeError,
+                                f"{PROTOCOL}; got {{'version': '3'}}"),
+    'too few strides': (lambda f: conv(x=Interface(X, strides=(4, 4))), TypeError,
+                        f'input must have a stride for each axis; got shape {X.shape} and strides (4, 4) in bytes'),
+    'a producer that fails': (lambda f: conv(x=Failing(X)), TypeError,
+                              'input must be an array that DLPack can read; got Failing (no more exports)'),
+    'a later DLPack': (lambda f: conv(w=Later(W)), TypeError, 'weight must be an array that DLPack can read; got Later '
+                       '(its DLPack is of version 2.0, not 1 or older)'),
     'copy of DLPack': (lambda f: conv(x=DLPack(X, copies=True)), TypeError,
                        'input must give its own memory through DLPack; got a copy'),
     # shapes are the geometry's
@@ -89,6 +140,7 @@ ERRORS = {
     'stream': (lambda f: conv(stream='main'), TypeError, f"{STREAM} 'main'"),
     'stream bool': (lambda f: conv(stream=True), TypeError, f'{STREAM} True'),
     'stream negative': (lambda f: conv(stream=-1), ValueError, f'{STREAM} -1'),
+    'stream of no handle': (lambda f: conv(stream=2**70), ValueError, f'{STREAM} {2**70}'),
     'stream float': (lambda f: pyconv.conv_bias(Interface(Y), stream=2.0), TypeError, f'{STREAM} 2.0'),
     'stream on the host': (lambda f: pyconv.conv2d(X, W, **SETTINGS, stream=5), ValueError,
                            'stream must be None for arrays in main memory; got 5'),
@@ -102,7 +154,16 @@ ERRORS = {
     'host out': (lambda f: conv(out=np.empty_like(Y)), TypeError,
                  'out must be on the device of input, cuda:0; got an array in main memory (ndarray)'),
     'gpu out': (lambda f: pyconv.conv2d(X, W, **SETTINGS, out=f.torch.Tensor(Y)), TypeError,
-                'out must be an array in main memory; got Tensor'),
+                'out must be in main memory, as input is; got an array on cuda:0'),
+    'gpu buffer': (lambda f: pyconv.conv2d(X, W, **SETTINGS, finput=f.torch.Tensor(Y, 1)), TypeError,
+                   'finput must be in main memory, as input is; got an array on cuda:1'),
+    'gpu out of columns': (lambda f: pyconv.unfold(X, 2, out=Interface(Y)), TypeError,
+                           'out must be in main memory, as input is; got an array on cuda:0'),
+    'gpu out of a bias': (lambda f: pyconv.conv_bias(Y, out=Interface(B.copy())), TypeError,
+                          'out must be in main memory, as grad_output is; got an array on cuda:0'),
+    'gpu out of columns given': (lambda f: pyconv.conv1d_weight(
+        None, (3, 1, 2), np.ones((1, 3, 1)), finput=np.ones((1, 2, 1)), out=f.torch.Tensor(W)), TypeError,
+        'out must be in main memory, as finput is; got an array on cuda:0'),
     'out elsewhere': (lambda f: conv(out=f.torch.Tensor(Y.copy(), 1)), TypeError,
                       'out must be on the device of input, cuda:0; got cuda:1'),
     'out dtype': (lambda f: conv(out=Interface(Y.astype('f8'))), TypeError,

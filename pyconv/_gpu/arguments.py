@@ -27,7 +27,7 @@ def operands(
             raise TypeError(f"{name} must be an array; got None")
     leader, others = arrays.read(names[0], required[0]), required[1:] + optional + biases
     if leader is None:
-        raise _not_in_main_memory(names, required + optional + biases)
+        raise not_in_main_memory(names, required + optional + biases)
     found: list[DeviceArray | None] = [leader]
     first_bias = len(names) - len(biases)
     for place, (name, value) in enumerate(zip(names[1:], others), 1):
@@ -45,7 +45,7 @@ def operands(
     return leader.dtype, tuple(found)
 
 
-def _not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeError:
+def not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeError:
     """What to raise where the first operand lies in main memory and another does not."""
     for name, value in zip(names, values):
         array = None if value is None else arrays.read(name, value)

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
 from math import prod
+from operator import index
+from reprlib import repr as shown
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,7 +153,9 @@ class TorchKind(Kind):
             dtype = self._dtypes[value.dtype] = checked_dtype(name, str(value.dtype).removeprefix("torch."))
         if dtype.name.startswith("complex") and value.is_conj():
             raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_conj would conjugate")
-        return DeviceArray(value, value.data_ptr(), tuple(value.shape), value.stride(), dtype, value.device.index, self)
+        address, shape, strides = value.data_ptr(), tuple(value.shape), value.stride()
+        _check_address(name, address, shape, strides, dtype)
+        return DeviceArray(value, address, shape, strides, dtype, value.device.index, self)
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
         """From torch's caching allocator."""
@@ -181,7 +185,7 @@ class CupyKind(Kind):
         if cupy is None or not isinstance(value, cupy.ndarray):
             return None
         dtype = checked_dtype(name, value.dtype.name if value.dtype.isnative else str(value.dtype))
-        strides = _elements(name, value.data.ptr, value.strides, dtype)
+        strides = _in_elements(name, value.data.ptr, value.shape, value.strides, dtype)
         return DeviceArray(value, value.data.ptr, value.shape, strides, dtype, value.data.device_id, self)
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
@@ -211,37 +215,44 @@ class InterfaceKind(Kind):
 
     def read(self, name: str, value: Any) -> DeviceArray | None:
         """By the protocol that says in which order the object was written, if there is one that does."""
-        interface = getattr(value, "__cuda_array_interface__", None)
-        version = 0 if interface is None else interface["version"]
-        if version < 3 and dlpack.on_gpu(value):
+        given = getattr(value, "__cuda_array_interface__", None)
+        interface = None if given is None else _interface(name, given)
+        if (interface is None or interface.version < 3) and dlpack.on_gpu(value):
             return self._from_dlpack(name, value)
         return None if interface is None else self._from_interface(name, value, interface)
 
-    def _from_interface(self, name: str, value: Any, interface: Any) -> DeviceArray:
-        if interface["version"] < 2:
-            raise TypeError(
-                f"{name} must have __cuda_array_interface__ of version 2 or 3; got version {interface['version']}"
-            )
-        if interface.get("mask") is not None:
+    def _from_interface(self, name: str, value: Any, interface: "Interface") -> DeviceArray:
+        version, typestr, shape, address, read_only, steps, stream, masked = interface
+        if version < 2:
+            raise TypeError(f"{name} must have __cuda_array_interface__ of version 2 or 3; got version {version}")
+        if masked:
             raise TypeError(f"{name} must have no mask; got a masked array")
-        typestr, shape = interface["typestr"], tuple(interface["shape"])
         named = str(getattr(value, "dtype", typestr))  # bfloat16 has no typestr of its own
         dtype = checked_dtype(name, NAMES_OF_TYPESTR.get(typestr, named if named == "bfloat16" else typestr))
-        address, read_only = interface["data"]
-        address, stream = address or 0, interface.get("stream")
-        strides = interface.get("strides")
-        strides = contiguous_strides(shape) if strides is None else _elements(name, address, strides, dtype)
+        if steps is not None and len(steps) != len(shape):
+            raise TypeError(f"{name} must have a stride for each axis; got shape {shape} and strides {steps} in bytes")
+        if steps is None:
+            steps = tuple(step * dtype.size for step in contiguous_strides(shape))
+        strides = _in_elements(name, address, shape, steps, dtype)
         device = streams.device_of(address) if address else streams.current_device()
-        after = None if stream is None else streams.normal(int(stream))
-        return DeviceArray(value, address, shape, strides, dtype, device, self, bool(read_only), after)
+        if device is None:
+            raise TypeError(f"{name} must lie in memory that the CUDA driver knows; got address {address}")
+        after = None if stream is None else streams.normal(stream)
+        return DeviceArray(value, address, shape, strides, dtype, device, self, read_only, after)
 
     def _from_dlpack(self, name: str, value: Any) -> DeviceArray:
-        tensor = dlpack.read(value)
+        try:
+            tensor = dlpack.read(value)
+        except MemoryError:
+            raise
+        except Exception as error:  # a producer's own
+            raise TypeError(
+                f"{name} must be an array that DLPack can read; got {type(value).__name__} ({error})") from error
         if tensor.copied:
             raise TypeError(f"{name} must give its own memory through DLPack; got a copy")
         dtype = checked_dtype(name, tensor.dtype)
         strides = contiguous_strides(tensor.shape) if tensor.strides is None else tensor.strides
-        _elements(name, tensor.address, (), dtype)
+        _check_address(name, tensor.address, tensor.shape, strides, dtype)
         return DeviceArray(
             value, tensor.address, tensor.shape, strides, dtype, tensor.device, self, tensor.read_only, streams.LEGACY
         )
@@ -287,13 +298,53 @@ def contiguous_strides(shape: Shape) -> Shape:
     return tuple(prod(shape[place + 1:]) for place in range(len(shape)))
 
 
-def _elements(name: str, address: int, strides: Any, dtype: DeviceType) -> Shape:
-    """Strides of bytes in elements; TypeError where the address or a stride is none of whole elements."""
-    if address % dtype.size or any(step % dtype.size for step in strides):
-        raise TypeError(
-            f"{name} must be aligned to its elements; got address {address} and strides {tuple(strides)} in bytes"
-        )
-    return tuple(step // dtype.size for step in strides)
+class Interface(NamedTuple):
+    """What __cuda_array_interface__ says, with strides in bytes."""
+
+    version: int
+    typestr: str
+    shape: Shape
+    address: int
+    read_only: bool
+    strides: Shape | None
+    stream: int | None
+    masked: bool
+
+
+def _interface(name: str, given: Any) -> Interface:
+    """The entries of __cuda_array_interface__. TypeError where one is missing, or of another kind."""
+    try:
+        address, read_only = given["data"]
+        strides, stream = given.get("strides"), given.get("stream")
+        return Interface(
+            index(given["version"]), str(given["typestr"]), tuple(map(index, given["shape"])), index(address or 0),
+            bool(read_only), None if strides is None else tuple(map(index, strides)),
+            None if stream is None else int(stream), given.get("mask") is not None)
+    except Exception as error:
+        rule = "have a __cuda_array_interface__ with version, typestr, shape and data"
+        raise TypeError(f"{name} must {rule}; got {shown(given)}") from error
+
+
+def _in_elements(name: str, address: int, shape: Shape, steps: Shape, dtype: DeviceType) -> Shape:
+    """Strides of bytes in elements. TypeError where the address or a stride is none of whole elements."""
+    if any(step % dtype.size for step in steps):
+        raise _misaligned(name, address, steps)
+    strides = tuple(step // dtype.size for step in steps)
+    _check_address(name, address, shape, strides, dtype)
+    return strides
+
+
+def _check_address(name: str, address: int, shape: Shape, strides: Shape, dtype: DeviceType) -> None:
+    """TypeError where elements cannot lie at the address: a tensor whose storage was freed has 0."""
+    if address % dtype.size:
+        raise _misaligned(name, address, tuple(step * dtype.size for step in strides))
+    if not address and 0 not in shape:
+        raise TypeError(f"{name} must have memory for its elements; got address 0 and shape {shape}")
+
+
+def _misaligned(name: str, address: int, steps: Shape) -> TypeError:
+    return TypeError(
+        f"{name} must be aligned to its elements; got address {address} and strides {tuple(steps)} in bytes")
 
 
 def _numpy_dtype(dtype: DeviceType) -> np.dtype[Any]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pyconv._integers import Shape
 
+VERSION = (1, 0)
 GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 NAMES = {  # by code and bits
     (2, 16): "float16", (4, 16): "bfloat16", (2, 32): "float32", (2, 64): "float64", (5, 64): "complex64",
@@ -60,20 +61,26 @@ class Tensor(NamedTuple):
 
 def on_gpu(value: Any) -> bool:
     """Whether `value` offers memory of an NVIDIA GPU through DLPack."""
-    return hasattr(value, "__dlpack__") and value.__dlpack_device__()[0] in GPU
+    try:
+        return hasattr(value, "__dlpack__") and value.__dlpack_device__()[0] in GPU
+    except Exception:  # of a tensor without memory, say
+        return False
 
 
 def read(value: Any) -> Tensor:
     """The memory of `value`, ready for work on the legacy default stream, for which the producer makes it wait.
 
-    Before version 1 nothing says whether an array may be written to: it is then taken as read-only.
+    Before version 1 nothing says whether an array may be written to: it is then taken as read-only. BufferError of a
+    version after 1, which lies in memory in a way that is not known.
     """
     try:
-        capsule = value.__dlpack__(max_version=(1, 0))
+        capsule = value.__dlpack__(max_version=VERSION)
     except TypeError:  # of a producer older than that argument
         capsule = value.__dlpack__()
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
+        if managed.major > VERSION[0]:
+            raise BufferError(f"its DLPack is of version {managed.major}.{managed.minor}, not {VERSION[0]} or older")
         tensor, flags = managed.tensor, managed.flags
     else:
         tensor, flags = _Tensor.from_address(_pointer(capsule, b"dltensor")), READ_ONLY

@@ -25,6 +25,8 @@ FATAL = frozenset(f"CUDA_ERROR_{name}" for name in (
     "ILLEGAL_ADDRESS", "LAUNCH_TIMEOUT", "ASSERT", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS",
     "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "CONTEXT_IS_DESTROYED", "ECC_UNCORRECTABLE",
     "NVLINK_UNCORRECTABLE", "CONTAINED", "TENSOR_MEMORY_LEAK", "EXTERNAL_DEVICE"))
+NOT_INITIALIZED = "CUDA_ERROR_NOT_INITIALIZED"
+NO_GPU = "the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them"
 # The driver does not know this machine code.
 FOREIGN = frozenset(f"CUDA_ERROR_{name}" for name in (
     "NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "INVALID_SOURCE", "UNSUPPORTED_DEVSIDE_SYNC"))
@@ -97,13 +99,14 @@ def _driver() -> Any:
     status, = driver.cuInit(0)
     if status:
         if status.name == "CUDA_ERROR_NO_DEVICE":
-            raise RuntimeError(
-                "the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them")
+            raise RuntimeError(NO_GPU)
+        if status.name in FATAL or status.name == NOT_INITIALIZED:
+            raise failure(driver, status, "start the NVIDIA driver")
         raise RuntimeError(f"the NVIDIA driver does not start ({status.name}); nvidia-smi says more")
     return driver
 
 
-def _error(driver: Any, status: Any, wanted: str) -> Exception:
+def failure(driver: Any, status: Any, wanted: str) -> Exception:
     """The exception for a status that is not success. wanted: what was asked for, in words that follow 'to'."""
     name = status.name
     if name == "CUDA_ERROR_OUT_OF_MEMORY":
@@ -112,7 +115,7 @@ def _error(driver: Any, status: Any, wanted: str) -> Exception:
         return RuntimeError(
             f"could not {wanted}: a kernel of this process, perhaps an earlier one, has failed ({name}); no CUDA call "
             "works in this process any more: it must restart")
-    if name == "CUDA_ERROR_NOT_INITIALIZED":
+    if name == NOT_INITIALIZED:
         return RuntimeError(f"could not {wanted}: CUDA does not work in a forked child; start processes with "
                             "multiprocessing.set_start_method('spawn')")
     if name in FOREIGN:
@@ -123,6 +126,14 @@ def _error(driver: Any, status: Any, wanted: str) -> Exception:
     return RuntimeError(f"could not {wanted}: {name}: {text.decode() if text else 'unknown'}")
 
 
+def ask(driver: Any, wanted: str, function: Any, *arguments: Any) -> Any:
+    """The result of one of the driver's functions; its failure as an exception."""
+    status, *results = function(*arguments)
+    if status:
+        raise failure(driver, status, wanted)
+    return results[0] if results else None
+
+
 # Devices
 
 class Device:
@@ -131,6 +142,7 @@ class Device:
     def __init__(self, index: int):
         self.index = index
         self._driver = driver = _driver()
+        self._ask = functools.partial(ask, driver)
         self._device = self._ask(f"find GPU {index}", driver.cuDeviceGet, index)
         attribute = driver.CUdevice_attribute
         self.capability = (self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
@@ -140,13 +152,6 @@ class Device:
         self._kernels: dict[tuple[str, int, int, int], Kernel] = {}  # as many as configurations that are shipped
         self._tensor_maps: dict[tuple[int, ...], array[int]] = {}  # to encode one takes as long as a launch
         self._lock = threading.Lock()
-
-    def _ask(self, wanted: str, function: Any, *arguments: Any) -> Any:
-        """The result of one of the driver's functions; its failure as an exception."""
-        status, *results = function(*arguments)
-        if status:
-            raise _error(self._driver, status, wanted)
-        return results[0] if results else None
 
     def _attribute(self, attribute: Any) -> int:
         return int(self._ask(f"read {attribute.name}", self._driver.cuDeviceGetAttribute, attribute, self._device))
@@ -240,7 +245,7 @@ class Device:
         driver = self._driver
         failed, current = driver.cuCtxGetCurrent()
         if failed:
-            raise _error(driver, failed, "ask for the current context")
+            raise failure(driver, failed, "ask for the current context")
         elsewhere = int(current) != self._context_address
         if elsewhere:
             self._ask(f"use GPU {self.index}", driver.cuCtxPushCurrent, self._context)
@@ -251,7 +256,7 @@ class Device:
             if elsewhere:
                 driver.cuCtxPopCurrent()
         if status:
-            raise _error(driver, status, f"launch {kernel.name} on a grid of {x} x {y} x {z} blocks")
+            raise failure(driver, status, f"launch {kernel.name} on a grid of {x} x {y} x {z} blocks")
 
 
 def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> Compiled:

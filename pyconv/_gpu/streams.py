@@ -4,7 +4,7 @@
 the address of a stream. Nothing here makes the host wait.
 """
 
-from functools import cache
+from functools import cache, partial
 from operator import index
 from reprlib import repr as shown
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from pyconv._gpu import launch
 
 LEGACY = 0
-RULE = "be a stream's handle, an int >= 0, or an object with __cuda_stream__, cuda_stream, ptr or handle"
+RULE = ("be a stream's handle, an int of 0 to 2**64 - 1, or an object with __cuda_stream__, cuda_stream, ptr or "
+        "handle")
 
 
 def normal(handle: int) -> int:
@@ -39,31 +40,29 @@ def handle_of(stream: Any) -> int:
         raise TypeError(f"stream must {RULE}; got {shown(stream)}") from None
     if isinstance(stream, bool):
         raise TypeError(f"stream must {RULE}; got {stream}")
-    if number < 0:
+    if not 0 <= number < 2**64:
         raise ValueError(f"stream must {RULE}; got {shown(stream)}")
     return normal(number)
-
-
-def _ask(answer: tuple[Any, ...]) -> Any:
-    """What a function of the driver returns beside its status. RuntimeError where it failed."""
-    status, *values = answer
-    if int(status):
-        raise RuntimeError(f"the CUDA driver failed: {getattr(status, 'name', status)}")
-    return values[0] if values else None
 
 
 @cache
 def _context(device: int) -> Any:
     """The device's primary context, which the frameworks use too; it is kept."""
     driver = launch._driver()
-    return _ask(driver.cuDevicePrimaryCtxRetain(_ask(driver.cuDeviceGet(device))))
+    found = launch.ask(driver, f"find GPU {device}", driver.cuDeviceGet, device)
+    return launch.ask(driver, f"open a context on GPU {device}", driver.cuDevicePrimaryCtxRetain, found)
 
 
-def device_of(address: int) -> int:
-    """The device that memory belongs to."""
+def device_of(address: int) -> int | None:
+    """The device that memory belongs to; None where the driver does not know it."""
     driver = launch._driver()
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return int(_ask(driver.cuPointerGetAttribute(attribute, address)))
+    status, device = driver.cuPointerGetAttribute(attribute, address)
+    if not status:
+        return int(device)
+    if status.name == "CUDA_ERROR_INVALID_VALUE":
+        return None
+    raise launch.failure(driver, status, "find the device of an array")
 
 
 def current_device() -> int:
@@ -75,13 +74,14 @@ def current_device() -> int:
 def wait(stream: int, after: int, device: int) -> None:
     """Let what comes next on `stream` begin when all that is now on the stream `after` has ended."""
     driver = launch._driver()
-    _ask(driver.cuCtxPushCurrent(_context(device)))
+    ask = partial(launch.ask, driver, "let a stream wait for another")
+    ask(driver.cuCtxPushCurrent, _context(device))
     try:
-        event = _ask(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
+        event = ask(driver.cuEventCreate, driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
         try:
-            _ask(driver.cuEventRecord(event, after))
-            _ask(driver.cuStreamWaitEvent(stream, event, 0))
+            ask(driver.cuEventRecord, event, after)
+            ask(driver.cuStreamWaitEvent, stream, event, 0)
         finally:
-            _ask(driver.cuEventDestroy(event))
+            driver.cuEventDestroy(event)  # what fails here has failed above, or does so in the next launch
     finally:
-        _ask(driver.cuCtxPopCurrent())
+        driver.cuCtxPopCurrent()
