@@ -318,8 +318,28 @@ def test_no_compiler(driver, monkeypatch, tmp_path):
 
 
 GPU_LINE = 'GPU 0: Some GPU, capability 8.6, 82 multiprocessors'
-NUMBA = {'numba-cuda': '0.30.4', 'nvidia-cuda-nvcc-cu12': '12.9.86'}
-NUMBA_LINE = 'compiler: numba-cuda 0.30.4, nvidia-cuda-nvcc-cu12 12.9.86'
+NUMBA = {'numba-cuda': '0.30.4', 'nvidia-cuda-nvcc-cu12': '12.9.86', 'nvidia-nvjitlink-cu12': '12.9.86'}
+NUMBA_LINE = 'compiler: numba-cuda 0.30.4, nvidia-cuda-nvcc-cu12 12.9.86, nvidia-nvjitlink-cu12 12.9.86'
+NUMBA_13 = {'numba-cuda': '0.30.4', 'nvidia-nvvm': '13.0.88', 'nvidia-nvjitlink': '13.0.88'}
+NO_GPU = 'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them'
+LACKS = 'numba-cuda lacks {}, unless a CUDA toolkit is installed: pip install "pyconv[cuda{}]"'
+TOO_OLD = 'the driver is older than every compiler for kernels: install one for CUDA 12 or newer'
+
+
+def driver_13(monkeypatch, driver):
+    monkeypatch.setattr(launch, 'driver_version', lambda: (13, 0))
+
+
+def driver_11(monkeypatch, driver):
+    monkeypatch.setattr(launch, 'driver_version', lambda: (11, 8))
+
+
+def no_gpus(monkeypatch, driver):
+    driver.gpus = 0
+
+
+def no_count(monkeypatch, driver):
+    driver.fails = {'cuDeviceGetCount': Status.CUDA_ERROR_UNKNOWN}
 
 
 @pytest.mark.parametrize(('miss', 'versions', 'lines'), [
@@ -329,8 +349,19 @@ NUMBA_LINE = 'compiler: numba-cuda 0.30.4, nvidia-cuda-nvcc-cu12 12.9.86'
         'driver for CUDA 12.4', GPU_LINE,
         'the compiler is for CUDA 13, newer than the driver: pip install "pyconv[cuda12]", or a newer driver']),
     (no_driver, NUMBA, ['no NVIDIA driver, so no GPU; with one, pip install "pyconv[cuda13]"']),
-    (no_gpu, NUMBA, ['driver for CUDA 12.4', 'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, '
-                     'CUDA_VISIBLE_DEVICES may hide them', NUMBA_LINE]),
+    (nothing_missing, {'numba-cuda': '0.30.4'}, [
+        'driver for CUDA 12.4', GPU_LINE, LACKS.format('nvidia-cuda-nvcc-cu12 and nvidia-nvjitlink-cu12', 12)]),
+    (driver_13, NUMBA_13, ['driver for CUDA 13.0', GPU_LINE,
+                           'compiler: numba-cuda 0.30.4, nvidia-nvvm 13.0.88, nvidia-nvjitlink 13.0.88']),
+    (driver_13, NUMBA, ['driver for CUDA 13.0', GPU_LINE, NUMBA_LINE]),
+    *((driver_13, {name: number for name, number in NUMBA_13.items() if name not in without},
+       ['driver for CUDA 13.0', GPU_LINE, LACKS.format(' and '.join(without), 13)])
+      for without in (['nvidia-nvvm'], ['nvidia-nvjitlink'], ['nvidia-nvvm', 'nvidia-nvjitlink'])),
+    *((driver_11, versions, ['driver for CUDA 11.8', GPU_LINE, TOO_OLD]) for versions in ({}, NUMBA, NUMBA_13)),
+    (no_gpu, NUMBA, ['driver for CUDA 12.4', NO_GPU, NUMBA_LINE]),
+    (no_gpus, NUMBA, ['driver for CUDA 12.4', NO_GPU, NUMBA_LINE]),
+    (no_count, NUMBA, ['driver for CUDA 12.4', 'could not count the GPUs: CUDA_ERROR_UNKNOWN: the words of the driver',
+                       NUMBA_LINE]),
     (no_answer, NUMBA, ['driver for CUDA 12.4', 'could not read CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: '
                         'CUDA_ERROR_UNKNOWN: the words of the driver', NUMBA_LINE]),
 ])

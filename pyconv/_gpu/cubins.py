@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 log = logging.getLogger("pyconv")
-# All that has a part in what machine code comes out; of CUDA's own packages those of version 12 or of version 13.
-COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink",
-             "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12")
+PARTS = {  # of the compiler, CUDA's own packages in two versions: what makes PTX, what makes machine code of it
+    12: ("nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12"), 13: ("nvidia-nvvm", "nvidia-nvjitlink")}
+# All that has a part in what machine code comes out.
+COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-bindings", *PARTS[13], *PARTS[12])
 
 
 class Source(Protocol):

@@ -294,17 +294,28 @@ def report() -> list[str]:
     lines = [f"driver for CUDA {version[0]}.{version[1]}"]
     try:
         driver = _driver()
-        for index in range(driver.cuDeviceGetCount()[1]):
+        count = ask(driver, "count the GPUs", driver.cuDeviceGetCount)
+        lines += [] if count else [NO_GPU]
+        for index in range(count):
             gpu = Device(index)
             lines.append(f"GPU {index}: {gpu.name}, capability {'.'.join(map(str, gpu.capability))}, "
                          f"{gpu.multiprocessors} multiprocessors")
     except Exception as error:  # whatever a driver answers, the report is about it
         lines.append(str(error))
-    found = cubins.versions()
+    return [*lines, _of_compiler(version, cubins.versions())]
+
+
+def _of_compiler(version: tuple[int, int], found: dict[str, str]) -> str:
+    """Which compiler there is, or what is missing for a driver of that version."""
+    if version[0] < min(cubins.PARTS):
+        return f"the driver is older than every compiler for kernels: install one for CUDA {min(cubins.PARTS)} or newer"
     if "numba-cuda" not in found:
-        lines.append(f"no compiler for kernels: {install_command()}")
-    elif version[0] < 13 and "nvidia-nvvm" in found:
-        lines.append(f"the compiler is for CUDA 13, newer than the driver: {install_command()}, or a newer driver")
-    else:
-        lines.append("compiler: " + ", ".join(f"{name} {number}" for name, number in found.items()))
-    return lines
+        return f"no compiler for kernels: {install_command()}"
+    major = min(version[0], max(cubins.PARTS))
+    major = next((number for number, parts in sorted(cubins.PARTS.items(), reverse=True) if parts[0] in found), major)
+    if version[0] < major:
+        return f"the compiler is for CUDA {major}, newer than the driver: {install_command()}, or a newer driver"
+    missing = [name for name in cubins.PARTS[major] if name not in found]
+    if missing:
+        return f"numba-cuda lacks {' and '.join(missing)}, unless a CUDA toolkit is installed: {install_command()}"
+    return "compiler: " + ", ".join(f"{name} {number}" for name, number in found.items())
