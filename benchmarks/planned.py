@@ -32,7 +32,7 @@ from pyconv._integers import Shape
 from rows import KINDS, default_networks
 
 # Of the chip that the targets are set for, the H200; what plans ask of a device.
-CAPABILITY, MULTIPROCESSORS, SHARED_LIMIT = (9, 0), 132, 227 << 10
+CAPABILITY, MULTIPROCESSORS = (9, 0), 132
 TESTS = Path(__file__).parents[1] / "tests"
 
 
@@ -55,7 +55,7 @@ class Recorder:
     """Stands for a device: remembers the kernels that are asked for and the launches, and does nothing."""
 
     def __init__(self, capability: tuple[int, int] = CAPABILITY) -> None:
-        self.capability, self.multiprocessors, self.shared_limit = capability, MULTIPROCESSORS, SHARED_LIMIT
+        self.capability, self.multiprocessors = capability, MULTIPROCESSORS
         self.kernels: dict[tuple[str, int, int], Wanted] = {}
         self.launched: list[str] = []
         self.allocated = 0

@@ -148,7 +148,6 @@ class Device:
         self.capability = (self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
         self.multiprocessors = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-        self.shared_limit = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self._kernels: dict[tuple[str, int, int, int], Kernel] = {}  # as many as configurations that are shipped
         self._tensor_maps: dict[tuple[int, ...], array[int]] = {}  # to encode one takes as long as a launch
         self._lock = threading.Lock()

@@ -342,12 +342,13 @@ class Correlation:
             for operand, dense in ((x, 0), (y, g.batch)))
         by_channel = (self.taps, 1) if problem.algorithm == "columns" else (1, padded)
         parted = Parted(made, problem, self.target, columns, *by_channel, element.parts == 2)
+        # one run where samples have flags of their own: `build` gives no more of those than a launch takes
         for first, count in limits.chunks_of_samples(g.batch, most, parts.samples):
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))
-            packed_x = _packed(made, problem, from_x, count, splits.since(first), x_space,
+            packed_x = _packed(made, problem, from_x, count, splits, x_space,
                                0 if first else flags.whole, flags.places)
-            packed_y = _packed(made, problem, from_y, count, flags.since(first), y_space)
+            packed_y = _packed(made, problem, from_y, count, flags, y_space)
             slots = parts.count(count)
             program.correlate(
                 made, packed_x, packed_y, parted.place(slots), axes, parts.arguments(count, self.positions),

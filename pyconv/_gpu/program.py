@@ -134,10 +134,6 @@ class Flags(NamedTuple):
         """How many there are, one behind the other."""
         return self.samples + 2 if self.samples else 1
 
-    def since(self, first: int) -> "Flags":
-        """Those of the samples from that one on."""
-        return self._replace(own=self.own.at(first * self.step)) if isinstance(self.own, Ref) else self
-
     def of_samples(self, first: int = 0) -> dict[str, Any]:
         """What kernels are given that look at samples from that one on."""
         return {"own": self.own.at(first * self.step) if isinstance(self.own, Ref) else 0, "own_n": self.step}
