@@ -113,9 +113,8 @@ def _moved(
 class Workspace(NamedTuple):
     """Elements of `dtype`: what full speed wants with the present number of threads, and the least that works.
 
-    dtype is the real type that products are made in, see the table of types in the package.
-
-    For a GPU, dtype is no dtype of NumPy, but has its name as name, size and str().
+    dtype is the real type that products are made in, see the table of types in the package; for a GPU it is the
+    operands', and no dtype of NumPy, but one to numpy.dtype and numpy.empty, with its name as name and str().
     """
 
     finput: int

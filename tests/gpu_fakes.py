@@ -9,6 +9,7 @@ import pytest
 
 import pyconv
 from pyconv._backend import cpu
+from pyconv._dtypes import is_integer
 from pyconv._gpu import streams
 
 
@@ -40,7 +41,7 @@ class Plan:
         plan.run(*factors, result, None if bias is None else view(bias).astype(float), None, False, threads=1)
         view(out)[...] = result + (view(out) if accumulate else 0)
         if scratch is not None:
-            view(scratch)[...] = np.nan
+            view(scratch)[...] = 99 if is_integer(scratch.dtype) else np.nan
 
 
 class Backend(ModuleType):

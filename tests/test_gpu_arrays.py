@@ -1,4 +1,5 @@
 """GPU arrays on their way through the public functions, over fakes whose memory is NumPy's. Nothing runs on a GPU."""
+import pickle
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -448,7 +449,8 @@ def test_a_buffer_over_out_is_refused():
 @pytest.mark.parametrize(('dtype', 'name'), [
     ('float16', 'float16'), (np.float16, 'float16'), (np.dtype('f4'), 'float32'), ('f8', 'float64'),
     ('bfloat16', 'bfloat16'), ('torch.bfloat16', 'bfloat16'), (DeviceType('bfloat16', 2), 'bfloat16'),
-    (float, 'float64'),
+    (float, 'float64'), ('complex64', 'complex64'), ('complex128', 'complex128'), ('int8', 'int8'),
+    ('uint64', 'uint64'),
 ], ids=str)
 def test_workspace_of_a_gpu(dtype, name, backend):
     for device, index in (('cuda', 0), ('cuda:3', 3)):
@@ -456,6 +458,27 @@ def test_workspace_of_a_gpu(dtype, name, backend):
         wants = pyconv.workspace(X.shape, W.shape, **SETTINGS, dtype=dtype, device=device, allow_tf32=True)
         assert wants[:4] == (200, 200, 50, 50) and str(wants.dtype) == wants.dtype.name == name
         assert {plan[1:] for plan in backend.plans} == {(name, 'auto', True, index)}
+        assert np.dtype(wants.dtype).name == np.empty(3, wants.dtype).dtype.name == name
+        assert pickle.loads(pickle.dumps(wants)) == wants
+
+
+def test_a_buffer_of_a_gpu_has_the_operands_dtype(backend):
+    """Of every type, where main memory takes the type that products are made in."""
+    for dtype in arrays.DTYPES.values():
+        wants = pyconv.workspace(X.shape, W.shape, **SETTINGS, dtype=dtype, device='cuda')
+        assert wants.dtype == dtype and type(wants.dtype) is DeviceType
+    x, w = (Interface(array.astype('i1')) for array in (X, W))
+    out = Interface(np.empty(Y.shape, 'i4'))
+    pyconv.conv2d(x, w, **SETTINGS, out=out, finput=Interface(np.empty(200, 'i1')))
+    assert (out.host == pyconv.conv2d(X, W, **SETTINGS)).all() and backend.runs[-1].scratch.dtype.name == 'int8'
+
+
+def test_numpy_has_no_bfloat16_without_ml_dtypes(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'ml_dtypes', None)
+    with pytest.raises(TypeError):
+        np.empty(3, arrays.DTYPES['bfloat16'])
+    with pytest.raises(TypeError, match='^NumPy has bfloat16 where ml_dtypes is installed: pip install ml_dtypes$'):
+        arrays.DTYPES['bfloat16'].dtype
 
 
 def test_settings_reach_the_plan(backend):

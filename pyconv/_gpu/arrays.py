@@ -13,6 +13,7 @@ in turn, and the first that knows an object reads it.
 import sys
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from math import prod
@@ -26,14 +27,25 @@ from pyconv._gpu import dlpack, launch, streams
 from pyconv._integers import Shape
 
 
-class DeviceType(NamedTuple):
-    """A type of elements, and the bytes of one."""
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """A type of elements, and the bytes of one. No tuple: numpy.dtype makes an array's type of (type, length)."""
 
     name: str
     size: int
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type as NumPy has it, which numpy.dtype asks for. TypeError where nothing brings it bfloat16."""
+        if self.name != "bfloat16":
+            return np.dtype(self.name)
+        try:
+            return np.dtype(import_module("ml_dtypes").bfloat16)  # type: ignore[no-any-return]
+        except ImportError as error:
+            raise TypeError("NumPy has bfloat16 where ml_dtypes is installed: pip install ml_dtypes") from error
 
 
 DTYPES = {name: DeviceType(name, size) for name, size in (
@@ -348,8 +360,9 @@ def _misaligned(name: str, address: int, steps: Shape) -> TypeError:
 
 
 def _numpy_dtype(dtype: DeviceType) -> np.dtype[Any]:
-    name = dtype.name
-    return np.dtype(_package("ml_dtypes", "pip install ml_dtypes").bfloat16 if name == "bfloat16" else name)
+    if dtype.name == "bfloat16":
+        _package("ml_dtypes", "pip install ml_dtypes")
+    return dtype.dtype
 
 
 def _package(name: str, command: str) -> Any:
