@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 
 import plan_runs
+import pyconv
 import reference
 from calls import per_channel
-from gpus import WAYS
+from gpus import WAYS, rounded
 from problems import P, maps
 from pyconv._gpu import tiles
 from test_channels_last import last
@@ -107,6 +108,19 @@ def test_columns(gpu, problem, mode, rate, monkeypatch):
     same(gpu, summed, cells[:-1].reshape(data.x.shape), 'float32')
     same(gpu, plan_runs.run(gpu, 'grad_weight', g, columns, data.y, data.w.shape, 'float32', algorithm='columns'),
          wanted.grad_weight, 'float32')
+
+
+@in_tiles
+@pytest.mark.parametrize('value', [0.3, 1 / 3, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1e-7])
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16', 'float32', 'float64'])
+def test_a_constant_is_rounded_to_the_nearest_of_the_dtype(gpu, value, dtype, rate, monkeypatch):
+    """As the cells beside it were, before it is multiplied: up, down, and a tie to the even."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
+    x, w = (gpu.upload(np.full((1, 1, 1, 1), cell), dtype) for cell in (1.0, 3.0))
+    y = gpu.download(pyconv.conv2d(x, w, padding=1, padding_mode='constant', padding_value=value))
+    exact = np.full((3, 3), rounded(3 * np.float64(rounded(value, dtype)), dtype), y.dtype)
+    exact[1, 1] = 3
+    assert (y[0, 0] == exact).all()
 
 
 @pytest.mark.parametrize('mode', ['circular', 'constant'])

@@ -136,6 +136,30 @@ def test_channels_last_from_an_odd_place_on(gpu, dtype, first, tiles_alone):
     same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
 
 
+def test_one_plan_serves_layouts_and_addresses_in_turn(gpu, tiles_alone):
+    """Results are stored in the layout of each, and only what lies at whole chunks is read where it is."""
+    if not hasattr(gpu, 'device'):
+        pytest.skip('only emulated memory lies at an address of choice')
+    problem = P('in turn', (3, 4), (3, 3), (8, 8), padding=1, batch=1)
+    data, dtype = problem.integers(low=-2, high=2), 'float32'
+    wanted = maps(problem, *data[:3])
+    x, w = upload(gpu, dtype, data.x, data.w)
+    for to in (data.y * 0, last(data.y * 0, 2)):
+        same(gpu, calls.forward(problem, x, w, out=gpu.upload(to, dtype)), wanted.forward, dtype)
+
+    def from_element(array, first):
+        line = gpu.upload(np.zeros(array.size + first), dtype)
+        shape = np.moveaxis(array, 1, -1).shape
+        found = line.view(lambda memory: np.moveaxis(memory[first:].reshape(shape), -1, 1))
+        found.stored()[...] = array
+        return found
+
+    aligned = from_element(data.x, 0)
+    for first in (0, 1):  # elements of 4 bytes, chunks of 16
+        same(gpu, calls.forward(problem, from_element(data.x, first), w), wanted.forward, dtype)
+        same(gpu, calls.grad_weight(problem, aligned, from_element(data.y, first)), wanted.grad_weight, dtype)
+
+
 @few
 def test_unbatched_and_broadcast(gpu, problem):
     data, wanted = problem.integers(), expected(problem.name)
@@ -284,6 +308,23 @@ def test_a_nan_is_seen_in_every_channel(gpu, order, tiles_alone):
              maps(problem, data.x, data.w, y).grad_weight, 'float32')
         same(gpu, calls.forward(problem, x, *upload(gpu, 'float32', kernel)),
              maps(problem, data.x, kernel, data.y).forward, 'float32')
+
+
+@pytest.mark.parametrize('way', ['float32', 'tf32x3'])
+def test_a_spoiled_weight_is_so_for_every_run_of_samples(gpu, way, tiles_alone):
+    """With the least scratch the samples come one by one, and only the first run looks at the weight."""
+    dtype, keywords = WAYS[way]
+    problem = P('one by one', (3, 4), (3, 3), (4, 8), padding=1, batch=3)
+    data = without_zeros(problem.integers(low=-2, high=2))
+    data.w[0, 0, 0, 0] = np.nan
+    x, w, y = upload(gpu, dtype, *data[:3])
+    wants = pyconv.workspace(
+        problem.input_shape, problem.weight_shape, **problem.keywords, device='cuda', **keywords)
+    wanted = maps(problem, *data[:3])
+    same(gpu, calls.forward(problem, x, w, finput=gpu.empty((wants.finput_minimum,), dtype), **keywords),
+         wanted.forward, dtype)
+    same(gpu, calls.grad_input(problem, w, y, fgrad_input=gpu.empty((wants.fgrad_input_minimum,), dtype), **keywords),
+         wanted.grad_input, dtype)
 
 
 @pytest.mark.parametrize('way', WAYS)
