@@ -294,8 +294,11 @@ class Executor:
             if x.dtype != product.dtype:
                 raise KernelError(f'sums of an mma must be {product.dtype}; got {x.dtype}')
             part = product[:, :, register // 2, :, :, register % 2]
-            out.append(np.broadcast_to((part + x.reshape(len(x), -1, 8, 4)).reshape(-1, self.shape[1]), self.shape))
+            total = self.add(part, x.reshape(len(x), -1, 8, 4))
+            out.append(np.broadcast_to(total.reshape(-1, self.shape[1]), self.shape))
         return tuple(out)
+
+    add = staticmethod(np.add)  # rounds to nearest, where a tensor core may cut off
 
     def mma_half(self, kind, c, a, b):
         """m16n8k16 of 16-bit floats, two in a register: a by (row half, g, k half, t, i), b by (g, k half, t, i)."""

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import calls
+import emulator
 import pyconv
-from gpus import WAYS, rounded
+from gpus import WAYS, Emulated, rounded
 from problems import P, Problem, maps
 from pyconv import _cuda
 from pyconv._gpu import tiles
@@ -103,6 +104,31 @@ def test_each_way_rounds_where_it_says(gpu):
               for way in ('float32', 'tf32', 'tf32x3')}
     assert 2**-14 < errors['tf32'] < 2**-10, errors
     assert errors['float32'] < 2**-20 and errors['tf32x3'] < 2**-20, errors
+
+
+@pytest.mark.parametrize('kind', ['normal', 'non-negative'])
+def test_three_products_are_as_good_as_their_sums(monkeypatch, kind):
+    """Below float32's errors where tensor cores round sums, ten times those where they cut off: see docs/gpu.md."""
+    def cut_off(product, total):
+        exact_sum = np.add(product, total, dtype=np.float64)
+        found = exact_sum.astype(np.float32)
+        return np.where(np.abs(found) > np.abs(exact_sum), np.nextafter(found, np.float32(0)), found)
+
+    gpu = Emulated(monkeypatch, races=False)
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
+    problem = Problem('64 channels', (8, 8), (3, 3), (64, 64), padding=1, batch=1)
+    pair = prepared(problem, 'float32', kind)[0]
+    wanted = calls.forward(problem, *pair, algorithm='gemm')
+
+    def error(way):
+        found = gpu.download(calls.forward(problem, *(gpu.upload(array, 'float32') for array in pair), **WAYS[way][1]))
+        return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+
+    plain, rounding = error('float32'), error('tf32x3')
+    monkeypatch.setattr(emulator.Executor, 'add', staticmethod(cut_off))
+    cutting = error('tf32x3')
+    print(f'{kind}: float32 {plain:.1e}, tf32x3 {rounding:.1e}, with sums cut off {cutting:.1e}')
+    assert rounding < plain < 2**-20 and 10 * plain < cutting < tolerance('tf32x3', problem.terms[0])
 
 
 # The same bits
