@@ -296,12 +296,11 @@ def broadcast_blocking(
         sizes.append((samples * prod(extent), _blocks(piece, (samples, extent, 0)), boxes, cell_cost(samples, extent),
                       samples, extent))
     products, positions, smallest = piece.batch * prod(met), piece.batch * prod(count), min(sizes)[0]
-    least, best, least_tasks = inf, None, _wanted_tasks(piece, groups)
+    least, best, least_tasks, room = inf, None, _wanted_tasks(piece, groups), 2 * RESULTS // members
     for rows in {min(piece.rows, _up(_even(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
         for size, number, boxes, cell, samples, extent in sizes:
-            room = 2 * RESULTS // members
             if size * rows * tile.itemsize > room and (members > 1 or size > max(POSITIONS[0], smallest)):
                 continue
             work = piece.channels * (products * (times * vectors + cell * panels) + BOX_COST * boxes * panels)

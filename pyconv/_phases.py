@@ -28,7 +28,7 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
     chosen = []
     for phases in _phases(pieces):
-        most_taps = max(prod(axis.taps for axis in phase.axes) for phase in phases) if _are_few(phases) else 0
+        most_taps = max(_taps(phase) for phase in phases) if _are_few(phases) else 0
         found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
         if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_BROADCAST):  # then none is direct
             found = [choose(map, piece, groups, tile, algorithm, most_taps, False)
@@ -51,8 +51,12 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     return chosen
 
 
+def _taps(piece: Piece) -> int:
+    return prod(axis.taps for axis in piece.axes)
+
+
 def _taps_of(choice: Choice) -> int:
-    return prod(axis.taps for axis in choice[0].axes)
+    return _taps(choice[0])
 
 
 def _phases(pieces: list[Piece]) -> Iterator[list[Piece]]:
