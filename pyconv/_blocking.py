@@ -237,7 +237,8 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
     one = piece._replace(batch=1)
     best = min(fitting, key=cost)
     other = _cost(one, piece.rows, tile)(_block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True))
-    if not always and cost(best) > TILES_LOSE * groups * other * piece.channels:
+    in_place = piece.source.group == piece.target.group == 1  # what tiles would copy first
+    if not (always or in_place) and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
     samples = min(piece.batch, max(1, LEAST_BOX // (vectors(best) * width)))
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))

@@ -11,8 +11,9 @@ import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, per_channel, poisoned
 from problems import PROBLEMS, P, maps
-from pyconv import _blocking
+from pyconv import _blocking, _phases, _pieces
 from pyconv._backend import cpu
+from pyconv._geometry import convolved
 
 MORE = [
     P('tiles of many channels', (30, 31), (3, 3), (40, 50), padding=1, batch=2),
@@ -91,6 +92,16 @@ def test_from_columns(problem, dtype):
         turned = np.ascontiguousarray(columns.transpose(order)).transpose(np.argsort(order))
         for y in (data.y, last(data.y, 2)):
             assert_equal(calls.grad_weight(problem, None, y, finput=turned), wanted, dtype)
+
+
+@pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
+@pytest.mark.parametrize('stride', [1, 2, 3])
+def test_depthwise_copies_nothing(name, stride):
+    """Each lane is a channel there, whatever the phases of a stride cost elsewhere: tiles would copy blocks first."""
+    geometry, _ = convolved(2, (2, 96, 56, 57), (96, 1, 3, 3), None, None, stride, 1, 1, 96)
+    pieces = _pieces.pieces(name, geometry._replace(x_last=True, y_last=True))
+    chosen = _phases.choose_all(name, pieces, 96, _blocking.Tile(4, 16, 8, 3), 'auto')
+    assert {blocking.way for _, blocking in chosen} <= {_blocking.GATHER_DIRECT, _blocking.CORRELATE_DIRECT}
 
 
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])

@@ -124,19 +124,23 @@ static NAME(stretch) NAME(find_stretch)(const axis_t *axis, index_t first, index
     return s;
 }
 
-/* All products of a box; gives back how many. */
+/* All products of a box; gives back how many. Where channels lie last, those of a tap follow each other, as their cells
+   do: 9 taps of 8 positions are in 72 lines, for which a cache has no room where their distance is a power of 2. */
 static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset, NAME(product) *list)
 {
     const axis_t *axis = box->work->piece->axis;
     const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
+    const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps;
+    const index_t channels = box->work->part.channels, at_once = box->work->piece->source_channel == 1 ? channels : 1;
     NAME(product) *next = list;
-    for (index_t c = 0; c < box->work->part.channels; c++)
+    for (index_t first = 0; first < channels; first += at_once)
         for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
-            for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
-                const index_t row = ((c * axis[0].taps + tz) * axis[1].taps + ty) * axis[2].taps;
-                for (index_t tx = x->tap; tx < x->tap + x->taps; tx++)
-                    *next++ = (NAME(product)){offset[row + tx], row + tx};
-            }
+            for (index_t ty = y->tap; ty < y->tap + y->taps; ty++)
+                for (index_t tx = x->tap; tx < x->tap + x->taps; tx++) {
+                    const index_t tap = (tz * axis[1].taps + ty) * axis[2].taps + tx;
+                    for (index_t c = first; c < first + at_once; c++)
+                        *next++ = (NAME(product)){offset[c * taps + tap], c * taps + tap};
+                }
     return next - list;
 }
 
@@ -157,22 +161,27 @@ static inline void NAME(take)(NAME(walk) *box, int n, index_t *cell, index_t *po
     const block_t *block = &box->work->block;
     const layout_t *layout = &box->work->layout;
     const index_t pitch[3] = {layout->axis[0], layout->axis[1], 1};
+    const index_t end = box->axis[2].start + box->axis[2].count, step = piece->axis[2].step * piece->source_stride[2];
     box->left -= n;
-    for (int i = 0; i < n; i++) {
-        cell[i] = (block->sample + box->sample) * piece->source_batch;
-        position[i] = box->sample * layout->batch;
+    for (index_t i = 0, run; i < n; i += run) {
+        index_t from = (block->sample + box->sample) * piece->source_batch, place = box->sample * layout->batch;
         for (int a = 0; a < 3; a++) {
             const axis_t *axis = &piece->axis[a];
-            cell[i] += (axis->step * (block->start[a] + box->at[a]) + axis->offset) * piece->source_stride[a];
-            position[i] += box->at[a] * pitch[a];
+            from += (axis->step * (block->start[a] + box->at[a]) + axis->offset) * piece->source_stride[a];
+            place += box->at[a] * pitch[a];
         }
-        for (int a = 2; a >= -1; a--) {
-            if (a < 0)
-                box->sample++;
-            else if (++box->at[a] < box->axis[a].start + box->axis[a].count)
-                break;
+        run = n - i < end - box->at[2] ? n - i : end - box->at[2]; /* the rest of a row */
+        for (index_t q = 0; q < run; q++) {
+            cell[i + q] = from + q * step;
+            position[i + q] = place + q;
+        }
+        box->at[2] += run;
+        for (int a = 2; a >= 0 && box->at[a] == box->axis[a].start + box->axis[a].count; a--) {
+            box->at[a] = box->axis[a].start;
+            if (a > 0)
+                box->at[a - 1]++;
             else
-                box->at[a] = box->axis[a].start;
+                box->sample++;
         }
     }
 }

@@ -63,19 +63,20 @@ static index_t NAME(list_positions)(const work_t *work, const NAME(reached) reac
     return next - list;
 }
 
-/* The channels and taps of a box of taps, numbered as in the result; gives back how many. */
+/* The channels and taps of a box of taps, numbered as in the result; gives back how many. Neighbours are done together:
+   cells that lie side by side, also where channels lie last. */
 static index_t NAME(list_rows)(const work_t *work, const NAME(stretch) box[3], index_t *list)
 {
     const axis_t *axis = work->piece->axis;
+    const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps, channels = work->part.channels;
+    const index_t at_once = work->piece->source_channel == 1 ? channels : 1;
     index_t *next = list;
-    for (index_t c = 0; c < work->part.channels; c++)
-        for (index_t z = 0; z < box[0].count; z++)
-            for (index_t y = 0; y < box[1].count; y++) {
-                const index_t row = ((c * axis[0].taps + box[0].start + z) * axis[1].taps + box[1].start + y)
-                    * axis[2].taps + box[2].start;
-                for (index_t x = 0; x < box[2].count; x++)
-                    *next++ = row + x;
-            }
+    for (index_t first = 0; first < channels; first += at_once)
+        for (index_t z = box[0].start; z < box[0].start + box[0].count; z++)
+            for (index_t y = box[1].start; y < box[1].start + box[1].count; y++)
+                for (index_t x = box[2].start; x < box[2].start + box[2].count; x++)
+                    for (index_t c = first; c < first + at_once; c++)
+                        *next++ = c * taps + (z * axis[1].taps + y) * axis[2].taps + x;
     return next - list;
 }
 
