@@ -31,7 +31,6 @@ TASKS = 8  # blocks that a call should have at least, so that threads share them
 TASK = 150000  # products, below which a further one is not worth having
 GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may take: with their results, most of L1
 BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
-LEAST_BOX = 1 << 15  # below which it takes several samples
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
@@ -240,7 +239,9 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
     in_place = piece.source.group == piece.target.group == 1  # what tiles would copy first
     if not (always or in_place) and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
-    samples = min(piece.batch, max(1, LEAST_BOX // (vectors(best) * width)))
+    blocks = _blocks(one, (1, best, 0)) * -(-groups // tile.lanes)  # of one sample
+    most = min(BOX // (vectors(best) * width), piece.batch * blocks // _wanted_tasks(piece, groups))
+    samples = _even(piece.batch, most)
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
 
 
