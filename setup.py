@@ -1,7 +1,7 @@
 """Build pyconv._cpu: the Cython frame, and one C object per instruction set of the kernels in pyconv/_tiles.
 
-The kernels are written with gcc's vectors, for gcc and clang; on Windows that is clang-cl, which is looked for on PATH.
-Linux with gcc is what has been tested.
+pyconv._xla is Cython alone. The kernels are written with gcc's vectors, for gcc and clang; on Windows that is clang-cl,
+which is looked for on PATH. Linux with gcc is what has been tested.
 """
 
 import platform
@@ -60,9 +60,14 @@ def clang_cl():
 
 
 class BuildKernels(build_ext):
-    """Compile the kernels once per instruction set with its own flags, and link them into the extension."""
+    """Compile the kernels once per instruction set with its own flags, and link them into pyconv._cpu."""
 
     def build_extension(self, ext):
+        if ext.name == "pyconv._cpu":
+            self.add_kernels(ext)
+        super().build_extension(ext)
+
+    def add_kernels(self, ext):
         is_windows = self.compiler.compiler_type == "msvc"
         if is_windows:
             self.compiler.initialize()
@@ -83,7 +88,6 @@ class BuildKernels(build_ext):
             ext.extra_objects += self.compiler.compile(
                 [str(TILES / f'{level}.c')], output_dir=self.build_temp, depends=headers,
                 extra_postargs=spelled(common + flags))
-        super().build_extension(ext)
 
 
 if __name__ == "__main__":
@@ -91,10 +95,13 @@ if __name__ == "__main__":
 
     setup(
         cmdclass={"build_ext": BuildKernels},
-        ext_modules=cythonize([Extension(
-            "pyconv._cpu", ["pyconv/_cpu.pyx", str(TILES / "select.c")],
-            define_macros=[("PYCONV_X86_LEVELS", "1")] if X86 else [],
-            include_dirs=[numpy.get_include()],
-            depends=[str(path) for path in (*TILES.glob("*.h"), *Path("pyconv").glob("*.px[di]"))],
-        )]),
+        ext_modules=cythonize([
+            Extension(
+                "pyconv._cpu", ["pyconv/_cpu.pyx", str(TILES / "select.c")],
+                define_macros=[("PYCONV_X86_LEVELS", "1")] if X86 else [],
+                include_dirs=[numpy.get_include()],
+                depends=[str(path) for path in (*TILES.glob("*.h"), *Path("pyconv").glob("*.px[di]"))],
+            ),
+            Extension("pyconv._xla", ["pyconv/_xla.pyx"], include_dirs=[numpy.get_include()]),
+        ]),
     )

@@ -324,7 +324,7 @@ def delivered(target: Array, out: Any, like: Any) -> Any:
     """`out`, holding what `target` holds; where there is no out, `target` in the library of the operand `like`."""
     if out is None:
         return given_back(target, like)
-    if not np.may_share_memory(out, target):
+    if target is not out and not np.may_share_memory(out, target):
         np.asarray(out)[...] = target
     return out.owner if type(out) is Visitor else out
 

@@ -50,18 +50,19 @@ class Form(NamedTuple):
             return self
         return self._replace(geometry=linear(self.geometry))
 
-    def derivative(self, role: str, first: Array, second: Array) -> Array:
+    def derivative(self, role: str, first: Array, second: Array, out: Array | None = None) -> Array:
         """T's derivative with respect to that role, as an array."""
-        return computed(role, self.geometry, self.shape(role), first, second, self.dtype, self.settings)
+        return computed(role, self.geometry, self.shape(role), first, second, self.dtype, self.settings, out)
 
 
 def computed(
-    role: str, geometry: Geometry, shape: Shape, first: Array, second: Array, dtype: DType, settings: Settings
+    role: str, geometry: Geometry, shape: Shape, first: Array, second: Array, dtype: DType, settings: Settings,
+    out: Array | None = None,
 ) -> Array:
     """T's derivative with respect to that role, of that shape; x and y may be without batch axis."""
     result = Result(shape, ((MAPS[role], first, second, False),))
     named = (("first", first), ("second", second))
-    [array] = evaluate(geometry, dtype, (result,), (None,), named, settings)
+    [array] = evaluate(geometry, dtype, (result,), (out,), named, settings)
     return array  # type: ignore[no-any-return]
 
 

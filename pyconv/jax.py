@@ -37,7 +37,10 @@ arrays sharded over an explicit axis of a mesh (both a TypeError), and export of
 this process. On a GPU the arrays go to main memory and back; that has not been tested.
 """
 
-from functools import partial
+import json
+import sys
+from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -47,7 +50,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pyconv._forms import FACTORS, Door, Form, Operands, ShapedCalls, along, functions, pulled_back
+from pyconv._config import __version__
+from pyconv._dtypes import native_dtype
+from pyconv._evaluate import checked, settings_of
+from pyconv._forms import FACTORS, FLOATS, Door, Form, Operands, ShapedCalls, along, functions, pulled_back
+from pyconv._geometry import Geometry
+from pyconv._integers import Shape
 
 __all__ = [
     "conv1d", "conv1d_input", "conv1d_weight", "conv2d", "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input",
@@ -81,18 +89,60 @@ def _result(first: Any, second: Any, *, role: str, form: Form) -> Any:
     return first.update(shape=form.shape(role), weak_type=False, sharding=nowhere)
 
 
+# --- in a compiled program ---
+
+TARGET = "pyconv_derivative"  # the handler's name in programs, and in DisabledSafetyCheck's of export
+
+
+def _text(role: str, form: Form) -> str:
+    """The derivative as a program keeps it: nothing in it is of this process."""
+    return json.dumps({
+        "pyconv": __version__, "role": role, "dtype": form.dtype.name, "algorithm": form.settings.algorithm,
+        "size": form.size, "value": repr(form.geometry.padding_value),  # JSON has no complex numbers
+        "geometry": form.geometry._replace(padding_value=0)._asdict(),
+    })
+
+
+@lru_cache(maxsize=1024)
+def _read(text: bytes) -> tuple[str, Form, list[Shape]]:
+    """The role, the form, and the shapes of operands and result; ValueError where another pyconv wrote it."""
+    found = json.loads(text)
+    if found["pyconv"] != __version__:
+        raise ValueError(f"program must be exported by pyconv {__version__}, as it runs here; got {found['pyconv']}")
+    role, dtype, value = found["role"], native_dtype("program", jnp.dtype(found["dtype"])), complex(found["value"])
+    fields: Any = {name: tuple(field) if type(field) is list else field for name, field in found["geometry"].items()}
+    geometry = Geometry(**fields)._replace(padding_value=value if dtype.kind == "c" else value.real)
+    settings = checked(settings_of(algorithm=sys.intern(found["algorithm"])), dtype)
+    form = Form(geometry, tuple(found["size"]), dtype, settings)
+    return role, form, [form.shape(name) for name in (*FACTORS[role], role)]
+
+
+def _compute(text: bytes, first: Any, second: Any, out: Any) -> None:
+    """What the handler calls: the derivative that the program asks for, into its result."""
+    role, form, shapes = _read(text)
+    if [first.shape, second.shape, out.shape] != shapes:
+        raise ValueError(f"program must call pyconv on shapes {shapes}; got {[first.shape, second.shape, out.shape]}")
+    form.derivative(role, first, second, out)
+
+
 def _lower(context: Any, first: Any, second: Any, *, role: str, form: Form) -> Any:
-    def compute(first: Any, second: Any) -> tuple[Any]:
-        return (form.derivative(role, first, second),)
-
-    results, _, _ = mlir.emit_python_callback(
-        context, compute, None, [first, second], context.avals_in, context.avals_out, has_side_effect=False,
-        returns_token=False,
-    )
-    return results
+    return _custom_call(context, first, second, form=_text(role, form))
 
 
-mlir.register_lowering(derivative, _lower)
+def _elsewhere(first: Any, second: Any, *, role: str, form: Form) -> Any:
+    """The derivative on a platform that the handler is not of: arrays go to main memory and back."""
+    def compute(first: Any, second: Any) -> Any:
+        return form.derivative(role, np.asarray(first), np.asarray(second))
+
+    result = jax.ShapeDtypeStruct(form.shape(role), form.dtype)  # type: ignore[no-untyped-call]
+    return jax.pure_callback(compute, result, first, second)
+
+
+_custom_call = jax.ffi.ffi_lowering(TARGET)  # of arrays in C order, which XLA makes where they are not
+_handler = import_module("pyconv._xla").handler(_compute, [jnp.dtype(name) for name in FLOATS])
+jax.ffi.register_ffi_target(TARGET, _handler, platform="cpu")
+mlir.register_lowering(derivative, _lower, platform="cpu")
+mlir.register_lowering(derivative, mlir.lower_fun(_elsewhere, multiple_results=False))
 
 
 # --- derivatives ---

@@ -1,5 +1,8 @@
-"""pyconv.jax: values, derivatives to the third order in both modes, vmap in every combination, and errors."""
+"""pyconv.jax: values, derivatives to the third order in both modes, vmap in every combination, errors, programs."""
+import contextlib
 import itertools
+import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -16,7 +19,8 @@ import pyconv  # noqa: E402
 import pyconv.jax as door  # noqa: E402
 from calls import assert_equal  # noqa: E402
 from problems import SMALL, some  # noqa: E402
-from pyconv import _forms  # noqa: E402
+from pyconv import _evaluate, _forms  # noqa: E402
+from pyconv import _geometry as geometries  # noqa: E402
 
 NAMES = list(doors.FUNCTIONS.values())
 
@@ -293,7 +297,143 @@ def test_unknown_sizes_are_refused():
     assert str(error.value) == 'input must have a known size on every axis; got shape (b, 2, 5)'
 
 
-def test_a_compiled_program_is_not_exported():
-    shapes = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((1, 2, 5), (3, 2, 2)))
-    with pytest.raises(NotImplementedError, match='host_callbacks'):
-        export.export(jax.jit(door.conv1d))(*shapes)
+# compiled programs
+
+
+def test_arrays_are_xlas_own(monkeypatch):
+    seen, evaluate = [], _forms.evaluate
+    monkeypatch.setattr(_forms, 'evaluate', lambda geometry, dtype, results, outs, named, *rest: seen.append(
+        (*(factor for _, factor in named), *outs)) or evaluate(geometry, dtype, results, outs, named, *rest))
+    x, w = jnp.ones((1, 2, 5)), jnp.ones((3, 2, 3))
+    y = jax.jit(door.conv1d)(x, w).block_until_ready()
+    [arrays] = seen
+    assert [array.ctypes.data for array in arrays] == [array.unsafe_buffer_pointer() for array in (x, w, y)]
+    assert [array.flags.writeable for array in arrays] == [False, False, True]
+    assert all(array.flags.c_contiguous and array.flags.aligned for array in arrays)
+
+
+def test_operands_in_another_order_and_given_away():
+    x, w = np.arange(30.).reshape(1, 3, 10) % 7, np.arange(18.).reshape(2, 3, 3) % 5
+    turned = jax.jit(lambda x, w: door.conv1d(x.transpose(2, 1, 0), w.T[..., ::-1]).T)
+    wanted = pyconv.conv1d(x, w[:, :, ::-1])
+    assert_equal(np.asarray(turned(x.transpose(2, 1, 0).copy(), w.T.copy())), wanted.T, np.float64)
+    given = jnp.asarray(x[:, :2])  # as large as the result, which may take its place
+    answer = jax.jit(partial(door.conv1d, padding='same'), donate_argnums=0)(given, w[:, :2])
+    assert given.is_deleted()
+    assert_equal(np.asarray(answer), pyconv.conv1d(x[:, :2], w[:, :2], padding='same'), np.float64)
+
+
+def test_equal_calls_are_one_and_unused_ones_none(monkeypatch):
+    calls, evaluate = [], _forms.evaluate
+    monkeypatch.setattr(_forms, 'evaluate', lambda *rest: calls.append(rest[0]) or evaluate(*rest))
+
+    @jax.jit
+    def program(x, w):
+        door.conv1d(x, w, padding=1)
+
+        def step(sum, _):
+            return sum + door.conv1d(x, w) - 2 * door.conv1d(x, w), None
+
+        return jax.lax.scan(step, jnp.zeros((1, 3, 3)), None, 5)[0]
+
+    assert_equal(np.asarray(program(np.ones((1, 2, 5)), np.ones((3, 2, 3)))), np.full((1, 3, 3), -30.), np.float64)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(('dtype', 'value'), [
+    (np.float64, np.inf), (np.float64, np.nan), (np.float32, -1.5), (np.complex128, 1 - 2j)])
+def test_what_is_around(dtype, value):
+    x, w = np.ones((1, 1, 4), dtype), np.ones((1, 1, 2), dtype)
+    keywords = {'padding': 1, 'padding_mode': 'constant', 'padding_value': value}
+    assert np.array_equal(door.conv1d(x, w, **keywords), pyconv.conv1d(x, w, **keywords), equal_nan=True)
+
+
+def test_programs_in_several_threads():
+    x, w = np.ones((2, 8, 64, 64)), np.ones((8, 8, 3, 3))
+    program = jax.jit(lambda x, w, factor: door.conv2d(factor * door.conv2d(x, w, padding=1), w, padding=1))
+    wanted = pyconv.conv2d(pyconv.conv2d(x, w, padding=1), w, padding=1)
+
+    def run(factor):
+        return all(np.array_equal(program(x, w, factor), factor * wanted) for _ in range(5))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(run, range(16)))
+
+
+def test_float64_within_a_block():
+    jax.config.update('jax_enable_x64', False)
+    with jax.enable_x64(True):
+        x, w = jnp.ones((1, 2, 5)), jnp.ones((3, 2, 3))
+        assert_equal(np.asarray(jax.jit(door.conv1d)(x, w)), np.full((1, 3, 3), 6.), np.float64)
+
+
+def test_an_error_within_a_program(monkeypatch):
+    program, x, w = jax.jit(door.conv1d), jnp.ones((1, 2, 5)), jnp.ones((3, 2, 3))
+    wanted, kind = program(x, w), MemoryError('no room')
+
+    def fail(*rest):
+        raise kind
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_forms, 'evaluate', fail)
+        with pytest.raises(Exception, match='MemoryError: no room'):
+            program(x, w).block_until_ready()
+        kind = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):  # and not XLA's error alone, which a loop may go on after
+            with contextlib.suppress(Exception):
+                program(x, w).block_until_ready()
+            list(range(10))
+    assert np.array_equal(program(x, w), wanted)
+
+
+def test_a_platform_without_handler():
+    geometry, _ = geometries.convolved(1, (1, 2, 5), (3, 2, 3), None, None, 1, 0, 1, 1)
+    form = _forms.Form(geometry, (5,), np.dtype(np.float64), _evaluate.DEFAULTS)
+    x, w = np.arange(10.).reshape(1, 2, 5), np.arange(18.).reshape(3, 2, 3)
+    answer = jax.jit(partial(door._elsewhere, role='y', form=form))(x, w)
+    assert_equal(np.asarray(answer), pyconv.conv1d(x, w), np.float64)
+
+
+ALLOWED = [export.DisabledSafetyCheck.custom_call('pyconv_derivative')]
+
+
+def test_a_program_in_another_process(tmp_path, run_python):
+    x, w = np.arange(100.).reshape(1, 4, 5, 5) % 7, np.arange(72.).reshape(2, 4, 3, 3) % 5
+    keywords = {'padding': 'same', 'padding_mode': 'constant', 'padding_value': 2}
+    loss = jax.jit(lambda x, w: (door.conv2d(x, w, **keywords) ** 2).sum())
+    (tmp_path / 'program').write_bytes(export.export(loss, disabled_checks=ALLOWED)(x, w).serialize(vjp_order=2))
+    np.savez(tmp_path / 'data', x=x, w=w)
+    run_python(f"""if True:
+        import jax, numpy as np, pyconv
+        from jax import export
+        jax.config.update('jax_enable_x64', True)
+        program = export.deserialize(open({str(tmp_path / 'program')!r}, 'rb').read()).call
+        x, w = np.load({str(tmp_path / 'data.npz')!r}).values()
+        try:
+            program(x, w)
+        except jax.errors.JaxRuntimeError as error:
+            assert 'No FFI handler registered for pyconv_derivative' in str(error), error
+        else:
+            raise AssertionError
+        import pyconv.jax
+        keywords = {keywords!r}
+        y = pyconv.conv2d(x, w, **keywords)
+        assert program(x, w) == (y ** 2).sum()
+        gradient = jax.grad(program, 1)(x, w)
+        assert np.array_equal(gradient, pyconv.conv2d_weight(x, w.shape, 2 * y, **keywords))
+        again = jax.grad(lambda w: (jax.grad(program, 1)(x, w) * w).sum())(w)  # of what is quadratic in w
+        assert np.array_equal(again, 2 * gradient)
+    """)
+
+
+@pytest.mark.parametrize(('before', 'after', 'text'), [
+    (f'"pyconv": "{pyconv.__version__}"', '"pyconv": "9.9"',
+     f'program must be exported by pyconv {pyconv.__version__}, as it runs here; got 9.9'),
+    ('"batch": 1', '"batch": 2', 'program must call pyconv on shapes [(2, 2, 5), (3, 2, 2), (2, 3, 4)]; '
+                                 'got [(1, 2, 5), (3, 2, 2), (1, 3, 4)]'),
+], ids=['version', 'shapes'])
+def test_a_program_that_is_refused(monkeypatch, before, after, text):
+    whole = door._text
+    monkeypatch.setattr(door, '_text', lambda role, form: whole(role, form).replace(before, after))
+    with pytest.raises(Exception, match=re.escape(f'ValueError: {text}')):
+        jax.jit(lambda x, w: door.conv1d(x, w))(np.ones((1, 2, 5)), np.ones((3, 2, 2))).block_until_ready()
