@@ -33,13 +33,12 @@ with functions of its own, and runs equal calls once, unused ones never. What fa
 that ends in pyconv's; Ctrl-C stays KeyboardInterrupt. The number of threads is pyconv's, and pyconv.set_num_threads
 sets it: a block of pyconv.num_threads does not reach JAX's own threads.
 
-A program can be exported, its gradients too, and called in another process that has imported pyconv.jax, of the same
-version of pyconv; JAX wants to hear that its own promises do not hold for pyconv's part:
+A program can be exported and, with the package flatbuffers, serialised, its gradients too, for another process that
+has imported pyconv.jax, of the same version of pyconv. JAX wants to hear that it cannot vouch for pyconv's part:
 
 >>> from jax import export
 >>> allowed = [export.DisabledSafetyCheck.custom_call("pyconv_derivative")]
->>> data = export.export(loss, disabled_checks=allowed)(weight).serialize(vjp_order=1)
->>> export.deserialize(data).call(weight).item()
+>>> export.export(loss, disabled_checks=allowed)(weight).call(weight).item()
 1014.0
 
 In shard_map and pmap every device calls for its own part. Under jit alone an array that is sharded is gathered first,

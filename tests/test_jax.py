@@ -398,6 +398,7 @@ ALLOWED = [export.DisabledSafetyCheck.custom_call('pyconv_derivative')]
 
 
 def test_a_program_in_another_process(tmp_path, run_python):
+    pytest.importorskip('flatbuffers', reason='flatbuffers is not installed')
     x, w = np.arange(100.).reshape(1, 4, 5, 5) % 7, np.arange(72.).reshape(2, 4, 3, 3) % 5
     keywords = {'padding': 'same', 'padding_mode': 'constant', 'padding_value': 2}
     loss = jax.jit(lambda x, w: (door.conv2d(x, w, **keywords) ** 2).sum())
