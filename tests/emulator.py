@@ -11,7 +11,8 @@ missing waits (a copy lands at the wait and not before), missing barriers, races
 What it cannot see: speed, registers, coalescing, whether the compiler accepts the source; threads of one warp that race
 each other (a missing warp barrier between a copy's wait and its other readers in the warp, say); a race that this grid
 and these sizes do not have; the order of memory between launches in two streams; how tensor cores round sums (here
-float32 sums in BLAS's order); sums and products of two u32, which wrap here and are 64 bits wide in Numba.
+float32 sums in BLAS's order, or cut off as Executor.more_bits says); sums and products of two u32, which wrap here and
+are 64 bits wide in Numba.
 """
 import ast
 import builtins
@@ -124,6 +125,16 @@ def split_tf32(x):
     finite = (high & np.uint32(0x7f800000)) != 0x7f800000
     low = round_tf32((x.view(np.float32) - high.view(np.float32)).view(np.uint32))
     return high, np.where(finite, low, np.uint32(0))
+
+
+def cut_off(products, total, more_bits):
+    """total + the last axis of products as tensor cores sum that do not round: each addend is cut off at the last place
+    that float32 has at the largest of them, or so many bits below it, then their sum at its own last place."""
+    addends = np.concatenate([products, total[..., None]], -1)
+    unit = np.ldexp(1.0, np.frexp(np.abs(addends).max(-1, keepdims=True))[1] - 24 - more_bits)
+    exact = (np.trunc(addends / unit) * unit).sum(-1)
+    found = exact.astype(np.float32)
+    return np.where(np.abs(found) > np.abs(exact), np.nextafter(found, np.float32(0)), found)
 
 
 PURE = {
@@ -283,22 +294,30 @@ class Executor:
             self.fragments[key] = registers, build([self.row(x) for x in registers])
         return self.fragments[key][1]
 
+    more_bits = None     # a number: tensor cores cut float32 sums off, see cut_off
+
     def multiply(self, c, a, b):
-        """c + a b of every warp: a by (block, warp, row, k), b by (block, warp, column, k), c the four registers."""
+        """c + a b of every warp: a by (block, warp, row, k), b by (block, warp, column, k), c the registers of sums."""
         # Register 2 * half + i of lane 4 * g + t is row 8 * half + g and column 2 * t + i.
-        product = np.matmul(a, b.swapaxes(2, 3))
-        product = product.reshape(*product.shape[:2], -1, 8, 4, 2)
+        cuts_off = self.more_bits is not None and a.dtype == np.float32
+        if not cuts_off:
+            product = np.matmul(a, b.swapaxes(2, 3))
+            product = product.reshape(*product.shape[:2], -1, 8, 4, 2)
         out = []
         for register, x in enumerate(c):
             x = self.row(x)
-            if x.dtype != product.dtype:
-                raise KernelError(f'sums of an mma must be {product.dtype}; got {x.dtype}')
-            part = product[:, :, register // 2, :, :, register % 2]
-            total = self.add(part, x.reshape(len(x), -1, 8, 4))
+            if x.dtype != a.dtype:
+                raise KernelError(f'sums of an mma must be {a.dtype}; got {x.dtype}')
+            half, i = divmod(register, 2)
+            x = x.reshape(len(x), -1, 8, 4)
+            if cuts_off:
+                rows, columns = a[:, :, 8 * half:8 * half + 8, None], b[:, :, None, i::2]
+                products = np.multiply(rows, columns, dtype=np.float64)
+                total = cut_off(products, np.broadcast_to(x, products.shape[:-1]), self.more_bits)
+            else:
+                total = product[:, :, half, :, :, i] + x
             out.append(np.broadcast_to(total.reshape(-1, self.shape[1]), self.shape))
         return tuple(out)
-
-    add = staticmethod(np.add)  # rounds to nearest, where a tensor core may cut off
 
     def mma_half(self, kind, c, a, b):
         """m16n8k16 of 16-bit floats, two in a register: a by (row half, g, k half, t, i), b by (g, k half, t, i)."""

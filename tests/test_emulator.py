@@ -6,7 +6,7 @@ import pytest
 
 from emulated_device import EmulatedArray, ran
 from emulated_memory import blocks_of
-from emulator import KernelError, Memory, bf16_of_bits, run
+from emulator import Executor, KernelError, Memory, bf16_of_bits, run
 
 random = np.random.default_rng(7)
 
@@ -300,6 +300,17 @@ def test_mma(kind):
 def test_mma_tf32_reads_19_bits():
     a, b, c = np.full((4, 16, 8), 1 + 2**-11 + 2**-10), np.ones((4, 8, 8)), np.zeros((4, 16, 8))
     assert (products('tf32', a, b, c) == 8 * (1 + 2**-10)).all()
+
+
+@pytest.mark.parametrize(('more_bits', 'kept'), [(None, 6), (0, 0), (1, 4), (2, 6)])
+@pytest.mark.parametrize('sign', [1, -1])
+def test_mma_that_cuts_off(monkeypatch, more_bits, kept, sign):
+    """1 and eight products of 1.5 * 2**-24, at which float32 has no place beside it; one more bit holds 2**-24."""
+    monkeypatch.setattr(Executor, 'more_bits', more_bits)
+    a, b, c = np.full((4, 16, 8), 1.5 * 2**-12), np.full((4, 8, 8), sign * 2**-12), np.full((4, 16, 8), float(sign))
+    assert (products('tf32', a, b, c) == sign * (1 + kept * 2**-23)).all()
+    a[:], b[:], c[:] = 2**-3, sign, sign * (1 + 3 * 2**-23)     # from 2 on the last place is 2**-22
+    assert (products('tf32', a, b, c) == sign * (2 + (4 if more_bits is None else 2) * 2**-23)).all()
 
 
 def test_mma_f64():

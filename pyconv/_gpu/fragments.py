@@ -39,30 +39,24 @@ def lanes_of_matrices():
     return i32((warp % WM) * WTM + g), i32((warp // WM) * WTN + (lane & 3) * 2), a, b
 
 
-def multiply_matrices(slot_a, slot_b, acc):
-    """Tensor cores: two steps of 32 bytes; the second's chunks are the first's with bit 5 of the address turned."""
-    a = registers()
-    b = registers()
-    for step in unrolled(2):
-        for i in unrolled(MI):
-            a[i] = operand(ldmatrix(i32(slot_a + (a_at ^ (step * 32)) + i * 1024)))
-        for j in unrolled(0, NI, 2):
-            q = operand(ldmatrix(i32(slot_b + (b_at ^ (step * 32)) + j * 512)))
-            b[j] = (q[0], q[1])
-            b[j + 1] = (q[2], q[3])
-        for i in unrolled(MI):
-            for j in unrolled(NI):
-                acc[i, j] = mma(acc[i, j], a[i], b[j])
+def matrices_a(slot, step, i):
+    """The operand of 16 rows; the second step's chunks are the first's with bit 5 of the address turned."""
+    return ldmatrix(i32(slot + (a_at ^ (step * 32)) + i * 1024))
+
+
+def matrices_b(slot, step, j):
+    """Those of two neighbouring fragments."""
+    return ldmatrix(i32(slot + (b_at ^ (step * 32)) + j * 512))
 
 
 def as_loaded(q):
-    """16-bit operands, two in a register."""
-    return q
+    """16-bit operands, two in a register; in one part, as are those that are rounded."""
+    return (q,)
 
 
 def rounded(q):
     """float32 rounded to the 10 bits of mantissa that tensor cores read."""
-    return round_tf32(q[0]), round_tf32(q[1]), round_tf32(q[2]), round_tf32(q[3])
+    return ((round_tf32(q[0]), round_tf32(q[1]), round_tf32(q[2]), round_tf32(q[3])),)
 
 
 def split(q):
@@ -74,27 +68,38 @@ def split(q):
     return (h0, h1, h2, h3), (l0, l1, l2, l3)
 
 
-def multiply_matrices_thrice(slot_a, slot_b, acc):
-    """high * low + low * high + high * high: all of a product but 2**-22 of it, the small parts first."""
+def multiply_fragments(slot_a, slot_b, acc):
+    """Tensor cores: a stage's two steps of 32 bytes; of each the products of those PARTS of both operands, in order.
+
+    FROM_ZERO: a result's products of the stage are summed from zero, those of both steps part by part, and the sum is
+    added by the units that round. Tensor cores may cut off what does not fit, always towards zero: a long sum then
+    drifts, and what is small beside it loses most.
+    """
     a = registers()
-    a_low = registers()
-    for step in unrolled(2):
-        for i in unrolled(MI):
-            high, low = split(ldmatrix(i32(slot_a + (a_at ^ (step * 32)) + i * 1024)))
-            a[i] = high
-            a_low[i] = low
-        for j in unrolled(0, NI, 2):
-            high, low = split(ldmatrix(i32(slot_b + (b_at ^ (step * 32)) + j * 512)))
+    b = registers()
+    AT_ONCE = 2 if FROM_ZERO else 1
+    for first in unrolled(0, 2, AT_ONCE):
+        for step in unrolled(first, first + AT_ONCE):
             for i in unrolled(MI):
-                thrice(acc, i, j, a[i], a_low[i], (high[0], high[1]), (low[0], low[1]))
-                thrice(acc, i, j + 1, a[i], a_low[i], (high[2], high[3]), (low[2], low[3]))
+                raw = fragment_a(slot_a, step, i)
+                a[step, i] = operand(raw)
+        for j in unrolled(0, NI, 2):
+            for step in unrolled(first, first + AT_ONCE):
+                raw = fragment_b(slot_b, step, j)
+                b[step] = operand(raw)
+            for i in unrolled(MI):
+                for beside in unrolled(2):
+                    total = zero() if FROM_ZERO else acc[i, j + beside]
+                    for which in unrolled(len(PARTS)):
+                        for step in unrolled(first, first + AT_ONCE):
+                            q = b[step][PARTS[which][1]]
+                            total = mma(total, a[step, i][PARTS[which][0]], (q[2 * beside], q[2 * beside + 1]))
+                    acc[i, j + beside] = added(acc[i, j + beside], total) if FROM_ZERO else total
 
 
-def thrice(acc, i, j, a, a_low, b, b_low):
-    """One product of split operands."""
-    acc[i, j] = mma(acc[i, j], a, b_low)
-    acc[i, j] = mma(acc[i, j], a_low, b)
-    acc[i, j] = mma(acc[i, j], a, b)
+def added(a, b):
+    """The sum of two accumulators."""
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
 
 
 def lanes_of_doubles():
@@ -152,23 +157,16 @@ def lanes_of_transposed():
     return i32(row + g), i32(column + (lane & 3) * 2), a, b
 
 
-def multiply_transposed(slot_a, slot_b, acc):
-    """Two steps of 16 lines; a's chunks of 8 rows are those of (warp, i, lane / 8 % 2), b's of (warp, j, lane / 16)."""
-    a = registers()
-    b = registers()
-    a_chunk: i32 = (warp % WM) * (WTM // 8) + ((lane >> 3) & 1)
-    b_chunk: i32 = (warp // WM) * (WTN // 8) + (lane >> 4)
-    for step in unrolled(2):
-        for i in unrolled(MI):
-            a[i] = ldmatrix_transposed(
-                i32(slot_a + a_at + step * 16 * A_LINE + (((a_chunk + i * 2) ^ (lane & 7)) << 4)))
-        for j in unrolled(0, NI, 2):
-            q = ldmatrix_transposed(i32(slot_b + b_at + step * 16 * B_LINE + (((b_chunk + j) ^ (lane & 7)) << 4)))
-            b[j] = (q[0], q[1])
-            b[j + 1] = (q[2], q[3])
-        for i in unrolled(MI):
-            for j in unrolled(NI):
-                acc[i, j] = mma(acc[i, j], a[i], b[j])
+def transposed_a(slot, step, i):
+    """A step is 16 lines; chunks of 8 rows are those of (warp, i, lane / 8 % 2)."""
+    chunk: i32 = (warp % WM) * (WTM // 8) + ((lane >> 3) & 1) + i * 2
+    return ldmatrix_transposed(i32(slot + a_at + step * 16 * A_LINE + ((chunk ^ (lane & 7)) << 4)))
+
+
+def transposed_b(slot, step, j):
+    """Those of (warp, j, lane / 16)."""
+    chunk: i32 = (warp // WM) * (WTN // 8) + (lane >> 4) + j
+    return ldmatrix_transposed(i32(slot + b_at + step * 16 * B_LINE + ((chunk ^ (lane & 7)) << 4)))
 
 
 def lanes_of_words():
@@ -184,52 +182,19 @@ def word(first, element):
     return i32(first + (((element >> PER_CHUNK // 2) ^ ((lane & 3) << 1)) << 4) + (element & (PER_CHUNK - 1)) * SIZE)
 
 
-def fragment_a(slot, step, i):
-    """Rows g and g + 8 of lines r and r + 4."""
+def words_a(slot, step, i):
+    """A step is 8 lines. Rows g and g + 8 of lines r and r + 4."""
     at = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16))
     below = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16 + 8))
     return shared_b32(at), shared_b32(below), shared_b32(i32(at + 4 * A_LINE)), shared_b32(i32(below + 4 * A_LINE))
 
 
-def fragment_b(slot, step, j):
+def words_b(slot, step, j):
     """Columns g of lines r and r + 4, of two neighbouring fragments."""
     column: i32 = (warp // WM) * WTN + (lane >> 2) + j * 8
     at = word(i32(slot + b_at + step * 8 * B_LINE), column)
     beside = word(i32(slot + b_at + step * 8 * B_LINE), i32(column + 8))
     return shared_b32(at), shared_b32(i32(at + 4 * B_LINE)), shared_b32(beside), shared_b32(i32(beside + 4 * B_LINE))
-
-
-def multiply_words(slot_a, slot_b, acc):
-    """float32 on tensor cores, rounded: two steps of 8 lines."""
-    a = registers()
-    for step in unrolled(2):
-        for i in unrolled(MI):
-            raw = fragment_a(slot_a, step, i)
-            a[i] = rounded(raw)
-        for j in unrolled(0, NI, 2):
-            raw = fragment_b(slot_b, step, j)
-            q = rounded(raw)
-            for i in unrolled(MI):
-                acc[i, j] = mma(acc[i, j], a[i], (q[0], q[1]))
-                acc[i, j + 1] = mma(acc[i, j + 1], a[i], (q[2], q[3]))
-
-
-def multiply_words_thrice(slot_a, slot_b, acc):
-    """As multiply_matrices_thrice."""
-    a = registers()
-    a_low = registers()
-    for step in unrolled(2):
-        for i in unrolled(MI):
-            raw = fragment_a(slot_a, step, i)
-            high, low = split(raw)
-            a[i] = high
-            a_low[i] = low
-        for j in unrolled(0, NI, 2):
-            raw = fragment_b(slot_b, step, j)
-            high, low = split(raw)
-            for i in unrolled(MI):
-                thrice(acc, i, j, a[i], a_low[i], (high[0], high[1]), (low[0], low[1]))
-                thrice(acc, i, j + 1, a[i], a_low[i], (high[2], high[3]), (low[2], low[3]))
 
 
 def multiply_double_words(slot_a, slot_b, acc):

@@ -100,38 +100,52 @@ def element(dtype: str, result: str = "") -> Element:
     return Element(dtype, WHOLE[dtype], "i64" if WHOLE[result or dtype] == 8 else "i32", result)
 
 
+class Reading(NamedTuple):
+    """Where a lane's results and operands lie, how a stage is multiplied, and how that reads a fragment of either."""
+
+    lanes: Callable[..., Any]
+    multiply: Callable[..., Any]
+    fragment_a: Callable[..., Any] | None = None
+    fragment_b: Callable[..., Any] | None = None
+
+
 class Way(NamedTuple):
     """A way to multiply: how fragments are read in gather and in correlate, and what one acc[i, j] holds."""
 
-    gather: tuple[Callable[..., Any], Callable[..., Any]]  # lanes, multiply
-    correlate: tuple[Callable[..., Any], Callable[..., Any]]
+    gather: Reading
+    correlate: Reading
     zero: Callable[..., Any]
     fragment: tuple[int, int]  # rows and columns of the result that a warp's acc[i, j] covers
     inner: tuple[int, int]  # DOWN, ACROSS
     rate: float  # Tflop/s that a full tile is thought to reach on an H200
     mma: str = ""
     operand: Callable[..., Any] | None = None
+    parts: tuple[tuple[int, int], ...] = ((0, 0),)  # of both operands, whose products are summed in this order
+    from_zero: bool = False  # whether tensor cores sum no more than a stage's products at once
     wgmma: str = ""  # '' where gather is gemm's and not hopper's
 
 
-_MATRICES, _THRICE = fragments.multiply_matrices, fragments.multiply_matrices_thrice
-_HALF = Way((fragments.lanes_of_matrices, _MATRICES), (fragments.lanes_of_transposed, fragments.multiply_transposed),
-            fragments.four, (16, 8), (2, 2), 400, "mma_f16", fragments.as_loaded)
-_HOPPER = _HALF._replace(gather=(fragments.lanes_of_matrices, hopper.multiply_lines), rate=600)
+_MATRICES, _TRANSPOSED, _WORDS = (
+    Reading(lanes, fragments.multiply_fragments, *readers) for lanes, *readers in (
+        (fragments.lanes_of_matrices, fragments.matrices_a, fragments.matrices_b),
+        (fragments.lanes_of_transposed, fragments.transposed_a, fragments.transposed_b),
+        (fragments.lanes_of_words, fragments.words_a, fragments.words_b)))
+_HALF = Way(_MATRICES, _TRANSPOSED, fragments.four, (16, 8), (2, 2), 400, "mma_f16", fragments.as_loaded)
+_TF32 = Way(_MATRICES, _WORDS, fragments.four, (16, 8), (2, 2), 200, "mma_tf32", fragments.rounded)
+_HOPPER = _HALF._replace(gather=Reading(fragments.lanes_of_matrices, hopper.multiply_lines), rate=600)
 WAYS = {
     "f16": _HALF,
     "bf16": _HALF._replace(mma="mma_bf16"),
-    "tf32": Way((fragments.lanes_of_matrices, _MATRICES), (fragments.lanes_of_words, fragments.multiply_words),
-                fragments.four, (16, 8), (2, 2), 200, "mma_tf32", fragments.rounded),
-    "tf32x3": Way((fragments.lanes_of_matrices, _THRICE), (fragments.lanes_of_words, fragments.multiply_words_thrice),
-                  fragments.four, (16, 8), (2, 2), 70, "mma_tf32"),
+    "tf32": _TF32,
+    # all of a product but the low parts', 2**-22 of it
+    "tf32x3": _TF32._replace(rate=70, operand=fragments.split, parts=((0, 1), (1, 0), (0, 0)), from_zero=True),
     "wgmma_f16": _HOPPER._replace(wgmma="wgmma_f16"),
     "wgmma_bf16": _HOPPER._replace(mma="mma_bf16", wgmma="wgmma_bf16"),
-    "f64": Way((fragments.lanes_of_doubles, fragments.multiply_doubles),
-               (fragments.lanes_of_words, fragments.multiply_double_words), fragments.two, (8, 8), (1, 2), 40,
+    "f64": Way(Reading(fragments.lanes_of_doubles, fragments.multiply_doubles),
+               Reading(fragments.lanes_of_words, fragments.multiply_double_words), fragments.two, (8, 8), (1, 2), 40,
                "mma_f64"),
-    "fma": Way((fragments.lanes_of_scalars, fragments.multiply_scalars),
-               (fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
+    "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
+               Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
 MOST_PHASES = 16  # of a direct grad_input: more launches cost more than the products with no cell that they save
@@ -200,7 +214,6 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
     if (way_name, kernel) == ("fma", "correlate"):  # runs of a chunk's elements
         rows = tuple(i // per_chunk * 8 * per_chunk + i % per_chunk for i in range(mi))
         columns = tuple(j // per_chunk * 4 * per_chunk + j % per_chunk for j in range(ni))
-    lanes, multiply = getattr(way, kernel)
     return {
         "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
@@ -210,7 +223,8 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "DESCRIPTOR": hopper.DESCRIPTOR,
         "BY_SAMPLE": way_name in SPLITTING,
-        "lanes": lanes, "multiply": multiply, "zero": way.zero, "operand": way.operand,
+        "PARTS": way.parts, "FROM_ZERO": way.from_zero, "zero": way.zero, "operand": way.operand,
+        **getattr(way, kernel)._asdict(),
     }
 
 
