@@ -19,6 +19,10 @@ the stream when the first begins. Operands that fit the cache are kept in severa
 are timed as their caller waits for them, the host's time included ("call"), and once more as replayed CUDA graphs.
 Both sides allocate their results, from torch's allocator.
 
+On a chip of capability 9.0, pyconv's algorithms that nothing chooses until they were measured (wgmma, float64 by
+m16n8k4, m16n8k8 and m16n8k16) are timed in the same turns, on arrays in C order: "trials" is the time of what pyconv
+chooses over theirs.
+
 ratio is torch's time over pyconv's: above 1, pyconv is faster. "peak" is pyconv's rate of products as a share of what a
 large torch matrix product of that dtype reaches here; products with padding are not counted, tf32x3's peak is a third
 of tf32's. "bound" is what the machine allows: the larger of products over peak and bytes over the bandwidth of a large
@@ -57,6 +61,8 @@ from rows import (
     overhead_text,
     row_text,
     time_row,
+    trial_means,
+    trials_text,
     turned_rows,
     verdicts,
     verdicts_text,
@@ -101,7 +107,8 @@ def dry(works: list[Work]) -> None:
             kind = KINDS[dtype]
             bound, bound_by = harness.bound_of(
                 layer, network.batch, kind.torch_dtype.itemsize, PUBLISHED[dtype], PUBLISHED["bandwidth"])
-            for order, call in planned.calls_of_row(work, kind.dtype, kind.options).items():
+            trials = kind.trials_of(map_name, recorder.capability)
+            for order, call in planned.calls_of_row(work, kind.dtype, kind.options, trials).items():
                 found = planned.recorded(recorder, call)
                 print(f"{layer!s:32} {map_name:11} {order:14} {found.allocated / 1e6:9.1f} MB {duration(bound):>9} "
                       f"{bound_by[:5]}  {' '.join(found.names)}")
@@ -132,7 +139,9 @@ def conclude(record: dict[str, Any], works: list[Work], arguments: argparse.Name
         record["summary"] = harness.summarise(rows)
         record["summary_channels_last"] = harness.summarise(turned_rows(rows))
         record["targets"] = verdicts(rows)
-        print(f"\n{harness.summary_text(record['summary'])}\n\n{verdicts_text(record['targets'])}")
+        record["trials"] = trial_means(rows)
+        print(f"\n{harness.summary_text(record['summary'])}\n\n{trials_text(record['trials'])}\n\n"
+              f"{verdicts_text(record['targets'])}")
     if arguments.output is not None:
         harness.write(record, arguments.output)
         if rows and not arguments.no_picture and importlib.util.find_spec("matplotlib"):

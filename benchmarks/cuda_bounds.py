@@ -7,7 +7,8 @@ A block's round of the loop over stages (64 bytes of the reduction, 128 with wgm
 so many cycles:
 
     math      its products over what the unit makes in a cycle: HMMA (mma.sync) on 16 bits 1024, on tf32 512, HGMMA
-              (wgmma) 2048, DMMA 64, FFMA 128. Others measured 62 % of wgmma's rate with mma.sync; half is assumed here
+              (wgmma) 2048, DMMA of 16 rows 128, of 8 rows 64, FFMA 128. Others measured 62 % of wgmma's rate with
+              mma.sync; half is assumed here, and of DMMA.8x8x4, which Ampere has too
     issue     instructions in the loop's machine code times warps, over 4 schedulers (FFMA is among them: one a cycle)
     shared    wavefronts of 128 bytes: 4 for each LDSM.x4, LDS.128 and LDGSTS.128 of a warp, 2 for LDS.64, 1 for LDS;
               of wgmma what each warpgroup reads of both operands, and what the copy engine writes. Lanes that read
@@ -36,6 +37,7 @@ MULTIPROCESSORS, CLOCK = 132, 1.755e9  # boost under load
 SCHEDULERS, REGISTERS, SHARED, THREADS = 4, 65536, 228 << 10, 2048
 L2_BYTES = 5.5e12 / MULTIPROCESSORS / CLOCK
 PRODUCTS = {"f16": 1024, "bf16": 1024, "tf32": 512, "tf32x3": 512, "f64": 64, "fma": 128,
+            **{f"f64_{shape}": 128 for shape in tiles.HOPPER_DOUBLES},
             "wgmma_f16": 2048, "wgmma_bf16": 2048}
 WAVEFRONTS = {r"LDSM\.16\.MT?88\.4": 4, r"LDS\.128": 4, r"LDS\.64": 2, r"LDS": 1, r"LDGSTS\.E\.BYPASS\.128": 4}
 H200 = (9, 0)

@@ -148,15 +148,17 @@ def recorded(recorder: Recorder, call: Callable[[], Any]) -> Launched:
 # Which calls
 
 
-def calls_of_row(work: Work, dtype: str, options: dict) -> dict[str, Callable[[], Any]]:
-    """The calls of a row of cuda.py on placeholders, by the order of their arrays."""
+def calls_of_row(
+    work: Work, dtype: str, options: dict, trials: Iterable[str] = ()
+) -> dict[str, Callable[[], Any]]:
+    """The calls of a row of cuda.py on placeholders, by the order of their arrays, and of algorithms on trial."""
     network, layer, map_name, _ = work
     plain = [Placeholder(shape, DTYPES[dtype]) for shape in shapes_of(layer, network.batch)]
     found = {"channels first": pyconv_call(layer, map_name, *plain, **options)}
     if layer.rank > 1:
         last = map(turned, plain)
         found["channels last"] = pyconv_call(layer, map_name, *last, new=Placeholder.like, **options)
-    return found
+    return found | {name: pyconv_call(layer, map_name, *plain, algorithm=name) for name in trials}
 
 
 @contextlib.contextmanager
@@ -238,7 +240,7 @@ def main() -> None:
         record_tests()
         for work in work_of((GPU_NETWORKS[name] for name in default_networks()), KINDS, MAPS):
             kind = KINDS[work[3]]
-            for call in calls_of_row(work, kind.dtype, kind.options).values():
+            for call in calls_of_row(work, kind.dtype, kind.options, kind.trials_of(work[2], capability)).values():
                 call()
     planned = time.perf_counter()
     found = len(list(cubins.folder().glob("*.cubin"))) if cubins.folder().is_dir() else 0

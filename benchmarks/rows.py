@@ -3,6 +3,7 @@
 import math
 import statistics
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
@@ -16,12 +17,20 @@ from layers import GPU_NETWORKS, Layer, Network
 
 
 class Kind(NamedTuple):
-    """A word of --dtypes: arrays of which dtype, pyconv's keywords, whether torch may use TF32; the error allowed."""
+    """A word of --dtypes: arrays of which dtype, pyconv's keywords, whether torch may use TF32; the error allowed.
+
+    `trials` are pyconv's algorithms that nothing chooses until they were measured: timed beside its own choice.
+    """
 
     dtype: str
     options: dict[str, Any]
     tf32: bool
     error_limit: float
+    trials: tuple[str, ...] = ()
+
+    def trials_of(self, map_name: str, capability: tuple[int, int]) -> list[str]:
+        """Those that a chip has of a map: all are Hopper's, and wgmma makes no grad_weight."""
+        return [name for name in self.trials if capability == (9, 0) and (name, map_name) != ("wgmma", "grad_weight")]
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -34,9 +43,10 @@ class Kind(NamedTuple):
 # types round the result alone, by at most 2**-11 and 2**-8. What tensor cores lose by truncating sums was measured by
 # others, at some 1e-6 over thousands of products.
 KINDS = {
-    "float16": Kind("float16", {}, False, 2**-11), "float32": Kind("float32", {}, False, 1e-6),
+    "float16": Kind("float16", {}, False, 2**-11, ("wgmma",)), "float32": Kind("float32", {}, False, 1e-6),
     "tf32": Kind("float32", {"allow_tf32": True}, True, math.sqrt(2) * 2**-11),
-    "float64": Kind("float64", {}, False, 1e-13), "bfloat16": Kind("bfloat16", {}, False, 2**-8),
+    "float64": Kind("float64", {}, False, 1e-13, ("m16n8k4", "m16n8k8", "m16n8k16")),
+    "bfloat16": Kind("bfloat16", {}, False, 2**-8, ("wgmma",)),
     "tf32x3": Kind("float32", {"algorithm": "tf32x3"}, False, 1e-6),
 }
 # What is aimed at: geometric means of torch's time over pyconv's on an H200.
@@ -64,18 +74,20 @@ def copies_for(size: int) -> int:
 
 
 def checked(
-    layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any]
-) -> tuple[list[float], list[float]]:
-    """(torch's errors, pyconv's): in C order and, where there is such an order, channels last."""
+    layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any], trials: Sequence[str] = ()
+) -> tuple[list[float], list[float], list[float]]:
+    """(torch's errors, pyconv's, in C order and, where there is such an order, channels last; those of trials)."""
     with device.precision(False, False):
         reference = harness.torch_call(layer, map_name, *(array.double() for array in sets[0]))()
     calls = []
     for arrays in (sets[0], *turned[:1]):
         calls += [harness.torch_call(layer, map_name, *arrays),
                   harness.pyconv_call(layer, map_name, *arrays, new=poisoned, **kind.options)]
+    pairs = len(calls)
+    calls += [harness.pyconv_call(layer, map_name, *sets[0], new=poisoned, algorithm=name) for name in trials]
     with device.precision(kind.tf32, True):
         errors = [harness.relative_error(call(), reference) for call in calls]
-    return errors[::2], errors[1::2]
+    return errors[:pairs:2], errors[1:pairs:2], errors[pairs:]
 
 
 def poisoned(like: torch.Tensor) -> torch.Tensor:
@@ -83,15 +95,19 @@ def poisoned(like: torch.Tensor) -> torch.Tensor:
     return torch.full_like(like, math.nan)
 
 
-def calls_of(layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any]) -> list[Any]:
-    """torch's call and pyconv's in C order, then both channels last; each uses its sets of operands in turn."""
+def calls_of(
+    layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any], trials: Sequence[str]
+) -> list[Any]:
+    """torch's call and pyconv's in C order, then both channels last, then trials in C order; each uses its sets of
+    operands in turn."""
     calls = [device.rotating([harness.torch_call(layer, map_name, *arrays) for arrays in sets]),
              device.rotating([harness.pyconv_call(layer, map_name, *arrays, **kind.options) for arrays in sets])]
     if turned:
         calls += [device.rotating([harness.torch_call(layer, map_name, *arrays) for arrays in turned]),
                   device.rotating([harness.pyconv_call(layer, map_name, *arrays, new=torch.empty_like, **kind.options)
                             for arrays in turned])]
-    return calls
+    return calls + [device.rotating([harness.pyconv_call(layer, map_name, *arrays, algorithm=name) for arrays in sets])
+                    for name in trials]
 
 
 def time_row(
@@ -103,8 +119,10 @@ def time_row(
     count = 1 if network.name == TINY else copies_for(sum(array.nbytes for array in first))
     sets = [first, *([array.clone() for array in first] for _ in range(count - 1))]
     turned = [arrays for arrays in (harness.channels_last(layer, arrays) for arrays in sets) if arrays is not None]
-    torch_errors, errors = checked(layer, map_name, kind, sets, turned)
-    calls = calls_of(layer, map_name, kind, sets, turned)
+    trials = kind.trials_of(map_name, torch.cuda.get_device_capability())
+    torch_errors, errors, trial_errors = checked(layer, map_name, kind, sets, turned, trials)
+    calls = calls_of(layer, map_name, kind, sets, turned, trials)
+    pairs = len(calls) - len(trials)
     more = {}
     with device.precision(kind.tf32, True):
         if network.name == TINY:
@@ -116,8 +134,11 @@ def time_row(
     return {
         **harness.named(network, layer, map_name, dtype), "depthwise": is_depthwise(layer),
         "timed": "call" if network.name == TINY else "device", "samples": samples, "kernels": kernels, **more,
-        **ratios(medians, spreads), **shares(layer, network.batch, kind, medians[1], limits, dtype),
-        "torch_error": torch_errors[0], "pyconv_error": max(errors), "right": is_right(errors, torch_errors, kind),
+        **ratios(medians[:pairs], spreads), **shares(layer, network.batch, kind, medians[1], limits, dtype),
+        "torch_error": torch_errors[0], "pyconv_error": max(errors),
+        "trials": {name: {"seconds": seconds, "error": error}
+                   for name, seconds, error in zip(trials, medians[pairs:], trial_errors)},
+        "right": is_right(errors + trial_errors, torch_errors + torch_errors[:1] * len(trials), kind),
     }
 
 
@@ -223,6 +244,24 @@ def verdicts_text(found: list[dict[str, Any]]) -> str:
         lines.append(f"{entry['what']:24} {entry['dtype']:9} {entry['map']:11} {entry['layers']:6} "
                      f"{entry['mean']:6.2f} {last:>6} {entry['target']:6.2f} {'met' if entry['met'] else 'missed'}")
     return "\n".join(lines)
+
+
+def trial_means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Geometric means of the time of what pyconv chooses over that of an algorithm on trial: above 1 that is faster."""
+    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in rows:
+        for name, trial in row["trials"].items():
+            groups.setdefault((row["network"], row["dtype"], name, row["map"]), []).append(
+                row["pyconv_seconds"] / trial["seconds"])
+    return [{"network": network, "dtype": dtype, "algorithm": name, "map": map_name, "layers": len(found),
+             "mean": statistics.geometric_mean(found)} for (network, dtype, name, map_name), found in groups.items()]
+
+
+def trials_text(found: list[dict[str, Any]]) -> str:
+    """The trials as a table."""
+    lines = [f"{'trials: pyconv / trial':24} {'dtype':9} {'algorithm':9} {'map':11} {'layers':>6} {'mean':>6}"]
+    return "\n".join(lines + [f"{entry['network']:24} {entry['dtype']:9} {entry['algorithm']:9} {entry['map']:11} "
+                              f"{entry['layers']:6} {entry['mean']:6.2f}" for entry in found])
 
 
 def limits_text(limits: dict[str, float]) -> str:

@@ -59,9 +59,9 @@ algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three tap
     fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
     lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
     'gemm'. 'tf32x3', of float32 and complex64 on a GPU alone, makes each product as three of TF32, right but for 2**-22
-    of it; errors are below float32's if tensor cores round their sums, and ten times those and more if they do not.
-    'wgmma', of float16 and bfloat16 on a GPU of capability 9.0 alone, makes the products of forward and grad_input by
-    warpgroups; on a trial: no GPU has run it yet.
+    of it; errors are below float32's. On trial, of GPUs of capability 9.0 alone, none of which has run them yet:
+    'wgmma', of float16 and bfloat16, makes the products of forward and grad_input by warpgroups; 'm16n8k4', 'm16n8k8'
+    and 'm16n8k16', of float64 and complex128, make theirs in pieces of that size.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
 
@@ -123,8 +123,8 @@ stream that is given has to come after what torch and CuPy do with the arrays el
 CuPy's and Numba's must be kept until the stream has done the work. DLPack older than version 1 does not say whether an
 array is read-only: it is taken as such.
 
-On a GPU algorithm is 'auto', 'gemm', 'tf32x3' or 'wgmma', the number of threads plays no part, and workspace
-takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
+On a GPU algorithm is 'auto', 'gemm', 'tf32x3', 'wgmma' or 'm16n8k4' and its like, the number of threads plays no part,
+and workspace takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
 
 Results
 -------

@@ -127,6 +127,10 @@ def split_tf32(x):
     return high, np.where(finite, low, np.uint32(0))
 
 
+# Products of elements of 32 and 64 bits: halves of 8 rows, and k / 4, the elements that a lane gives of a row.
+WORDS = {'tf32': (2, 2), 'f64': (1, 1), 'f64_m16n8k4': (2, 1), 'f64_m16n8k8': (2, 2), 'f64_m16n8k16': (2, 4)}
+
+
 def cut_off(products, total, more_bits):
     """total + the last axis of products as tensor cores sum that do not round: each addend is cut off at the last place
     that float32 has at the largest of them, or so many bits below it, then their sum at its own last place."""
@@ -165,12 +169,13 @@ class Executor:
 
     def namespace(self):
         names = {name: getattr(self, name) for name in (
-            'commit', 'wait', 'ldmatrix', 'ldmatrix_transposed', 'mma_tf32', 'mma_f64')}
+            'commit', 'wait', 'ldmatrix', 'ldmatrix_transposed')}
         names |= {f'block_{axis}': functools.partial(self.block.__getitem__, i) for i, axis in enumerate('xyz')}
         names |= {'thread': lambda: self.lanes, 'barrier': self.shared.barrier,
                   'shared_base': lambda: np.int64(Shared.BASE)}
         names |= {f'copy{width}': functools.partial(self.copy, width) for width in (4, 8, 16)}
         names |= {f'mma_{kind}': functools.partial(self.mma_half, kind) for kind in ('f16', 'bf16')}
+        names |= {f'mma_{kind}': functools.partial(self.mma_words, kind) for kind in WORDS}
         for name in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
             names[f'load_{name}'] = names[f'reload_{name}'] = functools.partial(self.load, *TYPES[name][:2])
             names[f'store_{name}'] = functools.partial(self.store, TYPES[name][0], TYPES[name][2])
@@ -333,23 +338,24 @@ class Executor:
             return build
         return self.multiply(c, self.fragment(kind, a, assemble(2)), self.fragment(kind, b, assemble(1)))
 
-    def mma_tf32(self, c, a, b):
-        """m16n8k8 of float32 of which the hardware may read the upper 19 bits only: here it reads no more."""
+    def mma_words(self, kind, c, a, b):
+        """a by (row half, g, k / 4, t), b by (g, k / 4, t). Of float32 the hardware may read the upper 19 bits only:
+        here it reads no more."""
         def assemble(halves):
             def build(registers):
                 height = max(len(x) for x in registers)
-                out = np.empty((height, self.shape[1] // 32, halves, 8, 2, 4), np.float32)
+                out = np.empty((height, self.shape[1] // 32, halves, 8, depth, 4), dtype)
                 for r, x in enumerate(registers):
-                    cut = (to_u32(x) & np.uint32(0xffffe000)).view(np.float32)
-                    out[:, :, r % halves, :, r // halves] = cut.reshape(len(x), -1, 8, 4)
-                return out.reshape(height, -1, 8 * halves, 8)
+                    read = (to_u32(x) & np.uint32(0xffffe000)).view(np.float32) if kind == 'tf32' else x
+                    out[:, :, r % halves, :, r // halves] = np.reshape(read, (len(x), -1, 8, 4))
+                return out.reshape(height, -1, 8 * halves, 4 * depth)
             return build
-        return self.multiply(c, self.fragment('tf32a', a, assemble(2)), self.fragment('tf32b', b, assemble(1)))
-
-    def mma_f64(self, c, a, b):
-        """m8n8k4: a is row g and k t, b is column g and k t."""
-        a, b = (np.asarray(self.row(x), np.float64).reshape(-1, self.shape[1] // 32, 8, 4) for x in (a, b))
-        return self.multiply(c, *np.broadcast_arrays(a, b))
+        (tall, depth), dtype = WORDS[kind], np.float32 if kind == 'tf32' else np.float64
+        a, b = (x if isinstance(x, tuple) else (x,) for x in (a, b))
+        if (len(c), len(a), len(b)) != (2 * tall, tall * depth, depth):
+            raise KernelError(f'mma_{kind} must have {2 * tall}, {tall * depth} and {depth} registers of c, a and b; '
+                              f'got {len(c)}, {len(a)} and {len(b)}')
+        return self.multiply(c, self.fragment(f'{kind}a', a, assemble(tall)), self.fragment(f'{kind}b', b, assemble(1)))
 
 
 class Typed(ast.NodeTransformer):

@@ -193,20 +193,21 @@ class Warp:
         shape, types = kinds[2], kinds[5:]
         d, *groups = map(self.group, operands)
         a, b, c = ([self.get(x) for x in group] for group in groups)
-        kind, (m, k) = types[1], {'m16n8k16': (16, 16), 'm16n8k8': (16, 8), 'm8n8k4': (8, 4)}[shape]
+        kind, (m, _, k) = types[1], map(int, re.findall(r'\d+', shape))
         left, right = np.zeros((m, k)), np.zeros((k, 8))
-        if shape == 'm16n8k16':
+        if kind in ('f16', 'bf16'):
+            assert shape == 'm16n8k16'
             for i in range(8):
                 left[GROUP + 8 * (i // 2 % 2), 2 * PLACE + i % 2 + 8 * (i // 4)] = half(a[i // 2], i % 2, kind)
             for i in range(4):
                 right[2 * PLACE + i % 2 + 8 * (i // 2), GROUP] = half(b[i // 2], i % 2, kind)
-        elif shape == 'm16n8k8':
-            for i in range(4):
-                left[GROUP + 8 * (i % 2), PLACE + 4 * (i // 2)] = numbers(a[i] & np.uint64(0xffffe000), 'f32')
-            for i in range(2):
-                right[PLACE + 4 * i, GROUP] = numbers(b[i] & np.uint64(0xffffe000), 'f32')
-        else:
-            left[GROUP, PLACE], right[PLACE, GROUP] = numbers(a[0], 'f64'), numbers(b[0], 'f64')
+        else:      # of tf32 the upper 19 bits; of m8n8k4 each lane has one element, there is no row 8
+            bits, word, tall = (0xffffe000, 'f32', 2) if kind == 'tf32' else (2**64 - 1, 'f64', m // 8)
+            assert (len(d), len(a), len(b)) == (2 * tall, tall * k // 4, k // 4)
+            for i, register in enumerate(a):
+                left[GROUP + 8 * (i % tall), PLACE + 4 * (i // tall)] = numbers(register & np.uint64(bits), word)
+            for i, register in enumerate(b):
+                right[PLACE + 4 * i, GROUP] = numbers(register & np.uint64(bits), word)
         product = left @ right
         for i, (target, addend) in enumerate(zip(d, c)):
             sums = product[GROUP + 8 * (i // 2), 2 * PLACE + i % 2] + numbers(addend, types[0])

@@ -32,7 +32,7 @@ def made_up(network='ResNet-50, batch 64', layer='1×1 on 7×7, 8→8', dtype='f
             'torch_channels_last_seconds': turned and turned * seconds,
             'pyconv_channels_last_seconds': turned and seconds, 'ratio_channels_last': turned,
             'bound_seconds': seconds / 2, 'bound_by': 'products', 'share_of_bound': 0.5, 'share_of_peak': 0.25,
-            'pyconv_error': 1e-7, 'torch_error': 1e-7, 'right': True, 'depthwise': depthwise, **more}
+            'pyconv_error': 1e-7, 'torch_error': 1e-7, 'right': True, 'depthwise': depthwise, 'trials': {}, **more}
 
 
 def test_networks_of_the_gpu():
@@ -89,6 +89,18 @@ def test_targets():
     assert text.count('met') == 2 and text.count('missed') == 1
 
 
+def test_trials_beside_what_is_chosen():
+    rows = [made_up(dtype='float64', trials={'m16n8k8': {'seconds': 5e-5, 'error': 0}}),
+            made_up(dtype='float64', layer='other', trials={'m16n8k8': {'seconds': 8e-4, 'error': 0}}), made_up()]
+    [entry] = gpu_rows.trial_means(rows)
+    assert (entry['algorithm'], entry['map'], entry['layers']) == ('m16n8k8', rows[0]['map'], 2)
+    wanted = math.sqrt(rows[0]['pyconv_seconds'] / 5e-5 * rows[1]['pyconv_seconds'] / 8e-4)
+    assert entry['mean'] == pytest.approx(wanted)
+    assert f"m16n8k8   {entry['map']}" in gpu_rows.trials_text([entry])
+    assert gpu_rows.KINDS['bfloat16'].trials_of('forward', (9, 0)) == ['wgmma']
+    assert not gpu_rows.KINDS['bfloat16'].trials_of('grad_weight', (9, 0))
+
+
 def test_a_result_is_right_by_the_limit_or_beside_torch():
     kind = gpu_rows.KINDS['float32']
     assert gpu_rows.is_right([9e-7, 2.9e-6], [1e-7, 2e-6], kind)
@@ -142,8 +154,10 @@ def test_every_kind_and_map_can_be_planned():
     with planned.recording() as recorder:
         for row in work:
             kind = gpu_rows.KINDS[row[3]]
-            calls = planned.calls_of_row(row, kind.dtype, kind.options)
-            assert list(calls) == ['channels first', 'channels last'][:1 + (row[1].rank > 1)]
+            assert not kind.trials_of(row[2], (8, 0))
+            trials = kind.trials_of(row[2], recorder.capability)
+            calls = planned.calls_of_row(row, kind.dtype, kind.options, trials)
+            assert list(calls) == ['channels first', 'channels last'][:1 + (row[1].rank > 1)] + trials
             for call in calls.values():
                 assert planned.recorded(recorder, call).names
     assert (launch.device, arrays.KINDS) == before
@@ -235,7 +249,8 @@ def test_a_result_that_is_not_written_is_wrong(monkeypatch):
     layer, kind = layers.Layer(2, 2, (4, 4), (1, 1)), gpu_rows.KINDS['float32']
     arrays = harness.operands(layer, 1, torch.float32)
     monkeypatch.setattr(harness, 'pyconv_call', lambda *_, new, **more: lambda: new(arrays[2]))
-    theirs, ours = gpu_rows.checked(layer, 'forward', kind, [arrays], [arrays])
+    theirs, ours, trials = gpu_rows.checked(layer, 'forward', kind, [arrays], [arrays], ['gemm'])
+    assert len(theirs) == len(ours) == 2 and math.isnan(*trials)
     assert max(theirs) < 1e-6 and all(map(math.isnan, ours))
     assert not gpu_rows.is_right(ours, theirs, kind)
 

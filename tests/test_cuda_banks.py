@@ -50,6 +50,17 @@ def test_tiles(monkeypatch, way, capability, size, problem):
         assert counts[kernel] == {'copy16', access}
 
 
+@pytest.mark.parametrize('algorithm', tiles.HOPPER_DOUBLES)
+def test_products_of_float64(monkeypatch, algorithm):
+    gpu, found = counted(monkeypatch)
+    monkeypatch.setattr(tiles, 'is_direct', lambda *_: False)
+    [problem] = some('2d stride 2 dilation 3')
+    shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+    calls.three_maps(problem, *(gpu.upload(np.ones(shape), 'float64') for shape in shapes), algorithm=algorithm)
+    counts = {kernel: statistics for kernel, statistics in found if kernel in ACCESSES}
+    assert counts == {kernel: {'copy16': 1, ACCESSES[kernel]['float64']: 1} for kernel in ACCESSES}
+
+
 @pytest.mark.parametrize('way', WAYS)
 def test_other_kernels(monkeypatch, way):
     """Layout changes, and sums by a tree."""

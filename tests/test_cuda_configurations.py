@@ -31,8 +31,15 @@ ALSO = {'pack f32 reflect', 'pack f32 constant', 'direct f32 reflect', 'direct f
         'direct_weight c64', 'finish c64 combined', 'direct i8', 'direct_weight i64', 'unfold i8'}
 
 
+# what others of the same registers stand for
+SELDOM = {'gather bf16 64x64 apart', 'gather tf32 64x64 apart', 'gather f64_m16n8k16 64x64 apart',
+          'gather f64_m16n8k16 64x64', 'correlate f64_m16n8k16 64x64 partial'}
+
+
 def is_usual(name, configuration):
-    """Whether it is compiled in every run."""
+    """Whether it is compiled in every run. Of Hopper's products of float64 the deepest stand for all."""
+    if configuration.way in ('f64_m16n8k4', 'f64_m16n8k8') or name in SELDOM:
+        return False
     if configuration.tile is not None or configuration.element.name in ('float32', 'bfloat16'):
         return name in ALSO or not {'accumulate', *tiles.MODES} & set(name.split())
     return name in ALSO
@@ -46,7 +53,8 @@ ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided di
 [GAPS] = some('1d stride above kernel')  # cells of its input that no tap meets, in few phases
 PRODUCTS = [(name, capability) for name, capability in PAIRS if NAMES[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
-MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4}
+MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4,
+                   **{f'mma_f64_m16n8k{k}': 16 * 8 * k for k in (4, 8, 16)}}
 
 
 def label(value):
@@ -178,9 +186,10 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     gpu.device.launch = lambda *_: None
     monkeypatch.setattr(_cuda.Plan, 'run', also_otherwise(_cuda.Plan.run))
     monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
-    ways = [*WAYS.values(), ('complex64', {}), ('complex128', {})]
+    hoppers = [('float64', {'algorithm': shape}) for shape in tiles.HOPPER_DOUBLES]
+    ways = [*WAYS.values(), *hoppers, ('complex64', {}), ('complex128', {})]
     for problem, (dtype, keywords) in itertools.product(ASKING, ways):
-        if keywords.get('algorithm') == 'wgmma' and capability != (9, 0):
+        if keywords.get('algorithm') in tiles.HOPPERS and capability != (9, 0):
             continue
         for parts, direct in itertools.product((1, 3), (False, True)):
             monkeypatch.setattr(tiles, 'is_direct', lambda way, *_, direct=direct: direct or way is None)

@@ -65,7 +65,7 @@ GATHER = {
     'taps go the other way': (CHIPS, r'(dx_in\d+ = i32\()', r'\1-'),
     'taps go the other way for bounds alone': (CHIPS, r'cell_x_(\d) \+ dx_', r'cell_x_\1 - dx_'),
     'parts of the reduction are all the first': (CHIPS, r'part \* i32\(stages\)', '0 * i32(stages)'),
-    'steps of a fragment have changed places': (DOUBLE, r'(mma_f64\(acc_0_0, \w+)\[0\]', r'\1[1]'),
+    'steps of a fragment have changed places': (DOUBLE, r'(of_a_in\d+ = a_in\d+_0_0)\[0\]', r'\1[1]'),
 }
 CORRELATE = {
     'chunks are copied to another place': (

@@ -91,11 +91,11 @@ FILLED = AT[16] + tuple(line.format(16) for line in COPIED)
 
 def product(kind, of_a, of_b, of_c):
     """An mma of fragments from a, 16 elements for each lane, and of sums that begin at numbers of the lane's own."""
-    real, size = ('f64', 8) if kind == 'f64' else ('f32', 4)
+    real, size = ('f64', 8) if kind.startswith('f64') else ('f32', 4)
     load = 'load_f64(i64(a + (lane * 16 + {}) * 8), True)' if size == 8 else (
         'u32(load_i32(i64(a + (lane * 16 + {}) * 4), True))')
     words = [load.format(i) for i in range(of_a + of_b)]
-    first, second = (', '.join(some) for some in (words[:of_a], words[of_a:]))
+    first, second = (', '.join(some) for some in (words[:of_a], words[of_a:]))  # one is a number, more are a tuple
     sums = ', '.join(f'{real}(i32(lane * 5 + {i}))' for i in range(of_c))
     return (f'x = ({first})', f'y = ({second})', f'd = mma_{kind}(({sums}), x, y)', *(
         f'store_{real}(i64(b + (lane * {of_c} + {i}) * {size}), True, d[{i}])' for i in range(of_c)))
@@ -168,6 +168,8 @@ CASES = {
                  zeros('f4', 128), AMPERE),
     'mma_tf32': (product('tf32', 4, 2, 4), SMALL[0].astype('f4').view('i4'), zeros('f4', 128), AMPERE),
     'mma_f64': (product('f64', 1, 1, 2), SMALL[0].astype('f8'), zeros('f8', 64), AMPERE),
+    **{f'mma_f64_{shape}': (product(f'f64_{shape}', 2 * columns, columns, 4), SMALL[0].astype('f8'), zeros('f8', 128),
+                            HOPPER) for shape, columns in (('m16n8k4', 1), ('m16n8k8', 2), ('m16n8k16', 4))},
 }
 CAPABILITIES = pytest.mark.parametrize('capability', [TURING, AMPERE, HOPPER], ids='sm_{0[0]}{0[1]}'.format)
 

@@ -313,21 +313,29 @@ def test_mma_that_cuts_off(monkeypatch, more_bits, kept, sign):
     assert (products('tf32', a, b, c) == sign * (2 + (4 if more_bits is None else 2) * 2**-23)).all()
 
 
-def test_mma_f64():
-    a, b, c = (random.standard_normal((4, *shape)) for shape in ((8, 4), (4, 8), (8, 8)))
-    body = '''
-t = i64(block_x() * 64 + thread()) * 8
-fc = (load_f64(c + 2 * t, True), load_f64(c + 2 * t + 8, True))
-fc = mma_f64(fc, load_f64(a + t, True), load_f64(b + t, True))
-store_f64(c + 2 * t, True, fc[0]); store_f64(c + 2 * t + 8, True, fc[1])'''
-    out = ran(body, 64, (2, 1, 1), a=gather(a, lambda lane, i: (lane // 4, lane % 4), 1),
-              b=gather(b, lambda lane, i: (lane % 4, lane // 4), 1), c=gather(c, c_half, 2))['c']
-    assert np.allclose(scatter(out, c_half, (8, 8)), c + a @ b, rtol=0, atol=1e-14)
+@pytest.mark.parametrize(('shape', 'm', 'k'), [
+    ('', 8, 4), ('_m16n8k4', 16, 4), ('_m16n8k8', 16, 8), ('_m16n8k16', 16, 16)])
+def test_mma_f64(shape, m, k):
+    """Every fourth element along k is a lane's; of a the rows come first."""
+    a, b, c = (random.standard_normal((4, *shape)) for shape in ((m, k), (k, 8), (m, 8)))
+    of_a, of_b, of_c = m * k // 32, k // 4, m // 4
+    loads = [', '.join(f'load_f64({name} + (t * {count} + {i}) * 8, True)' for i in range(count))
+             for name, count in (('c', of_c), ('a', of_a), ('b', of_b))]
+    body = f'c_ = ({loads[0]})\nc_ = mma_f64{shape}(c_, ({loads[1]}), ({loads[2]}))'
+    body = '\n'.join(['t = i64(block_x() * 64 + thread())', body, *(
+        f'store_f64(c + (t * {of_c} + {i}) * 8, True, c_[{i}])' for i in range(of_c))])
+    rows = m // 8
+    out = ran(body, 64, (2, 1, 1),
+              a=gather(a, lambda lane, i: (lane // 4 + i % rows * 8, lane % 4 + i // rows * 4), of_a),
+              b=gather(b, lambda lane, i: (lane % 4 + i * 4, lane // 4), of_b), c=gather(c, c_half, of_c))['c']
+    assert np.allclose(scatter(out, c_half, (m, 8)), c + a @ b, rtol=0, atol=1e-13)
 
 
 def test_mma_of_another_type():
     with pytest.raises(KernelError, match='sums of an mma must be float32; got float64'):
         ran('mma_f16((0.0, 0.0, 0.0, 0.0), (u32(0), u32(0), u32(0), u32(0)), (u32(0), u32(0)))')
+    with pytest.raises(KernelError, match='m16n8k8 must have 4, 4 and 2 registers of c, a and b; got 4, 2 and 1'):
+        ran('mma_f64_m16n8k8((0.0, 0.0, 0.0, 0.0), (0.0, 0.0), 0.0)')
 
 
 @pytest.mark.parametrize('transposed', [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyconv._dtypes import is_integer, result_dtype
-from pyconv._gpu import arrays, streams
+from pyconv._gpu import arrays, streams, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._integers import Shape
 
@@ -83,8 +83,7 @@ def dtype_argument(dtype: Any) -> DeviceType:
 
 def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
     """ValueError unless arrays of that type have it."""
-    more = {"float32": "tf32x3", "complex64": "tf32x3", "float16": "wgmma", "bfloat16": "wgmma"}.get(dtype.name)
-    names = ("auto", "gemm", *([more] if more else []))
+    names = ("auto", "gemm", *tiles.MORE_ALGORITHMS.get(dtype.name, ()))
     if not isinstance(algorithm, str) or algorithm not in names:
         raise ValueError(
             f"algorithm must be one of {', '.join(map(repr, names))} for {dtype} on a GPU; got {shown(algorithm)}"

@@ -7,13 +7,14 @@ and column of a lane's first result and the byte offsets at which it starts to r
 lie ROWS[i] and COLUMNS[j] away, and those of one acc[i, j] 8 rows (DOWN) and 1 column (ACROSS) apart.
 
 The layouts of fragments are those of the PTX ISA (mma.m16n8k16, m16n8k8, m8n8k4; ldmatrix): with g = lane // 4 and
-r = lane % 4, a lane holds of a 16 x 8 result rows g and g + 8 and columns 2r and 2r + 1.
+r = lane % 4, a lane holds of a 16 x 8 result rows g and g + 8 and columns 2r and 2r + 1. Of float64 it holds of either
+operand every fourth element along the reduction, and of a the row below before the next of them.
 """
 
 
 def four():
     """The accumulator of a 16 x 8 fragment."""
-    return f32(0), f32(0), f32(0), f32(0)
+    return real(0), real(0), real(0), real(0)
 
 
 def two():
@@ -26,7 +27,7 @@ def one():
     return real(0)
 
 
-# --- lines along the reduction: chunk c of line n lies at 64 n + 16 (c ^ (n / 2 % 4)) ---
+# --- lines along the reduction: chunk c of line n lies at n * LINE + 16 (c ^ turn(n)), see gemm.turn ---
 
 
 def lanes_of_matrices():
@@ -77,21 +78,21 @@ def multiply_fragments(slot_a, slot_b, acc):
     """
     a = registers()
     b = registers()
-    AT_ONCE = 2 if FROM_ZERO else 1
-    for first in unrolled(0, 2, AT_ONCE):
-        for step in unrolled(first, first + AT_ONCE):
+    TOGETHER = 2 if FROM_ZERO else 1
+    for first in unrolled(0, 2, TOGETHER):
+        for step in unrolled(first, first + TOGETHER):
             for i in unrolled(MI):
                 raw = fragment_a(slot_a, step, i)
                 a[step, i] = operand(raw)
         for j in unrolled(0, NI, 2):
-            for step in unrolled(first, first + AT_ONCE):
+            for step in unrolled(first, first + TOGETHER):
                 raw = fragment_b(slot_b, step, j)
                 b[step] = operand(raw)
             for i in unrolled(MI):
                 for beside in unrolled(2):
                     total = zero() if FROM_ZERO else acc[i, j + beside]
                     for which in unrolled(len(PARTS)):
-                        for step in unrolled(first, first + AT_ONCE):
+                        for step in unrolled(first, first + TOGETHER):
                             q = b[step][PARTS[which][1]]
                             total = mma(total, a[step, i][PARTS[which][0]], (q[2 * beside], q[2 * beside + 1]))
                     acc[i, j + beside] = added(acc[i, j + beside], total) if FROM_ZERO else total
@@ -103,25 +104,44 @@ def added(a, b):
 
 
 def lanes_of_doubles():
-    """float64: a lane reads chunk r of line g, elements 2r and 2r + 1, the operands of two products of depth 4."""
+    """float64: of line g a lane reads its chunk r, of lines of 128 bytes chunks 2r and 2r + 1, free of bank conflicts.
+
+    Which element a product takes to be which does not matter, so long as both operands agree.
+    """
     g: i32 = lane >> 2
-    r: i32 = lane & 3
+    chunk: i32 = (lane & 3) * (LINE // 64)
     a_line: i32 = (warp % WM) * WTM + g
     b_line: i32 = (warp // WM) * WTN + g
-    swapped: i32 = (r ^ ((g >> 1) & 3)) << 4
-    return a_line, i32((warp // WM) * WTN + r * 2), i32(a_line * 64 + swapped), i32(b_line * 64 + swapped)
+    return (a_line, i32((warp // WM) * WTN + (lane & 3) * 2), i32(a_line * LINE + ((chunk ^ turn(a_line)) << 4)),
+            i32(b_line * LINE + ((chunk ^ turn(b_line)) << 4)))
+
+
+def doubles_a(slot, pair, i):
+    """Two elements of rows i."""
+    return shared_chunk(i32(slot + (a_at ^ (pair * 16)) + i * 8 * LINE))
+
+
+def doubles_b(slot, pair, j):
+    """Two elements of columns j."""
+    return shared_chunk(i32(slot + (b_at ^ (pair * 16)) + j * 8 * LINE))
 
 
 def multiply_doubles(slot_a, slot_b, acc):
-    """float64 tensor cores: eight elements in two steps, the even ones and the odd ones."""
+    """float64 tensor cores: a product takes AT_ONCE elements of a lane, whose other lanes' are four times as many."""
     a = registers()
-    for i in unrolled(MI):
-        a[i] = shared_chunk(i32(slot_a + a_at + i * 512))
+    b = registers()
+    for pair in unrolled(DEPTH // 8):
+        for i in unrolled(MI * DOWN):
+            a[pair, i] = fragment_a(slot_a, pair, i)
     for j in unrolled(NI):
-        b = shared_chunk(i32(slot_b + b_at + j * 512))
-        for step in unrolled(2):
+        for pair in unrolled(DEPTH // 8):
+            b[pair] = fragment_b(slot_b, pair, j)
+        for first in unrolled(0, DEPTH // 4, AT_ONCE):
+            of_b = tuple(b[k // 2][k % 2] for k in unrolled(first, first + AT_ONCE))
             for i in unrolled(MI):
-                acc[i, j] = mma(acc[i, j], a[i][step], b[step])
+                of_a = tuple(a[k // 2, i * DOWN + h][k % 2]
+                             for k in unrolled(first, first + AT_ONCE) for h in unrolled(DOWN))
+                acc[i, j] = mma(acc[i, j], of_a, of_b)
 
 
 def lanes_of_scalars():
@@ -197,17 +217,18 @@ def words_b(slot, step, j):
     return shared_b32(at), shared_b32(i32(at + 4 * B_LINE)), shared_b32(beside), shared_b32(i32(beside + 4 * B_LINE))
 
 
-def multiply_double_words(slot_a, slot_b, acc):
-    """float64 tensor cores: two steps of 4 lines."""
-    a = registers()
-    for step in unrolled(2):
-        for i in unrolled(MI):
-            a[i] = shared_f64(word(i32(slot_a + a_at + step * 4 * A_LINE), i32(lane_row + i * 8)))
-        for j in unrolled(NI):
-            column: i32 = (warp // WM) * WTN + (lane >> 2) + j * 8
-            b = shared_f64(word(i32(slot_b + b_at + step * 4 * B_LINE), column))
-            for i in unrolled(MI):
-                acc[i, j] = mma(acc[i, j], a[i], b)
+def double_words_a(slot, pair, i):
+    """Row g of two of the lines r, r + 4, ..."""
+    first: i32 = slot + a_at + pair * 8 * A_LINE
+    row: i32 = lane_row + i * 8
+    return shared_f64(word(first, row)), shared_f64(word(i32(first + 4 * A_LINE), row))
+
+
+def double_words_b(slot, pair, j):
+    """Column g of these."""
+    first: i32 = slot + b_at + pair * 8 * B_LINE
+    column: i32 = (warp // WM) * WTN + (lane >> 2) + j * 8
+    return shared_f64(word(first, column)), shared_f64(word(i32(first + 4 * B_LINE), column))
 
 
 def lanes_of_runs():

@@ -416,7 +416,7 @@ def correlate(
         tiles.product("correlate", way, element.in_tiles, tile, True, False),
         (-(-rows // tile.bm) * tiles_n, groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, x=x.place, y=y.place, target=partial, **divided(tiles_n=tiles_n),
-        stages=-(-positions["part_positions"] * element.in_tiles.size // tiles.LINE),
+        stages=-(-positions["part_positions"] * element.in_tiles.size // tile.line),
         **positions, **axes_arguments(axes), source_n=x.outer, source_z=x.z, source_y=x.y, source_x=x.x,
         source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=y.chunks,
         chunks=x.chunks * prod(axis.taps for axis in axes), **divided(inner=x.chunks), **taps_arguments(axes),

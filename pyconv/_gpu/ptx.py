@@ -320,11 +320,12 @@ mma_f16 = _mma("mma_f16", "m16n8k16", "f32.f16.f16.f32", "ffff", "uuuu", "uu")
 mma_bf16 = _mma("mma_bf16", "m16n8k16", "f32.bf16.bf16.f32", "ffff", "uuuu", "uu")
 mma_tf32 = _mma("mma_tf32", "m16n8k8", "f32.tf32.tf32.f32", "ffff", "uuuu", "uu")
 mma_f64 = _mma("mma_f64", "m8n8k4", "f64.f64.f64.f64", "dd", "d", "d")
+_DOUBLES = {"m16n8k4": ("dd", "d"), "m16n8k8": ("dddd", "dd"), "m16n8k16": ("dddddddd", "dddd")}
 
 
-# Hopper alone: copies of boxes that a mbarrier counts, products that a warpgroup of 128 threads starts and waits for.
-# Either goes through the asynchronous proxy: what other instructions have written to shared memory it sees only behind
-# fence_async of the threads that wrote, and a barrier.
+# Hopper alone: larger products of float64; copies of boxes that a mbarrier counts, products that a warpgroup of 128
+# threads starts and waits for. The latter two go through the asynchronous proxy: what other instructions have written
+# to shared memory it sees only behind fence_async of the threads that wrote, and a barrier.
 
 def _wgmma(kind: str, columns: int) -> Any:
     """c + a b of 64 x 16 and 16 x columns: a, b lie in shared memory as descriptors say; done at wgmma_wait."""
@@ -363,6 +364,8 @@ HOPPER: dict[str, Any] = {
     "wgmma_fence": _assembly("wgmma_fence", "", "", "wgmma.fence.sync.aligned;", "memory"),
     "wgmma_commit": _assembly("wgmma_commit", "", "", "wgmma.commit_group.sync.aligned;", "memory"),
     "wgmma_wait": _wait("wgmma.wait_group.sync.aligned {};"),
+    **{f"mma_f64_{shape}": _mma(f"mma_f64_{shape}", shape, "f64.f64.f64.f64", "dddd", a, b)
+       for shape, (a, b) in _DOUBLES.items()},
     **{f"wgmma_{kind}_{n}": _wgmma(kind, n) for kind in ("f16", "bf16") for n in _WGMMA_COLUMNS},
     **{f"wgmma_results_{n}": _wgmma_results(n) for n in _WGMMA_COLUMNS},
 }

@@ -7,6 +7,7 @@ capitals. These are taken out of the syntax tree before it is compiled:
     NAME = expression               of constants alone makes another one
     for i in unrolled(4): ...       the body four times; i is a constant in it
     if / x if ... else y            of constants: the branch that is taken
+    tuple(e for i in unrolled(4))   e four times, i a constant in it; the one e of unrolled(1), as primitives have it
     acc = registers()               acc[i, j] is then a variable for each i and j: only such ones stay in registers
     x: i32 = e                      x = i32(e)
     f(a, b) or x = f(a, b)          of a constant f that is a function: its body, its own names apart
@@ -153,6 +154,18 @@ class _Walker(ast.NodeTransformer):
         self.constants.pop(node.target.id, None)
         return made
 
+    def elements(self, element: ast.expr, loops: list[ast.comprehension]) -> list[ast.expr]:
+        """The element for every round of the loops, the first the outermost."""
+        if not loops:
+            return [self.visit(copy.deepcopy(element))]
+        [loop, *inner], made = loops, []
+        assert isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call)
+        for index in range(*map(self.value, loop.iter.args)):
+            self.constants[loop.target.id] = index
+            made += self.elements(element, inner)
+        self.constants.pop(loop.target.id, None)
+        return made
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         assert isinstance(node.annotation, ast.Name) and node.value is not None
         cast = ast.Call(ast.Name(node.annotation.id, ast.Load()), [node.value], [])
@@ -182,6 +195,11 @@ class _Walker(ast.NodeTransformer):
             parameters = inspect.signature(self.functions[node.func.id]).parameters
             names = dict(zip(parameters, map(self.visit, node.args), strict=True))
             return self.visit(_Renamed(names).visit(statement.value))
+        if isinstance(node.func, ast.Name) and node.func.id == "tuple":
+            [whole] = node.args
+            assert isinstance(whole, ast.GeneratorExp)
+            parts = self.elements(whole.elt, whole.generators)
+            return self.visit(ast.Tuple(parts, ast.Load())) if len(parts) > 1 else parts[0]
         self.generic_visit(node)
         is_safe = isinstance(node.func, ast.Name) and node.func.id in SAFE and node.func.id != "range"
         return self.folded(node, *node.args) if is_safe else node

@@ -122,6 +122,7 @@ class Way(NamedTuple):
     operand: Callable[..., Any] | None = None
     parts: tuple[tuple[int, int], ...] = ((0, 0),)  # of both operands, whose products are summed in this order
     from_zero: bool = False  # whether tensor cores sum no more than a stage's products at once
+    at_once: int = 1  # elements of a row that a lane gives to a product of float64
     wgmma: str = ""  # '' where gather is gemm's and not hopper's
 
 
@@ -132,6 +133,13 @@ _MATRICES, _TRANSPOSED, _WORDS = (
         (fragments.lanes_of_words, fragments.words_a, fragments.words_b)))
 _HALF = Way(_MATRICES, _TRANSPOSED, fragments.four, (16, 8), (2, 2), 400, "mma_f16", fragments.as_loaded)
 _TF32 = Way(_MATRICES, _WORDS, fragments.four, (16, 8), (2, 2), 200, "mma_tf32", fragments.rounded)
+_DOUBLES = Way(
+    Reading(fragments.lanes_of_doubles, fragments.multiply_doubles, fragments.doubles_a, fragments.doubles_b),
+    Reading(fragments.lanes_of_words, fragments.multiply_doubles, fragments.double_words_a, fragments.double_words_b),
+    fragments.two, (8, 8), (1, 2), 40, "mma_f64")
+# Hopper's products of float64, and how many elements of a row a lane gives them: a fourth of their depth. No GPU has
+# confirmed which is fastest, and so 'auto' takes the smaller product that Ampere has too.
+HOPPER_DOUBLES = {"m16n8k4": 1, "m16n8k8": 2, "m16n8k16": 4}
 _HOPPER = _HALF._replace(gather=Reading(fragments.lanes_of_matrices, hopper.multiply_lines), rate=600)
 WAYS = {
     "f16": _HALF,
@@ -141,9 +149,10 @@ WAYS = {
     "tf32x3": _TF32._replace(rate=70, operand=fragments.split, parts=((0, 1), (1, 0), (0, 0)), from_zero=True),
     "wgmma_f16": _HOPPER._replace(wgmma="wgmma_f16"),
     "wgmma_bf16": _HOPPER._replace(mma="mma_bf16", wgmma="wgmma_bf16"),
-    "f64": Way(Reading(fragments.lanes_of_doubles, fragments.multiply_doubles),
-               Reading(fragments.lanes_of_words, fragments.multiply_double_words), fragments.two, (8, 8), (1, 2), 40,
-               "mma_f64"),
+    "f64": _DOUBLES,
+    **{f"f64_{shape}": _DOUBLES._replace(
+        zero=fragments.four, fragment=(16, 8), inner=(2, 2), mma=f"mma_f64_{shape}", at_once=at_once)
+       for shape, at_once in HOPPER_DOUBLES.items()},
     "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
@@ -174,7 +183,7 @@ class Tile(NamedTuple):
     @property
     def shared(self) -> int:
         ring = self.stages * (self.bm + self.bn) * self.line
-        return ring if self.line == LINE else ring + self.bn * 4 + self.stages * 8  # biases, and a mbarrier a stage
+        return ring if self.line == LINE else ring + self.bn * 4 + self.stages * 8  # wgmma: biases, a mbarrier a stage
 
 
 # A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
@@ -183,7 +192,11 @@ class Tile(NamedTuple):
 SMALL = Tile(64, 64, 2, 2)
 TILES: dict[str, tuple[Tile, ...]] = {
     **{way: (Tile(128, 128, 2, 4), SMALL) for way in ("f16", "bf16", "tf32", "fma")},
-    "tf32x3": (Tile(128, 128, 2, 4, blocks=1), SMALL), "f64": (Tile(128, 64, 4, 2), SMALL)}
+    "tf32x3": (Tile(128, 128, 2, 4, blocks=1), SMALL), "f64": (Tile(128, 64, 4, 2), SMALL),
+    **{f"f64_{shape}": (Tile(128, 64, 4, 2, blocks=1), SMALL) for shape in HOPPER_DOUBLES}}
+# Hopper's products of float64 want their operands in aligned groups of registers, for which those of two blocks are too
+# few; those of 16 elements take stages of 128 bytes.
+TILES["f64_m16n8k16"] = tuple(tile._replace(stages=3, line=128) for tile in TILES["f64_m16n8k16"])
 # hopper.gather_hopper has warpgroups of four warps one above the other. A multiprocessor's tensor cores make 2048
 # products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions; so a stage, 64 products
 # deep, is predicted to take, in cycles:
@@ -222,8 +235,8 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "DESCRIPTOR": hopper.DESCRIPTOR,
-        "BY_SAMPLE": way_name in SPLITTING,
-        "PARTS": way.parts, "FROM_ZERO": way.from_zero, "zero": way.zero, "operand": way.operand,
+        "BY_SAMPLE": way_name in SPLITTING, "PARTS": way.parts, "FROM_ZERO": way.from_zero, "AT_ONCE": way.at_once,
+        "zero": way.zero, "operand": way.operand,
         **getattr(way, kernel)._asdict(),
     }
 
@@ -267,6 +280,10 @@ def simple(
     return Source(getattr(plain, kernel), constants, (element.summed if partial else element).primitives())
 
 
+HOPPERS = {"wgmma", *HOPPER_DOUBLES}  # algorithms of capability 9.0 alone
+MORE_ALGORITHMS: dict[str, tuple[str, ...]] = {  # than 'auto' and 'gemm', of a dtype
+    "float16": ("wgmma",), "bfloat16": ("wgmma",), "float32": ("tf32x3",), "complex64": ("tf32x3",),
+    "float64": (*HOPPER_DOUBLES,), "complex128": (*HOPPER_DOUBLES,)}
 FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips emulate them, slower than their units
 
 
@@ -275,13 +292,15 @@ def way_of(
 ) -> str | None:
     """The way that a map's products of a dtype are made in; None where a chip has none but the direct kernels.
 
-    ValueError for 'wgmma' on a chip without it; grad_weight, whose lines run along the tile, is made without it.
+    ValueError for Hopper's own on another chip; grad_weight, whose lines run along the tile, is made without wgmma.
     """
-    if algorithm == "wgmma":
+    if algorithm in HOPPERS:
         if capability != (9, 0):
             raise ValueError(
-                "algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9.0; got 'wgmma' and capability "
-                f"{capability[0]}.{capability[1]}")
+                f"algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9.0; got {algorithm!r} and "
+                f"capability {capability[0]}.{capability[1]}")
+        if algorithm in HOPPER_DOUBLES:
+            return f"f64_{algorithm}"
         if map != "grad_weight":
             return f"wgmma_{element.suffix}"
     if element.real[0] == "i":
@@ -383,7 +402,8 @@ class Configuration(NamedTuple):
 
 def ways_of(map: str, element: Element, capability: tuple[int, int]) -> set[str]:
     """The ways in which a map's products of a dtype are made, whatever a call asks for."""
-    algorithms = ("auto", "gemm", "tf32x3", *(("wgmma",) if capability == (9, 0) and element.size == 2 else ()))
+    algorithms = [name for name in ("auto", "gemm", *MORE_ALGORITHMS[element.name])
+                  if capability == (9, 0) or name not in HOPPERS]
     found = {way_of(map, element, algorithm, tf32, capability) for algorithm, tf32 in every(algorithms, (False, True))}
     return {way for way in found if way is not None}
 
