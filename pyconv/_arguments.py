@@ -225,7 +225,10 @@ def _on_gpu(value: Any) -> bool:
             return value.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
         except Exception:  # of a tensor without memory, say
             return False
-    return hasattr(value, "__cuda_array_interface__")
+    try:
+        return hasattr(value, "__cuda_array_interface__")
+    except Exception:  # of a property, which pyconv._gpu tells in words
+        return True
 
 
 def _array(name: str, value: Any) -> Array:

@@ -38,6 +38,11 @@ def per_channel(bias, rank):
     return bias.reshape(-1, *(1,) * rank)
 
 
+def last(array, rank):
+    """The same numbers with the channels last in memory."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, -rank - 1, -1)), -1, -rank - 1)
+
+
 def poisoned(shape, dtype):
     """An array that nobody may read before writing it."""
     return np.full(shape, np.nan, dtype)

@@ -9,7 +9,7 @@ import torch
 import calls
 import pyconv
 import pyconv.torch as door
-from calls import assert_equal, assert_same_bits, per_channel, poisoned
+from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from problems import PROBLEMS, P, maps
 from pyconv import _blocking, _phases, _pieces
 from pyconv._backend import cpu
@@ -27,11 +27,6 @@ MORE = [
     P('patches', (32, 32), (8, 8), (3, 40), stride=8),
 ]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE, ids=str)
-
-
-def last(array, rank):
-    """The same numbers with the channels last in memory."""
-    return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, -rank - 1, -1)), -1, -rank - 1)
 
 
 def check(problem, dtype):

@@ -11,7 +11,7 @@ import pytest
 
 import calls
 import pyconv
-from calls import per_channel
+from calls import last, per_channel
 from emulated_device import EmulatedArray, EmulatedDevice
 from gpus import Emulated
 from problems import P, maps
@@ -22,7 +22,6 @@ from pyconv._gpu import maps as maps_of_gpu
 from pyconv._gpu.arrays import DTYPES
 from pyconv._gpu.launches import Program
 from pyconv._gpu.program import Layout
-from test_channels_last import last
 from test_cuda import same
 from test_nonfinite import spoiled, without_zeros
 

@@ -5,11 +5,10 @@ import pytest
 import plan_runs
 import pyconv
 import reference
-from calls import per_channel
+from calls import last, per_channel
 from gpus import WAYS, rounded
 from problems import P, maps
 from pyconv._gpu import tiles
-from test_channels_last import last
 from test_cuda import same
 
 MODES = {'circular': 'wrap', 'replicate': 'edge', 'reflect': 'reflect', 'constant': 'constant'}

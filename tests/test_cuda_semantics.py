@@ -8,7 +8,7 @@ import pytest
 import calls
 import pyconv
 import reference
-from calls import per_channel
+from calls import last, per_channel
 from emulated_device import EmulatedArray
 from emulator import run
 from gpus import WAYS, Emulated, rounded
@@ -16,7 +16,6 @@ from problems import BY_NAME, VARIED, P, expected, maps, some
 from pyconv import _cuda
 from pyconv._gpu import tiles
 from pyconv._gpu.program import Program
-from test_channels_last import last
 from test_cuda import same
 from test_nonfinite import spoiled, without_zeros
 

@@ -21,9 +21,9 @@ import types
 import numpy as np
 import pytest
 import calls, gpus, plan_runs, pyconv, simulated, test_cuda_padding
+from calls import last
 from problems import P, maps
 from pyconv._gpu import tiles
-from test_channels_last import last
 from test_cuda import same
 from test_cuda_padding import settings_of
 

@@ -4,12 +4,11 @@ import pytest
 
 import plan_runs
 import reference
-from calls import per_channel
+from calls import last, per_channel
 from gpus import Emulated
 from problems import maps, some
 from pyconv import _cuda
 from pyconv._gpu import arrays, tiles
-from test_channels_last import last
 from test_cuda import same
 from test_cuda_padding import FEW as PADDED
 from test_cuda_padding import settings_of, wanted_of

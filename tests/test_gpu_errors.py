@@ -44,6 +44,14 @@ class Entries:
         self.__cuda_array_interface__ = entries
 
 
+class Unreadable:
+    """As an array whose memory was given away."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise RuntimeError('deleted')
+
+
 class Failing(DLPack):
     def __dlpack__(self, **keywords):
         raise BufferError('no more exports')
@@ -113,6 +121,10 @@ ERRORS = {
                                 f"{PROTOCOL}; got {{'version': '3'}}"),
     'too few strides': (lambda f: conv(x=Interface(X, strides=(4, 4))), TypeError,
                         f'input must have a stride for each axis; got shape {X.shape} and strides (4, 4) in bytes'),
+    **{f'{name} that fails': (call, TypeError, f'{name} must have a __cuda_array_interface__ that can be read; got '
+                              'Unreadable (deleted)')
+       for name, call in (('input', lambda f: conv(x=Unreadable())), ('weight', lambda f: conv(x=X, w=Unreadable())),
+                          ('out', lambda f: pyconv.conv2d(X, W, **SETTINGS, out=Unreadable())))},
     'a producer that fails': (lambda f: conv(x=Failing(X)), TypeError,
                               'input must be an array that DLPack can read; got Failing (no more exports)'),
     'a later DLPack': (lambda f: conv(w=Later(W)), TypeError, 'weight must be an array that DLPack can read; got Later '

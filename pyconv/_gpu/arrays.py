@@ -227,7 +227,11 @@ class InterfaceKind(Kind):
 
     def read(self, name: str, value: Any) -> DeviceArray | None:
         """By the protocol that says in which order the object was written, if there is one that does."""
-        given = getattr(value, "__cuda_array_interface__", None)
+        try:
+            given = getattr(value, "__cuda_array_interface__", None)
+        except Exception as error:  # a producer's own
+            raise TypeError(f"{name} must have a __cuda_array_interface__ that can be read; got {type(value).__name__} "
+                            f"({error})") from error
         interface = None if given is None else _interface(name, given)
         if (interface is None or interface.version < 3) and dlpack.on_gpu(value):
             return self._from_dlpack(name, value)
