@@ -3,7 +3,6 @@
 bfloat16 is ml_dtypes', known by its name: that package is not imported.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 from reprlib import repr as shown
 from typing import Any, TypeVar
@@ -76,7 +75,7 @@ def result_dtype(dtype: Kind, wanted: Any, argument: str = "dtype") -> Kind:
 
 def _like(dtype: Kind, native: Any) -> Kind:
     """The type of that name as NumPy has it, or as a GPU does: what `dtype` is."""
-    like: Kind = native if isinstance(dtype, np.dtype) else replace(dtype, name=native.name, size=native.itemsize)
+    like: Kind = native if isinstance(dtype, np.dtype) else dtype.named(native.name)
     return like
 
 

@@ -153,7 +153,7 @@ def test_a_bfloat16_has_its_name_from_the_array(backend):
     backend.plan = lambda map, geometry, dtype, *rest, **more: SimpleNamespace(run=lambda *_, **__: seen.append(dtype))
     seen = []
     assert pyconv.conv2d(gpu(X), gpu(W), **SETTINGS, out=out) is out
-    assert seen == [DeviceType('bfloat16', 2)] and str(seen[0]) == 'bfloat16'
+    assert seen == [arrays.DTYPES['bfloat16']] and str(seen[0]) == 'bfloat16'
 
 
 def test_an_array_on_another_device(backend):
@@ -448,7 +448,7 @@ def test_a_buffer_over_out_is_refused():
 
 @pytest.mark.parametrize(('dtype', 'name'), [
     ('float16', 'float16'), (np.float16, 'float16'), (np.dtype('f4'), 'float32'), ('f8', 'float64'),
-    ('bfloat16', 'bfloat16'), ('torch.bfloat16', 'bfloat16'), (DeviceType('bfloat16', 2), 'bfloat16'),
+    ('bfloat16', 'bfloat16'), ('torch.bfloat16', 'bfloat16'), (arrays.DTYPES['bfloat16'], 'bfloat16'),
     (float, 'float64'), ('complex64', 'complex64'), ('complex128', 'complex128'), ('int8', 'int8'),
     ('uint64', 'uint64'),
 ], ids=str)

@@ -25,24 +25,26 @@ def operands(
     for name, value in zip(names, required):
         if value is None:
             raise TypeError(f"{name} must be an array; got None")
-    leader, others = arrays.read(names[0], required[0]), required[1:] + optional + biases
+    given = required + optional + biases
+    leader = arrays.read(names[0], required[0])
     if leader is None:
-        raise not_in_main_memory(names, required + optional + biases)
-    found: list[DeviceArray | None] = [leader]
-    first_bias = len(names) - len(biases)
-    for place, (name, value) in enumerate(zip(names[1:], others), 1):
+        raise not_in_main_memory(names, given)
+    dtype, found = leader.dtype, [leader]
+    first_bias = len(given) - len(biases)
+    for place in range(1, len(given)):
+        name, value = names[place], given[place]
         if value is None:
-            found.append(None)
+            found.append(None)  # type: ignore[arg-type]
             continue
         array = _beside(name, value, names[0], leader)
-        if place >= first_bias and is_integer(leader.dtype):
-            own = result_dtype(leader.dtype, wanted)
-            if array.dtype != own:
+        if place >= first_bias and is_integer(dtype):
+            own = result_dtype(dtype, wanted)
+            if array.dtype is not own:
                 raise TypeError(f"{name} must have the dtype of the result, {own}; got {array.dtype}")
-        elif array.dtype != leader.dtype:
-            raise TypeError(f"{name} must have the dtype of {names[0]}, {leader.dtype}; got {array.dtype}")
+        elif array.dtype is not dtype:
+            raise TypeError(f"{name} must have the dtype of {names[0]}, {dtype}; got {array.dtype}")
         found.append(array)
-    return leader.dtype, tuple(found)
+    return dtype, tuple(found)
 
 
 def not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeError:
@@ -96,10 +98,15 @@ def check_stream(stream: Any) -> None:
         streams.handle_of(stream)
 
 
-def overlap(one: DeviceArray, other: DeviceArray) -> bool:
-    """Whether the bounds of their memory meet."""
-    (low, high), (bottom, top) = one.bounds(), other.bounds()
-    return max(low, bottom) < min(high, top)
+def overlapped(array: DeviceArray, others: Named) -> str | None:
+    """The name of the first of the others whose bounds of memory meet the array's."""
+    low, high = array.bounds()
+    for name, other in others:
+        if other is not None:
+            bottom, top = other.bounds()
+            if bottom < high and low < top and low < high and bottom < top:
+                return name
+    return None
 
 
 def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Named) -> DeviceArray:
@@ -107,7 +114,7 @@ def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Name
     leader_name, leader = others[0]
     assert leader is not None
     array = _beside(name, out, leader_name, leader)
-    if array.dtype != dtype:
+    if array.dtype is not dtype:
         raise TypeError(f"{name} must have dtype {dtype}; got {array.dtype}")
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
@@ -115,9 +122,9 @@ def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Name
         raise ValueError(f"{name} must be writeable; got a read-only array")
     if arrays.extent(shape, array.strides).overlaps:
         raise ValueError(f"{name} must not overlap itself; got strides {array.strides} in elements")
-    for other_name, other in others:
-        if other is not None and overlap(array, other):
-            raise ValueError(f"{name} must not overlap {other_name}; got arrays with common bounds of memory")
+    other = overlapped(array, others)
+    if other is not None:
+        raise ValueError(f"{name} must not overlap {other}; got arrays with common bounds of memory")
     return array
 
 
@@ -129,7 +136,7 @@ def flat_buffer(name: str, buffer: Any, dtype: DeviceType, minimum: int, others:
     if not array.size:
         return None
     need = f"have at least {minimum} elements"
-    if array.dtype != dtype:
+    if array.dtype is not dtype:
         raise TypeError(f"{name} must have dtype {dtype} and {need}; got {array.dtype}")
     low, high = array.bounds()
     if array.read_only or high - low != array.size * dtype.size or arrays.extent(array.shape, array.strides).overlaps:
@@ -137,9 +144,7 @@ def flat_buffer(name: str, buffer: Any, dtype: DeviceType, minimum: int, others:
         raise ValueError(f"{name} must be contiguous and writeable, and {need}; got {got}")
     if array.size < minimum:
         raise ValueError(f"{name} must {need}; got {array.size}")
-    for other_name, other in others:
-        if other is not None and overlap(array, other):
-            raise ValueError(
-                f"{name} must not overlap {other_name}, and {need}; got arrays with common bounds of memory"
-            )
+    other = overlapped(array, others)
+    if other is not None:
+        raise ValueError(f"{name} must not overlap {other}, and {need}; got arrays with common bounds of memory")
     return array._replace(address=low, shape=(array.size,), strides=(1,))

@@ -27,12 +27,23 @@ from pyconv._gpu import dlpack, launch, streams
 from pyconv._integers import Shape
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DeviceType:
-    """A type of elements, and the bytes of one. No tuple: numpy.dtype makes an array's type of (type, length)."""
+    """A type of elements, and the bytes of one; one object for each, in DTYPES.
+
+    No tuple: numpy.dtype makes an array's type of (type, length).
+    """
 
     name: str
     size: int
+
+    @staticmethod
+    def named(name: str) -> "DeviceType":
+        """The type of that name."""
+        return DTYPES[name]
+
+    def __reduce__(self) -> Any:
+        return DeviceType.named, (self.name,)
 
     def __str__(self) -> str:
         return self.name
@@ -81,7 +92,8 @@ class DeviceArray(NamedTuple):
     def bounds(self) -> tuple[int, int]:
         """The first byte of all elements, and the one behind the last."""
         _, first, end, _ = extent(self.shape, self.strides)
-        return self.address + self.dtype.size * first, self.address + self.dtype.size * end
+        address, size = self.address, self.dtype.size
+        return address + size * first, address + size * end
 
 
 class Extent(NamedTuple):

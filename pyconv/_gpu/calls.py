@@ -20,7 +20,7 @@ Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, 
 
 
 def ordered(
-    stream: Any, leader: DeviceArray, others: Sequence[DeviceArray | None]
+    stream: Any, leader: DeviceArray, others: Sequence[DeviceArray]
 ) -> tuple[int, AbstractContextManager[Any]]:
     """The handle of the stream that a call runs on, and a context in which new arrays are made in its order.
 
@@ -31,9 +31,13 @@ def ordered(
     frameworks: waiting here would break the capture of a graph.
     """
     kind, device = leader.kind, leader.device
-    arrays = [leader, *(array for array in others if array is not None)]
-    if stream is None and all(array.kind is kind and array.after is None for array in arrays):
-        return kind.stream(device), NOTHING
+    arrays = [leader, *others]
+    if stream is None:
+        for array in arrays:
+            if array.kind is not kind or array.after is not None:
+                break
+        else:
+            return kind.stream(device), NOTHING
     current = {array.kind: array.kind.stream(device) for array in arrays}
     if stream is not None:
         handle = streams.handle_of(stream)
@@ -60,7 +64,7 @@ def _after(array: DeviceArray, current: dict[Any, int], frameworks_too: bool) ->
 
 def _batched(array: DeviceArray, rank: int) -> DeviceArray:
     """With a batch axis in front of the channels and `rank` more axes."""
-    if array.ndim > rank + 1:
+    if len(array.shape) > rank + 1:
         return array
     step = array.shape[0] * array.strides[0]
     return array._replace(shape=(1, *array.shape), strides=(step, *array.strides))
@@ -87,25 +91,30 @@ def evaluate(
 
     Where accumulate, each is added to what its `out` holds.
     """
-    others = list(outs)
+    others = [out for out in outs if out is not None]
     for result, calls in zip(results, work):
         if result is not None:
-            others.append(result.bias)
-            for _, *operands in calls or ():
-                others += operands
+            if result.bias is not None:
+                others.append(result.bias)
+            for _, first, second, scratch in calls or ():
+                others += (first, second) if scratch is None else (first, second, scratch)
     handle, context = ordered(stream, leader, others)
+    found: list[Any] = []
     with context:
-        return [
-            None if result is None else _run(
-                geometry, result, calls, _place(out, result.shape, leader, dtype), handle, from_columns, accumulate)
-            for result, calls, out in zip(results, work, outs)
-        ]
+        for result, calls, out in zip(results, work, outs):
+            if result is None:
+                found.append(None)
+                continue
+            target = leader.kind.empty(result.shape, dtype, leader.device) if out is None else out
+            _run(geometry, result, calls, target, handle, from_columns, accumulate)
+            found.append(target.owner)
+    return found
 
 
 def _run(
     geometry: Geometry, result: Any, calls: list[Call] | None, target: DeviceArray, stream: int, from_columns: bool,
     accumulate: bool,
-) -> Any:
+) -> None:
     rank, bias = geometry.rank, result.bias
     map = result.terms[0][0] if result.terms else ""
     to_weight, written = map == "grad_weight", target
@@ -117,15 +126,14 @@ def _run(
             cuda().fill(written, 0 if bias is None else bias, accumulate, stream=stream)
             written, bias, accumulate = part_of(written, part), None, True
     if calls:
-        for place, (plan, first, second, scratch) in enumerate(calls):
+        for plan, first, second, scratch in calls:
+            first = _batched(first, 1 if from_columns else rank)
             if to_weight:
-                first, second = _batched(first, 1 if from_columns else rank), _batched(second, rank)
-            else:
-                first = _batched(first, rank)
-            plan.run(first, second, written, None if place else bias, scratch, accumulate or place > 0, stream=stream)
+                second = _batched(second, rank)
+            plan.run(first, second, written, bias, scratch, accumulate, stream=stream)
+            bias, accumulate = None, True
     elif target.size:
         cuda().fill(written, 0 if bias is None else bias, accumulate, stream=stream)
-    return target.owner
 
 
 def sum_channels(
@@ -134,7 +142,7 @@ def sum_channels(
     """The sum over all axes but one, of that dtype, added to what `out` holds where accumulate."""
     if array.size:
         cuda().check_channel_sum(array, axis)
-    handle, context = ordered(stream, array, (out,))
+    handle, context = ordered(stream, array, () if out is None else (out,))
     with context:
         target = _place(out, (array.shape[axis],), array, dtype)
         if array.size:
@@ -154,7 +162,7 @@ def unfold(
     """
     if source.size and prod(shape):
         cuda().check_unfold(geometry)
-    handle, context = ordered(stream, source, (out,))
+    handle, context = ordered(stream, source, () if out is None else (out,))
     with context:
         target = _place(out, shape, source, dtype)
         if source.size and target.size:
