@@ -130,12 +130,12 @@ def recording(capability: tuple[int, int] = CAPABILITY) -> Iterator[Recorder]:
     before = launch.device, arrays.KINDS[:]
     launch.device = lambda index: recorder  # type: ignore[assignment]
     arrays.KINDS.insert(0, PlaceholderKind(recorder))
-    _cuda.plan.cache_clear()
+    _cuda.forget()
     try:
         yield recorder
     finally:
         launch.device, arrays.KINDS[:] = before
-        _cuda.plan.cache_clear()
+        _cuda.forget()
 
 
 def recorded(recorder: Recorder, call: Callable[[], Any]) -> Launched:
@@ -170,12 +170,12 @@ def forced(all_tiled: bool, large: bool) -> Iterator[None]:
     if large:
         tiles.tile_of = lambda way, element, results, blocks: tiles.tiles(way, element)[0]
         tiles.parts_of_gather = lambda positions, stages: 3
-    _cuda.plan.cache_clear()
+    _cuda.forget()
     try:
         yield
     finally:
         tiles.DIRECT_RATE, tiles.tile_of, tiles.parts_of_gather = before
-        _cuda.plan.cache_clear()
+        _cuda.forget()
 
 
 def record_tests() -> None:

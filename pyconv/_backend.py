@@ -4,7 +4,7 @@ A backend is a module with the names of `Backend`. NumPy arrays belong to `cpu`.
 checked: C-contiguous, aligned, in native byte order, of the plan's dtypes, not empty, `out` overlapping nothing.
 
 GPU arrays belong to `cuda()`, of the same names with other arguments: pyconv._gpu.arrays.DeviceArray with any strides
-for arrays, DeviceType for dtype, device= and allow_tf32= to plan, stream= instead of threads= to what runs.
+for arrays, DeviceType for dtype, device= and allow_tf32= to plan; what would run gives programs, which are kept.
 """
 
 import sys

@@ -3,7 +3,7 @@
 Rooms beside this file, in `_gpu`: `maps` (what the three maps launch, in which order), `tiles` (which kernels there are
 and which a problem takes), `gemm`, `fragments` and `plain` (the kernels), `program` (what each is given), `launches`,
 `limits` (what a launch can count), `arrays` (what a GPU array is), `launch` (devices, the cache of compiled kernels),
-`ptx` (everything that speaks to the compiler).
+`ptx` (everything that speaks to the compiler). Nothing here launches: `decisions` keeps programs and runs them.
 
 A result is a sum in an order that one sample's geometry and the dtype decide (for a weight's gradient, the batch too):
 no atomic operations, the same bits in every run.
@@ -17,7 +17,7 @@ from typing import Any
 from pyconv._geometry import ROLES, Geometry
 from pyconv._gpu import launch, limits, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
-from pyconv._gpu.launches import ALIGNMENT, Program, Ref
+from pyconv._gpu.launches import ALIGNMENT, Program, Ref, Step
 from pyconv._gpu.program import Layout, Target
 from pyconv._outer import LAST, beyond, is_covered, meetings, of_padding, of_volumes, terms
 from pyconv._padding import REPEATING
@@ -25,6 +25,7 @@ from pyconv._pieces import phases
 
 CACHED = 1024
 PROGRAMS = 64  # of a plan
+decisions: dict[Any, Any] = {}  # what is kept of calls: see pyconv._gpu.decisions
 
 
 def lifted(array: DeviceArray, rank: int) -> Layout:
@@ -48,7 +49,7 @@ class Plan:
         element, gpu = tiles.element(dtype.name, result.name), launch.device(device)
         way = tiles.way_of(map, element.in_tiles, algorithm, allow_tf32, gpu.capability)
         self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
-        self._programs: dict[Any, tuple[Program, int]] = {}
+        self._programs: dict[Any, Program] = {}
         contiguous = self._contiguous()
         alone = self.problem
         if map != "grad_weight" or geometry.per_sample:  # which for the least scratch need not go through the batch
@@ -60,10 +61,10 @@ class Plan:
     def _elements(self, size: int) -> int:
         return -(-(size + ALIGNMENT) // self.problem.element.size) if size else 0
 
-    def run(
+    def steps(
         self, first: DeviceArray, second: DeviceArray, out: DeviceArray, bias: DeviceArray | None = None,
-        scratch: DeviceArray | None = None, accumulate: bool = False, *, stream: int,
-    ) -> None:
+        scratch: DeviceArray | None = None, accumulate: bool = False,
+    ) -> Iterator[Step]:
         """out = map(first, second) + bias, added to what `out` holds where accumulate."""
         # all that a program depends on, since the geometry says the shapes
         key = (first.strides, second.strides, out.strides, first.address % 16, second.address % 16,
@@ -73,21 +74,13 @@ class Plan:
             if len(self._programs) >= PROGRAMS:
                 self._programs.clear()
             found = self._programs[key] = self._fitting((first, second, out), bias, accumulate, scratch)
-        made, elements = found
-        if elements and scratch is None:
-            scratch = out.kind.empty((elements,), first.dtype, out.device)
-        addresses = {"first": first.address, "second": second.address, "out": out.address}
-        if bias is not None:
-            addresses["bias"] = bias.address
-        if scratch is not None:
-            addresses["scratch"] = aligned(scratch)
-        made.run(addresses, stream)
+        yield Step.of(found, first=first, second=second, out=out, bias=bias)
 
     def _fitting(
         self, operands: tuple[DeviceArray, DeviceArray, DeviceArray], bias: DeviceArray | None, accumulate: bool,
         scratch: DeviceArray | None,
-    ) -> tuple[Program, int]:
-        """The program whose scratch fits, of as many samples at a time as that allows, and its scratch in elements."""
+    ) -> Program:
+        """The program whose scratch fits, of as many samples at a time as that allows."""
         problem = self.problem
         rank = problem.geometry.rank
         *given, to = operands
@@ -99,17 +92,19 @@ class Plan:
         out = out._replace(sample=own)
         bias_stride = None if bias is None else bias.strides[0] * bias.dtype.size
 
-        def build(samples: int) -> tuple[Program, int]:
-            made = maps.build(problem, (first, second, out), bias_stride, accumulate, samples)
-            return made, self._elements(made.scratch)
+        def build(samples: int) -> Program:
+            return maps.build(problem, (first, second, out), bias_stride, accumulate, samples)
+
+        def fits(made: Program) -> bool:
+            return scratch is None or self._elements(made.scratch) <= scratch.shape[0]
 
         low, high = 1, problem.geometry.batch
         found = build(high)
-        if scratch is None or found[1] <= scratch.shape[0]:
+        if fits(found):
             return found
         while high - low > 1:
             samples = (low + high) // 2
-            low, high = (samples, high) if build(samples)[1] <= scratch.shape[0] else (low, samples)
+            low, high = (samples, high) if fits(build(samples)) else (low, samples)
         return build(low)
 
     def _contiguous(self) -> tuple[Layout, Layout, Layout]:
@@ -144,20 +139,20 @@ class Volumes:
         self.scratch_minimum = max(plan.scratch_minimum for plan in self.plans if plan is not None)
         self.scratch_size = max(plan.scratch_size for plan in self.plans if plan is not None)
 
-    def run(
+    def steps(
         self, first: DeviceArray, second: DeviceArray, out: DeviceArray, bias: DeviceArray | None = None,
-        scratch: DeviceArray | None = None, accumulate: bool = False, *, stream: int,
-    ) -> None:
+        scratch: DeviceArray | None = None, accumulate: bool = False,
+    ) -> Iterator[Step]:
         """out = map(first, second) + bias, added to what `out` holds where accumulate."""
         if not is_covered(self.map, self.geometry):
-            fill(out, 0 if bias is None else bias, accumulate, stream=stream)
+            yield from fill(out, 0 if bias is None else bias, accumulate)
             bias, accumulate = None, True
         for term in terms(self.map, self.geometry):
             plan = self.plans[term.x is None]
             assert plan is not None
             roles = zip(ROLES[self.map], (first, second, out))
             a, b, to = (volume(array, getattr(term, role) or 0) for role, array in roles)
-            plan.run(a, b, to, None if term.adds else bias, scratch, accumulate or term.adds, stream=stream)
+            yield from plan.steps(a, b, to, None if term.adds else bias, scratch, accumulate or term.adds)
 
 
 def volume(array: DeviceArray, number: int) -> DeviceArray:
@@ -184,6 +179,12 @@ def plan(
     return of_three(geometry) if geometry.rank <= LAST else Volumes(map, geometry, of_three)
 
 
+def forget() -> None:
+    """Keep neither plans nor decisions: for tests, which change what they follow from."""
+    plan.cache_clear()
+    decisions.clear()
+
+
 def check_unfold(geometry: Geometry) -> int:
     """How many samples unfold or fold takes in a launch. ValueError where that is none."""
     geometry = of_volumes(geometry)
@@ -194,18 +195,18 @@ def check_unfold(geometry: Geometry) -> int:
 
 
 def unfold(
-    geometry: Geometry, input: DeviceArray, columns: DeviceArray, fold: bool, accumulate: bool = False, *, stream: int
-) -> None:
+    geometry: Geometry, input: DeviceArray, columns: DeviceArray, fold: bool, accumulate: bool = False
+) -> Iterator[Step]:
     """columns <- input, or with fold input <- the sum of the columns, added to it where accumulate.
 
     With more than three spatial axes volume by volume; what fold adds up is then rounded to the dtype before.
     """
     if geometry.rank > LAST:
         if fold:
-            fill(input, 0, accumulate, stream=stream)
+            yield from fill(input, 0, accumulate)
         for number, of_x, part in _columns_of_volumes(geometry, columns):
             if number is not None or not fold:
-                unfold(of_x, volume(input, number or 0), part, fold, fold, stream=stream)
+                yield from unfold(of_x, volume(input, number or 0), part, fold, fold)
         return
     made = Program(launch.device(input.device))
     element = tiles.element(*(array.dtype.name for array in ((columns, input) if fold else (input, columns))))
@@ -216,12 +217,10 @@ def unfold(
     cells, rows = lifted(input, geometry.rank), lifted(columns, 1)
     [axes] = phases("forward", padding.padded(g) if fold and edge is not None else g)
     most = check_unfold(geometry)
-    begin, addresses = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5]))), {}
+    begin = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5])))
     if fold and edge is not None:
         length, sizes = padding.padded(g).input_size, (g.in_channels, *geometry.input_size)
         places = program.places(made, (min(most, g.batch), g.in_channels, *length), False, element)
-        scratch = _scratch(made, columns)
-        addresses["scratch"] = aligned(scratch)
     for first, count in limits.chunks_of_samples(geometry.batch, most):
         x, y = begin.at(first * cells.outer), Ref("columns", first * rows.outer)
         if not fold:
@@ -233,7 +232,7 @@ def unfold(
                          False)
             to = Target(Ref("input", first * cells.outer), cells, 0, 0, accumulate)
             program.adjoint(made, places.place, places.layout, length, to, (count, *sizes), edge, crop, element)
-    made.run({"input": input.address, "columns": columns.address, **addresses}, stream)
+    yield Step.of(made, input=input, columns=columns)
 
 
 def _columns_of_volumes(
@@ -245,11 +244,6 @@ def _columns_of_volumes(
     for w, y, x in meetings(geometry):
         steps = w * taps * columns.strides[1] + y * positions * columns.strides[2]
         yield x, padding if x is None else inner, columns._replace(address=columns.address + steps * columns.dtype.size)
-
-
-def _scratch(made: Program, like: DeviceArray) -> DeviceArray:
-    """Room for a program's scratch, of the kind and dtype of an array."""
-    return like.kind.empty((-(-(made.scratch + ALIGNMENT) // like.dtype.size),), like.dtype, like.device)
 
 
 def check_channel_sum(array: DeviceArray, axis: int) -> DeviceArray:
@@ -264,8 +258,8 @@ def check_channel_sum(array: DeviceArray, axis: int) -> DeviceArray:
 
 
 def channel_sum(
-    array: DeviceArray, axis: int, out: DeviceArray, accumulate: bool = False, *, stream: int
-) -> None:
+    array: DeviceArray, axis: int, out: DeviceArray, accumulate: bool = False
+) -> Iterator[Step]:
     """out <- the sum over all axes but one, in parts of a fixed tree; added to it where accumulate.
 
     Of more than three axes behind the channels that are not dense, volume by volume.
@@ -273,14 +267,13 @@ def channel_sum(
     array = check_channel_sum(array, axis)
     if array.ndim > LAST + 2:
         for number in range(prod(array.shape[2:-LAST])):
-            channel_sum(volume(array, number), 1, out, accumulate or number > 0, stream=stream)
+            yield from channel_sum(volume(array, number), 1, out, accumulate or number > 0)
         return
     made, element = Program(launch.device(array.device)), tiles.element(array.dtype.name, out.dtype.name)
     layout = lifted(array, array.ndim - 2)
     size = (1,) * (5 - array.ndim) + array.shape[2:]
     program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * out.dtype.size, element, accumulate)
-    scratch = _scratch(made, out)
-    made.run({"source": array.address, "out": out.address, "scratch": aligned(scratch)}, stream)
+    yield Step.of(made, source=array, out=out)
 
 
 def _merged(array: DeviceArray) -> DeviceArray:
@@ -295,24 +288,18 @@ def _merged(array: DeviceArray) -> DeviceArray:
     return array._replace(shape=tuple(shape), strides=tuple(steps))
 
 
-def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False, *, stream: int) -> None:
+def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False) -> Iterator[Step]:
     """out <- 0, or the value of each channel (axis 1); added to it where accumulate."""
     if out.ndim > LAST + 2:
         for number in range(prod(out.shape[2:-LAST])):
-            fill(volume(out, number), value, accumulate, stream=stream)
+            yield from fill(volume(out, number), value, accumulate)
         return
     made, element = Program(launch.device(out.device)), tiles.element(out.dtype.name)
     outer, inner = (*out.shape, 1)[:2], out.shape[2:]
     layout = lifted(out if out.ndim > 1 else out._replace(shape=outer, strides=(*out.strides, 1)), len(inner))
     sizes = (*outer, *(1,) * (3 - len(inner)), *inner)
-    addresses, step = {"out": out.address}, 0
-    bias: Ref | int = 0
+    step, bias, values = 0, 0, None  # type: int, Ref | int, DeviceArray | None
     if isinstance(value, DeviceArray):
-        addresses["bias"], bias, step = value.address, Ref("bias"), value.strides[0] * out.dtype.size
+        step, bias, values = value.strides[0] * out.dtype.size, Ref("bias"), value
     program.fill(made, Target(Ref("out"), layout, bias, step, accumulate), layout, sizes, element)
-    made.run(addresses, stream)
-
-
-def aligned(scratch: DeviceArray) -> int:
-    """The first address in a buffer at which a program's scratch may begin."""
-    return -(-scratch.address // ALIGNMENT) * ALIGNMENT
+    yield Step.of(made, out=out, bias=values)

@@ -160,12 +160,14 @@ def evaluate_one(
     geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings
 ) -> Any:
     """The one result of a call, to `out` where it is not None."""
-    if out is not None:
-        out = check_out("out", out, result.shape, written(dtype, settings), named)
-    elif settings.accumulate:
+    if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
-        return evaluate(geometry, dtype, (result,), (out,), named, settings)[0]
+        [found] = gpu_room("calls").evaluate(
+            geometry, dtype, (result,), (out,), named, settings, _calls, check_out)
+        return found
+    if out is not None:
+        out = check_out("out", out, result.shape, written(dtype, settings), named)
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
@@ -179,15 +181,11 @@ def evaluate(
     """The results; None for None. `outs` are checked already; `named` are the operands, the first of them not None."""
     if settings is not DEFAULTS:
         named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
-    device = None if isinstance(dtype, np.dtype) else named[0][1].device
-    work = [result and _calls(geometry, dtype, result, out, named, settings, device)
-            for result, out in zip(results, outs)]
-    if device is not None:
-        from_columns = settings.algorithm == "columns"
+    if not isinstance(dtype, np.dtype):
         return gpu_room("calls").evaluate(
-            geometry, results, work, outs, named[0][1], settings.stream, from_columns, settings.accumulate,
-            written(dtype, settings),
-        )
+            geometry, dtype, results, outs, named, settings, _calls)
+    work = [result and _calls(geometry, dtype, result, out, named, settings, None)
+            for result, out in zip(results, outs)]
     return [
         None if result is None else delivered(
             _run(geometry, dtype, result, calls, out, settings), out, named[0][1])

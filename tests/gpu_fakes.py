@@ -3,6 +3,7 @@ import ctypes
 import sys
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import pyconv
 from pyconv._backend import cpu
 from pyconv._dtypes import is_integer
 from pyconv._gpu import streams
+from pyconv._gpu.arrays import DeviceArray
+from pyconv._gpu.launches import Step
 
 
 def view(array):
@@ -19,6 +22,31 @@ def view(array):
     memory = (ctypes.c_char * (high - low)).from_address(low) if high > low else b''
     strides = [step * array.dtype.size for step in array.strides]
     return np.ndarray(array.shape, array.dtype.name, memory, array.address - low if high > low else 0, strides)
+
+
+class Launch(NamedTuple):
+    """Gives a function the arrays where they lie when it is run, and the stream."""
+
+    function: Any
+    settings: dict
+    arrays: dict
+    places: dict
+
+    def on(self, places):
+        return self._replace(places=places)
+
+    def run(self, addresses, stream):
+        there = {word: array._replace(address=addresses[self.places[word].base] + self.places[word].offset)
+                 for word, array in self.arrays.items()}
+        self.function(**there, **self.settings, stream=stream)
+
+
+def step(function, settings, **arrays):
+    """A step of one launch."""
+    arrays = {word: array for word, array in arrays.items() if isinstance(array, DeviceArray)}
+    scratch = int('scratch' in arrays)
+    operands = {word: array for word, array in arrays.items() if word != 'scratch'}
+    return Step(SimpleNamespace(launches=[Launch(function, settings, arrays, {})], scratch=scratch), operands)
 
 
 class Plan:
@@ -30,7 +58,11 @@ class Plan:
         self.backend, self.map, self.geometry, self.algorithm = backend, map, geometry, algorithm
         backend.plans.append((map, dtype.name, algorithm, allow_tf32, device))
 
-    def run(self, first, second, out, bias, scratch, accumulate, *, stream):
+    def steps(self, first, second, out, bias, scratch, accumulate):
+        more = {'bias': bias, 'scratch': scratch}
+        yield step(self.run, {'accumulate': accumulate}, first=first, second=second, out=out, **more)
+
+    def run(self, first, second, out, bias=None, scratch=None, *, accumulate, stream):
         self.backend.runs.append(SimpleNamespace(
             map=self.map, first=first, second=second, out=out, bias=bias, scratch=scratch, accumulate=accumulate,
             stream=stream))
@@ -41,7 +73,9 @@ class Plan:
         plan.run(*factors, result, None if bias is None else view(bias).astype(float), None, False, threads=1)
         view(out)[...] = result + (view(out) if accumulate else 0)
         if scratch is not None:
-            view(scratch)[...] = 99 if is_integer(scratch.dtype) else np.nan
+            rest = scratch.shape[0] - 256 // scratch.dtype.size  # it begins at a multiple of 256
+            if rest > 0:
+                view(scratch._replace(shape=(rest,)))[...] = 99 if is_integer(scratch.dtype) else np.nan
 
 
 class Backend(ModuleType):
@@ -49,7 +83,7 @@ class Backend(ModuleType):
 
     def __init__(self):
         super().__init__('pyconv._cuda')
-        self.plans, self.runs, self.streams = [], [], []
+        self.plans, self.runs, self.streams, self.decisions = [], [], [], {}
 
     def plan(self, map, geometry, dtype, algorithm, result=None, *, allow_tf32, device):
         return Plan(self, map, geometry, dtype, algorithm, allow_tf32, device)
@@ -60,22 +94,32 @@ class Backend(ModuleType):
     def check_channel_sum(self, array, axis):
         pass
 
-    def unfold(self, geometry, input, columns, fold, accumulate=False, *, stream):
+    def unfold(self, geometry, input, columns, fold, accumulate=False):
+        settings = {'geometry': geometry, 'fold': fold, 'accumulate': accumulate}
+        yield step(self.unfolded, settings, input=input, columns=columns)
+
+    def channel_sum(self, array, axis, out, accumulate=False):
+        yield step(self.summed, {'axis': axis, 'accumulate': accumulate}, array=array, out=out)
+
+    def fill(self, out, value, accumulate=False):
+        yield step(self.filled, {'accumulate': accumulate}, out=out, value=value)
+
+    def unfolded(self, geometry, input, columns, fold, accumulate, stream):
         self.streams.append(stream)
         source, target = (columns, input) if fold else (input, columns)
         pair = [np.ascontiguousarray(view(array), np.float64) for array in (input, columns)]
         cpu.unfold(geometry, *pair, fold, threads=1)
         view(target)[...] = pair[0 if fold else 1] + (view(target) if accumulate else 0)
 
-    def channel_sum(self, array, axis, out, accumulate=False, *, stream):
+    def summed(self, array, axis, out, accumulate, stream):
         self.streams.append(stream)
         total = view(array).sum(tuple(place for place in range(array.ndim) if place != axis))
         view(out)[...] = total + (view(out) if accumulate else 0)
 
-    def fill(self, out, value, accumulate=False, *, stream):
+    def filled(self, out, accumulate, stream, value=None):
         self.streams.append(stream)
         rest = (1,) * (out.ndim - 2)
-        value = 0 if isinstance(value, int) else view(value).reshape(-1, *rest)
+        value = 0 if value is None else view(value).reshape(-1, *rest)
         view(out)[...] = value + (view(out) if accumulate else 0)
 
 

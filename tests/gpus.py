@@ -33,7 +33,7 @@ class Emulated:
         self.memory = self.device.memory
         monkeypatch.setattr(launch, 'device', lambda index: self.device)
         monkeypatch.setattr(arrays, 'KINDS', [emulated_kind(self.memory), *arrays.KINDS])
-        _cuda.plan.cache_clear()
+        _cuda.forget()
 
     def upload(self, array, dtype):
         """The array in GPU memory in its own layout."""
@@ -59,7 +59,7 @@ class Real:
         from pyconv import _cuda
 
         self.torch = torch
-        _cuda.plan.cache_clear()  # a test may have changed what plans depend on
+        _cuda.forget()  # a test may have changed what plans depend on
 
     def upload(self, array, dtype):
         torch = self.torch

@@ -4,6 +4,7 @@ import numpy as np
 from pyconv import _cuda
 from pyconv import _geometry as geometries
 from pyconv._gpu import arrays
+from pyconv._gpu.launches import aligned
 
 POISON = 7  # what `out` holds where a plan adds to it
 
@@ -31,7 +32,18 @@ def launch(gpu, map, geometry, first, second, out, bias=None, accumulate=False, 
     scratch = None
     if least and plan.scratch_minimum:
         scratch = arrays.read('scratch', gpu.empty((plan.scratch_minimum,), read[0].dtype.name))
-    plan.run(*read, scratch, accumulate, stream=0)
+    now(plan.steps(*read, scratch, accumulate), scratch)
+
+
+def now(steps, scratch=None):
+    """Launch programs on their arrays; scratch is made where none is lent."""
+    for program, given in steps:
+        addresses = {word: array.address for word, array in given.items()}
+        if program.scratch:
+            some = next(iter(given.values()))
+            room = scratch or some.kind.empty((program.scratch + 256,), arrays.DTYPES['int8'], some.device)
+            addresses['scratch'] = aligned(room.address)
+        program.run(addresses, 0)
 
 
 def run(gpu, map, geometry, first, second, shape, dtype, bias=None, accumulate=False, result=None, **settings):
@@ -46,4 +58,4 @@ def run(gpu, map, geometry, first, second, shape, dtype, bias=None, accumulate=F
 
 def unfold(geometry, input, columns, fold=False, accumulate=False):
     """columns <- input, or with fold input <- the sums of columns; arrays of the GPU."""
-    _cuda.unfold(geometry, *(arrays.read('operand', array) for array in (input, columns)), fold, accumulate, stream=0)
+    now(_cuda.unfold(geometry, *(arrays.read('operand', array) for array in (input, columns)), fold, accumulate))

@@ -184,7 +184,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     asked = set()
     gpu.device.kernel = lambda source, threads, shared, blocks=1: asked.add((source.key, threads, blocks))
     gpu.device.launch = lambda *_: None
-    monkeypatch.setattr(_cuda.Plan, 'run', also_otherwise(_cuda.Plan.run))
+    monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
     monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
     hoppers = [('float64', {'algorithm': shape}) for shape in tiles.HOPPER_DOUBLES]
     ways = [*WAYS.values(), *hoppers, ('complex64', {}), ('complex128', {})]
@@ -195,7 +195,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'is_direct', lambda way, *_, direct=direct: direct or way is None)
             monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_, parts=parts: parts)
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
-            _cuda.plan.cache_clear()
+            _cuda.forget()
             modes = tiles.MODES if size == 0 and parts == 1 and not keywords and problem in ASKING[:3:2] else ()
             everything(gpu, problem, dtype, keywords, modes)
     for problem, types in itertools.product((*ASKING[:3:2], GAPS), tiles.PAIRS if size == 0 else ()):
@@ -249,7 +249,8 @@ def of_whole_numbers(gpu, problem, dtype, result):
         plans(gpu, problem, ('zeros', *tiles.MODES), given, made, {})
         summed = gpu.empty(problem.weight_shape[:1], result)
         for accumulate in (False, True):
-            _cuda.channel_sum(arrays.read('operand', given[2]), 1, arrays.read('out', summed), accumulate, stream=0)
+            plan_runs.now(
+                _cuda.channel_sum(arrays.read('operand', given[2]), 1, arrays.read('out', summed), accumulate))
 
 
 def laid_out(gpu, shape, dtype, last):
@@ -258,10 +259,10 @@ def laid_out(gpu, shape, dtype, last):
     return gpu.empty((shape[0], *shape[2:], shape[1]), dtype).view(lambda array: np.moveaxis(array, -1, 1))
 
 
-def also_otherwise(run):
-    """Plan.run as it is called, adding to the result, and with the least scratch."""
-    def all_three(self, first, second, out, bias=None, scratch=None, accumulate=False, *, stream):
+def also_otherwise(steps):
+    """Plan.steps as it is asked for them, adding to the result, and with the least scratch."""
+    def both(self, first, second, out, bias=None, scratch=None, accumulate=False):
         least = out.kind.empty((self.scratch_minimum,), out.dtype, out.device)
-        run(self, first, second, out, bias, scratch, stream=stream)
-        run(self, first, second, out, bias, least, True, stream=stream)
-    return all_three
+        yield from steps(self, first, second, out, bias, scratch)
+        yield from steps(self, first, second, out, bias, least, True)
+    return both

@@ -32,7 +32,7 @@ def device():
     missing = gpus.real_gpu()
     if missing:
         pytest.skip(missing)
-    _cuda.plan.cache_clear()
+    _cuda.forget()
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, matmul.allow_tf32
     cudnn.allow_tf32 = matmul.allow_tf32 = False
@@ -179,7 +179,7 @@ def test_graph_of_kernels_that_were_never_loaded(monkeypatch):
     x, w, y = operands()
     wanted = three_maps(x, w, y)
     monkeypatch.setattr(launch.device(0), '_kernels', {})
-    _cuda.plan.cache_clear()
+    _cuda.forget()
     graph, results = captured(lambda: three_maps(x, w, y))
     graph.replay()
     torch.cuda.synchronize()
@@ -281,7 +281,7 @@ def test_two_threads_on_two_streams():
     layers = operands(seed=1), operands(torch.float16, channels=(64, 64), size=(33, 30), seed=2)
     wanted = [three_maps(*arrays) for arrays in layers]
     torch.cuda.synchronize()
-    _cuda.plan.cache_clear()
+    _cuda.forget()
 
     def work(place):
         stream = torch.cuda.Stream()

@@ -35,7 +35,7 @@ class Planned:
     def __init__(self, monkeypatch, capability=(9, 0)):
         self.device = EmulatedDevice(capability=capability)
         monkeypatch.setattr(launch, 'device', lambda index: self.device)
-        _cuda.plan.cache_clear()
+        _cuda.forget()
 
     def __call__(self, map, x, w, dtype='float16', is_last=False, algorithm='auto', **settings):
         settings = {'stride': 1, 'padding': 0, 'dilation': 1, 'groups': 1, **settings}

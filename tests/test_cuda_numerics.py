@@ -175,7 +175,7 @@ def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
     found = []
     for size in (0, 1):
         monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_, size=size: tiles.tiles(way, element)[size])
-        _cuda.plan.cache_clear()
+        _cuda.forget()
         found.append(computed(gpu, problem, pairs, way)[:2])
     same_bits(*found)
 

@@ -168,8 +168,7 @@ def test_columns_and_sums(gpu, dtype, result):
     plan_runs.unfold(g, summed, written, fold=True)
     same(gpu, summed, reference.fold(columns, problem.size, problem.kernel, problem.positions, **form), result)
     out = gpu.empty(data.b.shape, result)
-    _cuda.channel_sum(*(arrays.read('operand', array) for array in (gpu.upload(data.y, dtype),)), 1,
-                      arrays.read('out', out), stream=0)
+    plan_runs.now(_cuda.channel_sum(arrays.read('operand', gpu.upload(data.y, dtype)), 1, arrays.read('out', out)))
     same(gpu, out, reference.channel_sum(data.y), result)
-    _cuda.fill(arrays.read('out', summed), arrays.read('bias', gpu.upload(data.c, result)), stream=0)
+    plan_runs.now(_cuda.fill(arrays.read('out', summed), arrays.read('bias', gpu.upload(data.c, result))))
     same(gpu, summed, np.broadcast_to(per_channel(data.c, problem.rank), data.x.shape), result)

@@ -32,9 +32,12 @@ class Asked:
     def __init__(self, *asked, **more):
         self.asked = (*asked, more)
 
-    def run(self, first, second, out, bias, scratch, accumulate, *, stream):
+    def steps(self, first, second, out, bias, scratch, accumulate):
         map, _, dtype, *_, more = self.asked
-        self.runs.append((map, dtype.name, more, first.strides, out.strides, stream))
+
+        def run(stream, **_):
+            self.runs.append((map, dtype.name, more, first.strides, out.strides, stream))
+        yield gpu_fakes.step(run, {})
 
 
 @pytest.fixture

@@ -22,21 +22,22 @@ def operands(
 
     Biases, the last of them, have the result's dtype, which is `wanted` or what result_dtype makes of None.
     """
-    for name, value in zip(names, required):
-        if value is None:
-            raise TypeError(f"{name} must be an array; got None")
     given = required + optional + biases
-    leader = arrays.read(names[0], required[0])
+    if given[0] is None:
+        raise _none(names[0])
+    leader = arrays.read(names[0], given[0])
     if leader is None:
         raise not_in_main_memory(names, given)
     dtype, found = leader.dtype, [leader]
-    first_bias = len(given) - len(biases)
+    needed, first_bias = len(required), len(given) - len(biases)
     for place in range(1, len(given)):
         name, value = names[place], given[place]
         if value is None:
+            if place < needed:
+                raise _none(name)
             found.append(None)  # type: ignore[arg-type]
             continue
-        array = _beside(name, value, names[0], leader)
+        array = beside(name, value, names[0], leader)
         if place >= first_bias and is_integer(dtype):
             own = result_dtype(dtype, wanted)
             if array.dtype is not own:
@@ -56,8 +57,12 @@ def not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeErr
     return TypeError(f"{names[0]} must be an array that NumPy can read; got {type(values[0]).__name__}")
 
 
-def _beside(name: str, value: Any, leader_name: str, leader: DeviceArray) -> DeviceArray:
-    """The array, if it is one on the leader's device."""
+def _none(name: str) -> TypeError:
+    return TypeError(f"{name} must be an array; got None")
+
+
+def beside(name: str, value: Any, leader_name: str, leader: DeviceArray) -> DeviceArray:
+    """The array, if it is one on the leader's device; TypeError where it is not."""
     array = arrays.read(name, value)
     if array is None:
         word = type(value).__name__
@@ -113,7 +118,7 @@ def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Name
     """The array to write to; refused where it cannot hold the result. The first of the others says which device."""
     leader_name, leader = others[0]
     assert leader is not None
-    array = _beside(name, out, leader_name, leader)
+    array = beside(name, out, leader_name, leader)
     if array.dtype is not dtype:
         raise TypeError(f"{name} must have dtype {dtype}; got {array.dtype}")
     if array.shape != shape:
@@ -132,7 +137,7 @@ def flat_buffer(name: str, buffer: Any, dtype: DeviceType, minimum: int, others:
     """The caller's scratch as flat memory; None for an empty array."""
     leader_name, leader = others[0]
     assert leader is not None
-    array = _beside(name, buffer, leader_name, leader)
+    array = beside(name, buffer, leader_name, leader)
     if not array.size:
         return None
     need = f"have at least {minimum} elements"

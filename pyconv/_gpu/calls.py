@@ -1,26 +1,30 @@
 """Checked GPU arrays to the backend and back: the stream of a call, new arrays, and what the backend is given.
 
 Below this every array of the roles x and y, and every array of columns, has a batch axis; weights are as they are.
-Strides are any; nothing is copied here.
+Strides are any; nothing is copied here. What the backend makes of arrays that lie alike is kept (see decisions).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from math import prod
 from typing import Any
 
 from pyconv._backend import cuda
 from pyconv._geometry import Geometry, box
-from pyconv._gpu import streams
+from pyconv._gpu import arguments, streams
 from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
+from pyconv._gpu.decisions import Decision, called, form, keep
+from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
 
 NOTHING = nullcontext()
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
+Named = Sequence[tuple[str, DeviceArray | None]]
 
 
 def ordered(
-    stream: Any, leader: DeviceArray, others: Sequence[DeviceArray]
+    stream: Any, leader: DeviceArray, others: Sequence[DeviceArray | None]
 ) -> tuple[int, AbstractContextManager[Any]]:
     """The handle of the stream that a call runs on, and a context in which new arrays are made in its order.
 
@@ -31,13 +35,13 @@ def ordered(
     frameworks: waiting here would break the capture of a graph.
     """
     kind, device = leader.kind, leader.device
-    arrays = [leader, *others]
-    if stream is None:
-        for array in arrays:
-            if array.kind is not kind or array.after is not None:
+    if stream is None and leader.after is None:
+        for array in others:
+            if array is not None and (array.kind is not kind or array.after is not None):
                 break
         else:
             return kind.stream(device), NOTHING
+    arrays = [leader, *(array for array in others if array is not None)]
     current = {array.kind: array.kind.stream(device) for array in arrays}
     if stream is not None:
         handle = streams.handle_of(stream)
@@ -64,7 +68,7 @@ def _after(array: DeviceArray, current: dict[Any, int], frameworks_too: bool) ->
 
 def _batched(array: DeviceArray, rank: int) -> DeviceArray:
     """With a batch axis in front of the channels and `rank` more axes."""
-    if len(array.shape) > rank + 1:
+    if array.ndim > rank + 1:
         return array
     step = array.shape[0] * array.strides[0]
     return array._replace(shape=(1, *array.shape), strides=(step, *array.strides))
@@ -79,42 +83,117 @@ def part_of(array: DeviceArray, part: tuple[slice, ...]) -> DeviceArray:
         address=array.address + first * array.dtype.size, shape=(*array.shape[:lead], *map(len, ranges)))
 
 
-def _place(out: DeviceArray | None, shape: Shape, leader: DeviceArray, dtype: DeviceType) -> DeviceArray:
-    return leader.kind.empty(shape, dtype, leader.device) if out is None else out
-
-
 def evaluate(
-    geometry: Geometry, results: Sequence[Any], work: Sequence[list[Call] | None], outs: Sequence[DeviceArray | None],
-    leader: DeviceArray, stream: Any, from_columns: bool, accumulate: bool, dtype: DeviceType,
+    geometry: Geometry, dtype: DeviceType, results: Sequence[Any], outs: Sequence[Any], named: Named, settings: Any,
+    prepare: Callable[..., list[Call]], check_out: Callable[..., Any] | None = None,
 ) -> list[Any]:
-    """The arrays of the results, of that dtype, of the leader's kind where no `out` is given; None for None.
+    """The arrays of the results, of the first operand's kind where no `out` is given; None for None.
 
-    Where accumulate, each is added to what its `out` holds.
+    named: the operands, and the outs that are checked already. prepare: _evaluate's _calls, which checks the buffers
+    too. check_out, of a single result: its `out` is as the user gave it; this refuses it where it cannot be one.
+    Neither is asked where what the call does is known.
     """
-    others = [out for out in outs if out is not None]
-    for result, calls in zip(results, work):
-        if result is not None:
-            if result.bias is not None:
-                others.append(result.bias)
-            for _, first, second, scratch in calls or ():
-                others += (first, second) if scratch is None else (first, second, scratch)
-    handle, context = ordered(stream, leader, others)
+    leader_name, leader = named[0]
+    assert leader is not None
+    own = dtype if settings.result is None else settings.result
+    common = [geometry, own, leader.device, settings.algorithm, settings.allow_tf32, settings.accumulate]
+    places: dict[str, int] = {}
+    names: dict[int, str] = {}
+    arrays = []
+    for name, array in named:
+        if array is None:
+            common.append(None)
+        else:
+            places[name] = address = array.address
+            common += array.shape, array.strides, array.dtype, address & 15
+            names[id(array)] = name
+            arrays.append(array)
+    decisions = cuda().decisions
+    work: list[Any] = []
+    for result, out in zip(results, outs):
+        if result is None:
+            work.append(None)
+            continue
+        key, target, addresses = [*common, result.shape, result.bias is None], out, places
+        for map, first, second, direction in result.terms:
+            key += map, names[id(first)], names[id(second)], direction
+        written: list[tuple[str, DeviceArray]] = []
+        if out is not None and check_out is not None:
+            target = arguments.beside("out", out, leader_name, leader)
+            written.append(("out", target))
+        if settings.finput is not None or settings.fgrad_input is not None:
+            written += _buffers(result, settings, leader_name, leader)
+        if written:
+            addresses = places.copy()
+            for name, array in written:
+                addresses[name] = array.address
+                key += name, array.shape, array.strides, array.dtype, array.read_only
+                arrays.append(array)
+        elif target is not None:
+            arrays.append(target)
+        decision = decisions.get(tuple(key))
+        if decision is None or (written and decision.meet(addresses)):  # the latter is refused
+            decision = keep(tuple(key), _decision(
+                geometry, dtype, result, out, named, written, names, settings, prepare, check_out))
+        work.append((decision, addresses, target, result.shape))
+    handle, context = ordered(settings.stream, leader, arrays)
     found: list[Any] = []
     with context:
-        for result, calls, out in zip(results, work, outs):
-            if result is None:
+        for one in work:
+            if one is None:
                 found.append(None)
                 continue
-            target = leader.kind.empty(result.shape, dtype, leader.device) if out is None else out
-            _run(geometry, result, calls, target, handle, from_columns, accumulate)
+            decision, addresses, target, shape = one
+            if target is None:
+                target = leader.kind.empty(shape, own, leader.device)
+            decision.run(addresses, target, dtype, handle)
             found.append(target.owner)
     return found
 
 
-def _run(
-    geometry: Geometry, result: Any, calls: list[Call] | None, target: DeviceArray, stream: int, from_columns: bool,
-    accumulate: bool,
-) -> None:
+def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
+    """The buffers that a result's maps use, as the user gave them."""
+    found = {}
+    for map, *_ in result.terms:
+        name = _buffer_of(map)
+        buffer = getattr(settings, name)
+        if buffer is not None and name not in found:
+            found[name] = arguments.beside(name, buffer, leader_name, leader)
+    return list(found.items())
+
+
+def _buffer_of(map: str) -> str:
+    return "fgrad_input" if map == "grad_input" else "finput"
+
+
+def _decision(
+    geometry: Geometry, dtype: DeviceType, result: Any, out: Any, named: Named,
+    written: Sequence[tuple[str, DeviceArray]], names: Mapping[int, str], settings: Any,
+    prepare: Callable[..., list[Call]], check_out: Callable[..., Any] | None,
+) -> Decision:
+    """What is done for a result; names: by the arrays' id. TypeError or ValueError where its out or a buffer cannot
+    serve."""
+    leader = named[0][1]
+    assert leader is not None
+    if out is not None and check_out is not None:
+        check_out("out", out, result.shape, dtype if settings.result is None else settings.result, named)
+        named = (*named, written[0])
+    known = {name: called(array, name) for name, array in (*named, *written) if array is not None}
+    terms = tuple((map, known[names[id(first)]], known[names[id(second)]], direction)
+                  for map, first, second, direction in result.terms)
+    result = result._replace(terms=terms, bias=None if result.bias is None else known[names[id(result.bias)]])
+    calls = [
+        (plan, first, second, None if scratch is None else called(scratch, _buffer_of(map)))
+        for (plan, first, second, scratch), (map, *_) in zip(
+            prepare(geometry, dtype, result, None, named, settings, leader.device), terms)]
+    steps = partial(_steps, geometry, result, calls, settings.algorithm == "columns", settings.accumulate)
+    return Decision(steps, known, [name for name, _ in written])
+
+
+def _steps(
+    geometry: Geometry, result: Any, calls: Sequence[Call], from_columns: bool, accumulate: bool, target: DeviceArray
+) -> Iterator[Step]:
+    """The programs of a result, written to the target or added to it."""
     rank, bias = geometry.rank, result.bias
     map = result.terms[0][0] if result.terms else ""
     to_weight, written = map == "grad_weight", target
@@ -123,33 +202,36 @@ def _run(
     if calls and map == "grad_input" and geometry.padding_mode not in ("zeros", "constant"):
         part = box(geometry, result.shape[-rank:])
         if part is not None:  # cropped cells get the bias
-            cuda().fill(written, 0 if bias is None else bias, accumulate, stream=stream)
+            yield from cuda().fill(written, 0 if bias is None else bias, accumulate)
             written, bias, accumulate = part_of(written, part), None, True
-    if calls:
-        for plan, first, second, scratch in calls:
-            first = _batched(first, 1 if from_columns else rank)
-            if to_weight:
-                second = _batched(second, rank)
-            plan.run(first, second, written, bias, scratch, accumulate, stream=stream)
-            bias, accumulate = None, True
-    elif target.size:
-        cuda().fill(written, 0 if bias is None else bias, accumulate, stream=stream)
+    for plan, first, second, scratch in calls:
+        first = _batched(first, 1 if from_columns else rank)
+        if to_weight:
+            second = _batched(second, rank)
+        yield from plan.steps(first, second, written, bias, scratch, accumulate)
+        bias, accumulate = None, True
+    if target.size and not calls:
+        yield from cuda().fill(written, 0 if bias is None else bias, accumulate)
 
 
 def sum_channels(
     array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any, accumulate: bool, dtype: DeviceType
 ) -> Any:
     """The sum over all axes but one, of that dtype, added to what `out` holds where accumulate."""
-    if array.size:
-        cuda().check_channel_sum(array, axis)
-    handle, context = ordered(stream, array, () if out is None else (out,))
-    with context:
-        target = _place(out, (array.shape[axis],), array, dtype)
+    def steps(array: DeviceArray, target: DeviceArray) -> Iterator[Step]:
         if array.size:
-            cuda().channel_sum(array, axis, target, accumulate, stream=handle)
+            yield from cuda().channel_sum(array, axis, target, accumulate)
         elif target.size:
-            cuda().fill(target, 0, accumulate, stream=handle)
-        return target.owner
+            yield from cuda().fill(target, 0, accumulate)
+
+    def decide() -> Decision:
+        if array.size:
+            cuda().check_channel_sum(array, axis)
+        known = called(array, "source")
+        return Decision(partial(steps, known), {"source": known})
+
+    key = "sum_channels", axis, accumulate, dtype, form(array)
+    return _alone(key, decide, array, (array.shape[axis],), out, stream, dtype)
 
 
 def unfold(
@@ -160,19 +242,37 @@ def unfold(
 
     The result is of that dtype.
     """
-    if source.size and prod(shape):
-        cuda().check_unfold(geometry)
-    handle, context = ordered(stream, source, () if out is None else (out,))
-    with context:
-        target = _place(out, shape, source, dtype)
+    def steps(source: DeviceArray, target: DeviceArray) -> Iterator[Step]:
+        adds = accumulate
         if source.size and target.size:
             input, columns = (target, source) if fold else (source, target)
             input, columns = _batched(input, geometry.rank), _batched(columns, 1)
             part = box(geometry, input.shape[-geometry.rank:])
             if part is not None:  # cropped cells have no columns
-                cuda().fill(input, 0, accumulate, stream=handle)
-                input, accumulate = part_of(input, part), True
-            cuda().unfold(geometry, input, columns, fold, accumulate, stream=handle)
+                yield from cuda().fill(input, 0, adds)
+                input, adds = part_of(input, part), True
+            yield from cuda().unfold(geometry, input, columns, fold, adds)
         elif target.size:
-            cuda().fill(target, 0, accumulate, stream=handle)
+            yield from cuda().fill(target, 0, adds)
+
+    def decide() -> Decision:
+        if source.size and prod(shape):
+            cuda().check_unfold(geometry)
+        known = called(source, "source")
+        return Decision(partial(steps, known), {"source": known})
+
+    key = "fold" if fold else "unfold", geometry, shape, accumulate, dtype, form(source)
+    return _alone(key, decide, source, shape, out, stream, dtype)
+
+
+def _alone(
+    key: Any, decide: Callable[[], Decision], source: DeviceArray, shape: Shape, out: DeviceArray | None, stream: Any,
+    dtype: DeviceType,
+) -> Any:
+    """The result, of that shape, of a call that has one operand."""
+    decision = cuda().decisions.get(key) or keep(key, decide())
+    handle, context = ordered(stream, source, () if out is None else (out,))
+    with context:
+        target = source.kind.empty(shape, dtype, source.device) if out is None else out
+        decision.run({"source": source.address}, target, dtype, handle)
         return target.owner

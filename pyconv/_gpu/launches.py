@@ -3,10 +3,11 @@
 A call only writes its operands' addresses among the arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyconv._gpu import limits, plain
+from pyconv._gpu.arrays import DeviceArray
 from pyconv._gpu.launch import MAP_WORDS, Arguments
 from pyconv._gpu.specialise import Source
 
@@ -42,17 +43,26 @@ class Launch:
     """
 
     def __init__(
-        self, kernel: tuple[Source, int, int, int], grid: tuple[int, int, int], arguments: list[int],
+        self, device: Any, kernel: tuple[Source, int, int, int], grid: tuple[int, int, int], arguments: list[int],
         places: list[tuple[int, Ref]], matrix: Matrix | None,
     ) -> None:
-        self.kernel, self.grid, self.arguments, self.matrix = kernel, grid, arguments, matrix
-        shift = 0 if matrix is None else MAP_WORDS - 1
+        self.device, self.kernel, self.grid, self.arguments, self.matrix = device, kernel, grid, arguments, matrix
+        self._refs, shift = places, 0 if matrix is None else MAP_WORDS - 1
         self.places = [(place + shift, *ref) for place, ref in places]
         self.handle: Any = None
         self.free: list[Arguments] = []
 
-    def run(self, device: Any, addresses: dict[str, int], stream: int) -> None:
+    def on(self, arrays: Mapping[str, Ref]) -> "Launch":
+        """The same on arrays that are known by other words: each is a place in another's memory."""
+        places = [(place, arrays[base].at(offset)) for place, (base, offset) in self._refs]
+        matrix = self.matrix
+        if matrix is not None:
+            matrix = matrix._replace(place=arrays[matrix.place.base].at(matrix.place.offset))
+        return Launch(self.device, self.kernel, self.grid, self.arguments, places, matrix)
+
+    def run(self, addresses: Mapping[str, int], stream: int) -> None:
         """Launch it; a kernel that is not loaded yet is compiled, or found where it is kept."""
+        device = self.device
         if self.handle is None:
             self.handle = device.kernel(*self.kernel)
         try:
@@ -67,6 +77,18 @@ class Launch:
             values[:MAP_WORDS] = device.tensor_map(addresses[base] + offset, *self.matrix[1:])
         device.launch(self.handle, self.grid, stream, arguments)
         self.free.append(arguments)
+
+
+class Step(NamedTuple):
+    """A program, and the arrays that it runs on, but for scratch, by its words for them."""
+
+    program: "Program"
+    arrays: dict[str, DeviceArray]
+
+    @classmethod
+    def of(cls, program: "Program", **arrays: DeviceArray | None) -> "Step":
+        """Without those that are None."""
+        return cls(program, {word: array for word, array in arrays.items() if array is not None})
 
 
 class Program:
@@ -96,10 +118,15 @@ class Program:
         places = [(place, value) for place, value in enumerate(given) if isinstance(value, Ref)]
         matrix = given[0] if isinstance(given[0], Matrix) else None
         arguments = [0 if isinstance(value, Ref | Matrix) else value for value in given]
-        self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
+        self.launches.append(
+            Launch(self.device, (kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
 
-    def run(self, addresses: dict[str, int], stream: int) -> None:
+    def run(self, addresses: Mapping[str, int], stream: int) -> None:
         """Launch everything on the stream."""
-        device = self.device
         for launch in self.launches:
-            launch.run(device, addresses, stream)
+            launch.run(addresses, stream)
+
+
+def aligned(address: int) -> int:
+    """The first address from that one on at which scratch may begin: there have to be ALIGNMENT bytes more."""
+    return -(-address // ALIGNMENT) * ALIGNMENT

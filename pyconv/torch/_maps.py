@@ -130,12 +130,12 @@ class Geometric(Form):
     def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
         factors, shape = (_array(first), _array(second)), self.shape_of(ROLES[map][2])
-        result = Result(shape, ((map, *factors, False),), None if bias is None else _array(bias))
+        named = (("first", factors[0]), ("second", factors[1]), ("bias", None if bias is None else _array(bias)))
+        result = Result(shape, ((map, *factors, False),), named[2][1])
         order, out = memory_order(map, first, self.rank), None
         if order is not torch.contiguous_format:
             out = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=order)
         outs = (None if out is None else _array(out),)
-        named = (("first", factors[0]), ("second", factors[1]))
         [array] = evaluate(self.geometry, factors[0].dtype, (result,), outs, named, self.settings)
         if out is not None:
             return out

@@ -1,0 +1,96 @@
+"""What a call does, decided once for arrays that lie alike and kept: its programs, and where in its arrays they work.
+
+From an address follows only where that is, and whether arrays meet; from a stream nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pyconv._backend import cuda
+from pyconv._gpu.arrays import DeviceArray, DeviceType
+from pyconv._gpu.launches import ALIGNMENT, Launch, Ref, Step, aligned
+from pyconv._integers import Shape
+
+KEPT = 1024
+
+
+class Decision:
+    """The launches of one result, for each of the strides that it was wanted with.
+
+    steps: gives the programs for a target. known: the call's arrays, whose owners are their names; of their addresses
+    only differences count. written: the names of those that must meet no other: `out`, and the buffer.
+    """
+
+    def __init__(
+        self, steps: Callable[[DeviceArray], Iterable[Step]], known: Mapping[str, DeviceArray],
+        written: Sequence[str] = (),
+    ) -> None:
+        self._steps, self._known = steps, known
+        self._launches: dict[Shape, tuple[list[Launch], int]] = {}
+        spans = {name: _span(array) for name, array in known.items() if array.size}
+        self._apart = [(name, *spans[name], [(other, *span) for other, span in spans.items() if other != name])
+                       for name in written if name in spans]
+        self._buffer = next(((name, spans[name][0]) for name in written if name != "out" and name in spans), None)
+
+    def meet(self, addresses: Mapping[str, int]) -> bool:
+        """Whether the bounds of an array that is written to and of another have memory in common."""
+        for name, first, end, others in self._apart:
+            low, high = addresses[name] + first, addresses[name] + end
+            for other, begin, stop in others:
+                at = addresses[other]
+                if at + begin < high and low < at + stop:
+                    return True
+        return False
+
+    def run(self, addresses: dict[str, int], target: DeviceArray, dtype: DeviceType, stream: int) -> None:
+        """Launch it on arrays at these addresses; where no buffer is lent, scratch is a new array of that dtype."""
+        found = self._launches.get(target.strides)
+        if found is None:
+            found = self._launches[target.strides] = self._made_for(target)
+        launches, scratch = found
+        addresses["out"] = target.address
+        if scratch:
+            if self._buffer is None:
+                room = target.kind.empty((-(-(scratch + ALIGNMENT) // dtype.size),), dtype, target.device)
+                addresses["scratch"] = aligned(room.address)
+            else:
+                name, first = self._buffer
+                addresses["scratch"] = aligned(addresses[name] + first)
+        for launch in launches:
+            launch.run(addresses, stream)
+
+    def _made_for(self, target: DeviceArray) -> tuple[list[Launch], int]:
+        """The launches, and the bytes of their scratch."""
+        known: dict[str, DeviceArray] = {**self._known, "out": target}
+        found, scratch = [], 0
+        for program, arrays in self._steps(target._replace(owner="out")):
+            places = {word: Ref(array.owner, array.address - known[array.owner].address)
+                      for word, array in arrays.items()}
+            found += [launch.on({**places, "scratch": Ref("scratch")}) for launch in program.launches]
+            scratch = max(scratch, program.scratch)
+        return found, scratch
+
+
+def _span(array: DeviceArray) -> tuple[int, int]:
+    """The bounds of an array's memory, behind its address."""
+    low, high = array.bounds()
+    return low - array.address, high - array.address
+
+
+def keep(key: Any, decision: Decision) -> Decision:
+    """The decision, which calls of that key will find; it holds all that the decision follows from."""
+    decisions = cuda().decisions
+    if len(decisions) >= KEPT:
+        decisions.clear()
+    decisions[key] = decision
+    return decision
+
+
+def form(array: DeviceArray) -> Any:
+    """How an array lies, as far as programs tell."""
+    return array.shape, array.strides, array.dtype, array.device, array.address & 15
+
+
+def called(array: DeviceArray, name: str) -> DeviceArray:
+    """The array with its name as owner: a decision keeps no memory alive."""
+    return array._replace(owner=name)
