@@ -110,8 +110,7 @@ Not yet confirmed on a GPU.
 
 torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
 DLPack on a CUDA device are read where they lie, whatever their strides. They have the types of arrays in main memory,
-and float16 and bfloat16 accumulate in float32. An input without cells is refused where its padding would hold a
-constant. out, finput and fgrad_input are GPU arrays then, of any kind, on the
+and float16 and bfloat16 accumulate in float32. out, finput and fgrad_input are GPU arrays then, of any kind, on the
 same device; kinds may mix. A result comes from the allocator of the first operand's framework, on its device. Of torch
 and CuPy that is an array of theirs, of everything else a Numba device array. A gradient that a tensor requires is not
 recorded: pyconv.torch does that.

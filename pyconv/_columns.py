@@ -17,11 +17,11 @@ from pyconv._evaluate import (
     checked,
     delivered,
     no_out,
-    part_of_x,
     plans_of,
     scratch_minimum,
     settings_of,
     written,
+    x_of,
 )
 from pyconv._geometry import Geometry, box, rank_of
 from pyconv._integers import Shape, exact_shape
@@ -89,7 +89,7 @@ def _moved(
     elif accumulate:
         raise no_out("out")
     if not fold:
-        source = part_of_x(geometry, source)
+        geometry, source = x_of(geometry, source)
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate, own)
     target = writing_place(out, shape, own, accumulate)

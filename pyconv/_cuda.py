@@ -159,7 +159,7 @@ def volume(array: DeviceArray, number: int) -> DeviceArray:
     """The volume of that number: the last three axes, behind the first two."""
     address = array.address
     for length, step in zip(array.shape[2:-LAST][::-1], array.strides[2:-LAST][::-1]):
-        number, at = divmod(number, length)
+        number, at = divmod(number, length or 1)  # an axis of no cells has one, which is not read
         address += at * step * array.dtype.size
     shape, strides = (axes[:2] + axes[-LAST:] for axes in (array.shape, array.strides))
     return array._replace(address=address, shape=shape, strides=strides)

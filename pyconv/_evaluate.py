@@ -20,7 +20,7 @@ from pyconv._arguments import (
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
 from pyconv._edges import is_far
-from pyconv._geometry import Geometry, box, linear
+from pyconv._geometry import Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
 from pyconv._libraries import Visitor, given_back
 from pyconv._outer import of_volumes
@@ -226,10 +226,10 @@ def _calls(
             if geometry.padding_mode == "constant" and (is_tangent or map == "grad_input"):
                 laid = linear(geometry)
             elif map != "grad_input":
-                first = part_of_x(geometry, first)
+                laid, first = x_of(geometry, first)
             elif box(geometry, result.shape[-geometry.rank:]) is not None:
                 out = None  # not written by the plan
-        if first.size and second.size and 0 not in result.shape:
+        if (first.size or is_around_nothing(laid)) and second.size and 0 not in result.shape:
             if device is None and settings.algorithm != "columns":
                 laid, first, second = _laid(laid, dtype, map, first, second, out, settings)
             if device is None and settings.result is None:
@@ -250,22 +250,21 @@ def _calls(
     return calls
 
 
-def part_of_x(geometry: Geometry, array: Any) -> Any:
-    """The part of an array that the geometry's x is; where that has no cell, one of what is around it."""
-    size = array.shape[-geometry.rank:]
+def x_of(geometry: Geometry, array: Any) -> tuple[Geometry, Any]:
+    """The part of an array that the geometry's x is. Where that has no cell, one of what is around it; on a GPU it
+    has none, and nor has the geometry's x."""
+    rank, on_gpu = geometry.rank, not isinstance(array, np.ndarray)
+    size = array.shape[-rank:]
     part = box(geometry, size)
     if part is None:
-        return array
-    if not isinstance(array, np.ndarray):
-        if 0 in size:
-            raise ValueError(
-                f"input must have at least one cell on every spatial axis on a GPU; got shape {array.shape}")
-        return gpu_room("calls").part_of(array, part)
+        return geometry, array
+    if 0 in size and on_gpu:
+        return geometry._replace(input_size=(*geometry.input_size[:-rank], *size)), array
     if 0 in size:
-        shape = (*array.shape[:-geometry.rank], *geometry.input_size[-geometry.rank:])
-        return np.full(shape, geometry.padding_value, array.dtype)
+        shape = (*array.shape[:-rank], *geometry.input_size[-rank:])
+        return geometry, np.full(shape, geometry.padding_value, array.dtype)
     place: Any = (..., *part)
-    return array[place]
+    return geometry, gpu_room("calls").part_of(array, part) if on_gpu else array[place]
 
 
 def _run(

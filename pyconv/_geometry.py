@@ -227,6 +227,11 @@ def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
     return tuple(slice(0, length) if lo > 0 else slice(n - length, n) for lo, length, n in zip(low, lengths, size))
 
 
+def is_around_nothing(geometry: Geometry) -> bool:
+    """Whether x has no cell, and what is read is the constant around it."""
+    return geometry.padding_mode == "constant" and 0 in geometry.input_size
+
+
 # --- axes and channels ---
 
 

@@ -136,3 +136,28 @@ def test_not_finite(gpu, mode, rate, monkeypatch):
             ('forward', data.x, data.w, wanted.forward), ('grad_input', data.y, data.w, wanted.grad_input),
             ('grad_weight', data.x, data.y, wanted.grad_weight)):
         same(gpu, plan_runs.run(gpu, map, g, first, second, result.shape, 'float32'), result, 'float32')
+
+
+@in_tiles
+@pytest.mark.parametrize(('size', 'kernel', 'pads', 'stride', 'dtype'), [
+    ((0,), (2,), ((1, 2),), 1, 'int8'), ((0, 4), (2, 3), ((3, 1), (1, 1)), 1, 'float32'),
+    ((3, 0), (3, 2), ((0, 2), (-1, 5)), (1, 2), 'float32'),
+    ((0, 2, 0), (1, 2, 2), ((1, 0), (1, 0), (3, 0)), 1, 'float16'),
+    ((0, 2, 1, 3), (2, 1, 1, 2), ((2, 1), (0, 0), (0, 0), (1, 0)), 1, 'float32'),
+    ((2, 2, 2, 0), (2, 2, 1, 2), ((1, 0), (0, 0), (0, 0), (2, 1)), 1, 'float32')], ids=str)
+def test_no_cells_but_a_constant(gpu, size, kernel, pads, stride, dtype, rate, monkeypatch):
+    """All that is read is the constant, as in main memory, where an input of zeros around one cell says what it is."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
+    x, w, rest = np.empty((2, 3, *size), dtype), np.ones((5, 3, *kernel), dtype), (stride, pads, 1, False, 0, 1)
+    settings, mask = {'padding_mode': 'constant', 'padding_value': 2}, (True, True, False)
+    steps = {'stride': stride, 'padding': pads, **settings}
+    wanted = pyconv.convolution(x, w, None, *rest, **settings)
+    y, columns = np.ones(wanted.shape, dtype), pyconv.unfold(x, kernel, **steps)
+    assert wanted.any()
+    on_gpu = [gpu.upload(array, dtype) for array in (x, w, y)]
+    same(gpu, pyconv.convolution(*on_gpu[:2], None, *rest, **settings), wanted, wanted.dtype)
+    found = pyconv.convolution_backward(*on_gpu[::-2], on_gpu[1], *rest, mask, **settings)
+    for one, exact in zip(found, pyconv.convolution_backward(y, x, w, *rest, mask, **settings)[:2]):
+        same(gpu, one, exact, exact.dtype)
+    same(gpu, pyconv.unfold(on_gpu[0], kernel, **steps), columns, dtype)
+    same(gpu, pyconv.fold(gpu.upload(columns, dtype), size, kernel, **steps), x.astype(wanted.dtype), wanted.dtype)

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from pyconv._backend import cuda
-from pyconv._geometry import Geometry, box
+from pyconv._geometry import Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
 from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
 from pyconv._gpu.decisions import Decision, called, form, keep
@@ -244,7 +244,7 @@ def unfold(
     """
     def steps(source: DeviceArray, target: DeviceArray) -> Iterator[Step]:
         adds = accumulate
-        if source.size and target.size:
+        if (source.size or is_around_nothing(geometry)) and target.size:
             input, columns = (target, source) if fold else (source, target)
             input, columns = _batched(input, geometry.rank), _batched(columns, 1)
             part = box(geometry, input.shape[-geometry.rank:])
@@ -256,7 +256,7 @@ def unfold(
             yield from cuda().fill(target, 0, adds)
 
     def decide() -> Decision:
-        if source.size and prod(shape):
+        if (source.size or is_around_nothing(geometry)) and prod(shape):
             cuda().check_unfold(geometry)
         known = called(source, "source")
         return Decision(partial(steps, known), {"source": known})

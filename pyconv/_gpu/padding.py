@@ -57,7 +57,7 @@ def cropped(g: Geometry) -> tuple[Geometry, Triple]:
     """The geometry of the input that a crop before the first place leaves, and the cells that it takes."""
     crop = tuple(max(-low, 0) for low in g.padding)
     return g._replace(
-        input_size=tuple(n - c for n, c in zip(g.input_size, crop)),  # type: ignore[arg-type]
+        input_size=tuple(max(n - c, 0) for n, c in zip(g.input_size, crop)),  # type: ignore[arg-type]
         padding=tuple(max(low, 0) for low in g.padding)), crop  # type: ignore[arg-type, return-value]
 
 
