@@ -179,8 +179,8 @@ class Device:
             self._driver.cuCtxPopCurrent()
 
     def kernel(self, source: Source, threads: int, shared: int, blocks_per_sm: int = 1) -> Kernel:
-        """The kernel for blocks of `threads` threads and `shared` bytes of dynamic shared memory, of which at least
-        `blocks_per_sm` fit on a multiprocessor: loaded before, kept on disk, or compiled now."""
+        """The kernel for blocks of `threads` threads and `shared` bytes of dynamic shared memory, at least
+        `blocks_per_sm` of which find registers on a multiprocessor: loaded before, kept on disk, or compiled now."""
         wanted = (source.key, threads, shared, blocks_per_sm)
         found = self._kernels.get(wanted)
         if found is None:

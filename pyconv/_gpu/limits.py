@@ -1,7 +1,7 @@
 """What a launch can count, in 32 bits, and how work is cut by it; a ValueError in a user's words where it cannot be."""
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import gcd, prod
 from operator import gt, mul
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from pyconv._geometry import Geometry
 from pyconv._gpu import tiles
 from pyconv._gpu.specialise import Source
 from pyconv._gpu.tiles import Element
+from pyconv._pieces import Axes
 
 MOST = 2**31 - 2**13  # what a launch can count of anything: 32 bits, with a tile to spare
 # The arguments of kernels that count; so do all that are divided by.
@@ -83,6 +84,19 @@ def divided(**counts: int) -> dict[str, int]:
     for name, count in counts.items():
         shift = 31 + max(count - 1, 0).bit_length()
         found |= {name: count, f"{name}_magic": -(-(1 << shift) // count), f"{name}_shift": shift}
+    return found
+
+
+def own_taps(axes: Axes, stride: Sequence[int] | None) -> dict[str, int]:
+    """Along each axis how many taps a kernel tries for a result, and of how many; where a stride divides the cells of
+    grad_input, which of them: `every` so many, from the cell times `inverse` on, modulo the stride."""
+    found: dict[str, int] = {}
+    for name, axis, step in zip("zyx", axes, stride or (1, 1, 1)):
+        every, inverse = 1, 0
+        if gcd(step, axis.tap_step) == 1 and step * step <= MOST:
+            every, inverse = step, pow(-axis.tap_step, -1, step)
+        found |= {f"k{name}": -(-axis.taps // every), f"taps_{name}": axis.taps, f"every_{name}": every,
+                  f"inverse_{name}": inverse}
     return found
 
 

@@ -43,8 +43,8 @@ class Problem(NamedTuple):
         """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
         return self.way in tiles.SPLITTING
 
-    def tiled(self, rows: int, channels: int) -> bool:
-        """Whether groups of so many rows and channels are for tiles."""
+    def tiled(self, rows: int, channels: int, pieces: int = 1) -> bool:
+        """Whether groups of so many rows and channels are for tiles, which take so many launches."""
         g = self.geometry
         if self.map != "grad_input" and prod(padding.padded(g).input_size) > 4 * (
                 prod(g.input_size) + prod(g.output_size)) and g.padding_mode != "zeros":
@@ -52,7 +52,7 @@ class Problem(NamedTuple):
         products = prod(g.output_size) * prod(g.kernel_size) * g.out_channels * g.in_channels // g.groups
         parts = self.element.parts
         return g.groups <= MOST_GROUPS and not tiles.is_direct(
-            self.way, self.element.in_tiles, rows * parts, channels * parts, products * parts**2)
+            self.way, self.element.in_tiles, rows * parts, channels * parts, products * parts**2, pieces)
 
     def x(self, layout: Layout, base: str) -> Operand:
         """The convolution's input."""
@@ -126,9 +126,9 @@ class Sums:
         self.definition = phases(problem.map, g)
         self.pieces = self.definition if self.edge is None else phases(problem.map, padding.padded(g))
         apart = not is_forward and not self.folds and self.element.parts == 1 and is_disjoint(g)
-        self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels)
+        pieces = 1 if apart else len(self.pieces)
+        self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
-        self.by_phase = not self.tiled and len(self.pieces) <= tiles.MOST_PHASES
         self.flags = Flags()
 
     def build(self, samples: int) -> None:
@@ -168,9 +168,7 @@ class Sums:
                 if is_first and (flags.whole or self.apart or not self.problem.by_piece):
                     program.pack_weight(self.made, weight, self.problem.element, flags.whole, self.packed_weight)
                 self._tiles(packed, target, count)
-            elif self.by_phase:
-                self._phases(source, target, count)
-            if self.flags.whole or not (self.tiled or self.by_phase):
+            if self.flags.whole or not self.tiled:
                 self._whole(source, target, count)
             if self.folds:
                 self._fold(places, to, count)
@@ -206,19 +204,16 @@ class Sums:
             else:
                 self._fill(target, axes, samples)
 
-    def _phases(self, source: Operand, target: Target, samples: int) -> None:
-        """By definition, piece by piece."""
-        for axes in self.definition:
-            if all(axis.taps for axis in axes):
-                program.direct(self.made, source, self.weight, target, axes, samples, self.element)
-            else:
-                self._fill(target, axes, samples)
-
     def _whole(self, source: Operand, target: Target, samples: int) -> None:
-        """By definition, in one launch; where there is a flag, if it is set."""
-        g = self.problem.geometry
-        axes, stride = (undivided(g), g.stride) if self.problem.map == "grad_input" else (self.definition[0], None)
-        program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flags, stride)
+        """By definition; where there is a flag, if it is set. Small phases of a stride in one launch."""
+        g, pieces = self.problem.geometry, self.definition
+        results = samples * prod(self.size) * self.weight.rows * g.groups
+        if len(pieces) > 1 and (self.flags.whole or results < (len(pieces) - 1) * tiles.BY_PHASE):
+            pieces, stride = [undivided(g)], g.stride
+        else:
+            stride = None
+        for axes in pieces:
+            program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flags, stride)
 
     def _fill(self, target: Target, axes: Axes, samples: int) -> None:
         """The bias or zeros in the cells of a piece, added where the target says so."""

@@ -187,10 +187,13 @@ def direct(
     source_n, source_channel, source_z, source_y, source_x,
     weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
     target_n, target_row, target_z, target_y, target_x, bias_row,
+    taps_z, taps_y, taps_x, every_z, every_y, every_x, inverse_z, inverse_y, inverse_x,
     period_z, period_z_magic, period_z_shift, period_y, period_y_magic, period_y_shift,
     period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
     """A thread sums one result over the channels of its group and the taps that have a cell (see met).
+
+    If DIVIDED, a cell's own taps are every so many from the first on: k* of them at most.
 
     Where a flag is given, only if it or the sample's own is set (`some`: whether any sample's is): then what the tiles
     did not store is made here.
@@ -208,22 +211,32 @@ def direct(
     from_source: i64 = source + n * source_n + group * channels * source_channel
     from_weight: i64 = weight + group * weight_group + (row - group * rows) * weight_row
     total = nothing()
+    at_z: i32 = qz * step_z + offset_z
+    at_y: i32 = qy * step_y + offset_y
+    at_x: i32 = qx * step_x + offset_x
+    if DIVIDED:
+        first_z = first_tap(at_z, inverse_z, period_z, period_z_magic, period_z_shift)
+        first_y = first_tap(at_y, inverse_y, period_y, period_y_magic, period_y_shift)
+        first_x = first_tap(at_x, inverse_x, period_x, period_x_magic, period_x_shift)
     for c in range(i32(channels) * needed):
         for z in range(i32(kz)):
-            cz, z_met = met(i32(qz * step_z + offset_z + z * tap_z), size_z, period_z, period_z_magic, period_z_shift)
+            tz: i32 = first_z + z * every_z if DIVIDED else z
+            cz, z_met = met(i32(at_z + tz * tap_z), size_z, period_z, period_z_magic, period_z_shift)
             for y in range(i32(ky)):
-                cy, y_met = met(
-                    i32(qy * step_y + offset_y + y * tap_y), size_y, period_y, period_y_magic, period_y_shift)
+                ty: i32 = first_y + y * every_y if DIVIDED else y
+                cy, y_met = met(i32(at_y + ty * tap_y), size_y, period_y, period_y_magic, period_y_shift)
                 zy_met = inside & z_met & y_met
+                if DIVIDED:
+                    zy_met = zy_met & (tz < taps_z) & (ty < taps_y)
                 from_row: i64 = from_source + c * source_channel + cz * source_z + cy * source_y
-                from_tap: i64 = from_weight + c * weight_channel + z * weight_z + y * weight_y
+                from_tap: i64 = from_weight + c * weight_channel + tz * weight_z + ty * weight_y
                 for x in range(i32(kx)):
-                    cx, x_met = met(
-                        i32(qx * step_x + offset_x + x * tap_x), size_x, period_x, period_x_magic, period_x_shift)
-                    there = zy_met & x_met
+                    tx: i32 = first_x + x * every_x if DIVIDED else x
+                    cx, x_met = met(i32(at_x + tx * tap_x), size_x, period_x, period_x_magic, period_x_shift)
+                    there = zy_met & x_met & (tx < taps_x) if DIVIDED else zy_met & x_met
                     is_made = inside if MODE == "constant" else there
                     cell = load(i64(from_row + cx * source_x), there)
-                    of_weight = load(i64(from_tap + x * weight_x), is_made)
+                    of_weight = load(i64(from_tap + tx * weight_x), is_made)
                     if MODE == "constant":
                         beyond = constant(part_0, part_1)
                         cell = chosen(there, cell, beyond)
@@ -232,6 +245,13 @@ def direct(
     added = load_result(i64(bias + row * bias_row), inside & (bias != 0))
     total = plus(total, added)
     keep(i64(target + n * target_n + row * target_row + qz * target_z + qy * target_y + qx * target_x), inside, total)
+
+
+def first_tap(place, inverse, period, magic, shift):
+    """The first tap under which a place becomes a multiple of the period, where the dilation has that inverse."""
+    positive: i32 = select(place > 0, place, i32(0))
+    times: i32 = (positive - divide(positive, magic, shift) * period) * inverse
+    return i32(times - divide(times, magic, shift) * period)
 
 
 def met(place, size, period, magic, shift):

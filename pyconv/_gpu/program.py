@@ -320,7 +320,7 @@ def direct(
     edge = source.edge
     if edge is not None:
         axes = edge.placed(axes)
-    taps = {f"k{name}": axis.taps for name, axis in zip("zyx", axes)}
+    taps = limits.own_taps(axes, stride)
     inner = dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(weight.layout[2:5], axes)))
     program.add(
         tiles.simple("direct", element, target.accumulate, last=target.last, divided=stride is not None,

@@ -157,8 +157,9 @@ WAYS = {
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
-MOST_PHASES = 16  # of a direct grad_input: more launches cost more than the products with no cell that they save
 SAVED = 10e-6
+LAUNCH = 3e-6
+BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
 DIRECT_RATE = 4.0  # Tflop/s of the kernels without tiles: some ten instructions for each product
 
 
@@ -189,6 +190,8 @@ class Tile(NamedTuple):
 # A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
 # small tile of 32 x 32 a warp is for few rows, and for grids that would not fill the chip. With float64 a result takes
 # two registers, so that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
+# Shared memory holds two of the largest tile's 64 KB on chips of capability 8.0 and 9.0, one on those of 7.5 and 8.6:
+# there the bound on registers serves nothing, and no register spills for it.
 SMALL = Tile(64, 64, 2, 2)
 TILES: dict[str, tuple[Tile, ...]] = {
     **{way: (Tile(128, 128, 2, 4), SMALL) for way in ("f16", "bf16", "tf32", "fma")},
@@ -314,13 +317,13 @@ def way_of(
     return algorithm if algorithm == "tf32x3" else "tf32" if allow_tf32 else "fma"
 
 
-def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int) -> bool:
+def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1) -> bool:
     """Whether the direct kernel, one launch, is faster than tiles, whose operands have to be packed by others.
 
-    So it is for samples of few products (SAVED seconds of launches in a batch of 64 of them), and where a group's rows
-    and channels would fill but a small part of a tile and its chunks.
+    So it is for samples of few products (SAVED seconds of launches in a batch of 64 of them, and LAUNCH for each piece
+    but one), and where a group's rows and channels would fill but a small part of a tile and its chunks.
     """
-    if way is None or 2 * products * 64 <= SAVED * DIRECT_RATE * 1e12:
+    if way is None or 2 * products * 64 <= (SAVED + (pieces - 1) * LAUNCH) * DIRECT_RATE * 1e12:
         return True
     per_chunk = 16 // element.size
     filled = rows / (-(-rows // SMALL.bn) * SMALL.bn) * channels / (-(-channels // per_chunk) * per_chunk)
