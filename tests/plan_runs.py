@@ -43,7 +43,8 @@ def now(steps, scratch=None):
             some = next(iter(given.values()))
             room = scratch or some.kind.empty((program.scratch + 256,), arrays.DTYPES['int8'], some.device)
             addresses['scratch'] = aligned(room.address)
-        program.run(addresses, 0)
+        for one in program.launches:
+            one.run(addresses, 0)
 
 
 def run(gpu, map, geometry, first, second, shape, dtype, bias=None, accumulate=False, result=None, **settings):

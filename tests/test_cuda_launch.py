@@ -204,7 +204,7 @@ def test_each_configuration_is_loaded_once(device, driver):
     assert driver.names().count('cuModuleLoadData') == 4
 
 
-def test_two_threads_may_run_one_program():
+def test_two_threads_may_run_one_launch():
     """While both are in a launch, each has arguments of its own; later calls use their memory again."""
     both, seen = threading.Barrier(2), []
 
@@ -216,15 +216,16 @@ def test_two_threads_may_run_one_program():
     device = SimpleNamespace(kernel=lambda *wanted: wanted[1:], launch=launched)
     made = program.Program(device)
     made.add(SOURCE, (5, 6), threads=64, a=3, b=program.Ref('x', 8), c=program.Ref('y'))
+    [one] = made.launches
     for _ in range(2):
-        threads = [threading.Thread(target=made.run, args=({'x': 1000 * i, 'y': i}, i)) for i in (1, 2)]
+        threads = [threading.Thread(target=one.run, args=({'x': 1000 * i, 'y': i}, i)) for i in (1, 2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     assert sorted(seen, key=lambda call: call[2]) == [
         ((64, 0, 1), (5, 6, 1), i, [3, 1000 * i + 8, i]) for i in (1, 1, 2, 2)]
-    assert len(made.launches[0].free) == 2
+    assert len(one.free) == 2
 
 
 # Errors

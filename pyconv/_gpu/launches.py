@@ -121,11 +121,6 @@ class Program:
         self.launches.append(
             Launch(self.device, (kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
 
-    def run(self, addresses: Mapping[str, int], stream: int) -> None:
-        """Launch everything on the stream."""
-        for launch in self.launches:
-            launch.run(addresses, stream)
-
 
 def aligned(address: int) -> int:
     """The first address from that one on at which scratch may begin: there have to be ALIGNMENT bytes more."""

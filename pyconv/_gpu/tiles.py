@@ -386,7 +386,7 @@ SIMPLE: dict[str, list[tuple[str, ...]]] = {
 
 
 # Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
-NO_TILES = {"pack", "pack_weight", "clear_flag", "scan"}
+NO_TILES = {"pack", "pack_weight", "clear_flag", "scan", "fill partial"}
 PAIRS = ("int8", "int32"), ("int64", "int64")
 
 
@@ -417,7 +417,7 @@ def configurations() -> Iterator[Configuration]:
         is_whole = number.name in WHOLE
         label = number.name.replace("complex", "c") if number.parts == 2 else number.suffix
         for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
-            if is_whole and kernel in NO_TILES:
+            if is_whole and NO_TILES & {kernel, " ".join([kernel, *flags])}:
                 continue
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
             own = number._replace(result="") if kernel == "unfold" else number
