@@ -250,7 +250,8 @@ def of_whole_numbers(gpu, problem, dtype, result):
         for accumulate in (False, True):
             plan_runs.now(
                 _cuda.channel_sum(arrays.read('operand', given[2]), 1, arrays.read('out', summed), accumulate))
-            plan_runs.now(_cuda.fill(arrays.read('out', made[0]), 0, accumulate))
+            bias = arrays.read('bias', gpu.empty(made[0].shape[1:2], result))
+            plan_runs.now(_cuda.fill(arrays.read('out', made[0]), bias, accumulate))
 
 
 def laid_out(gpu, shape, dtype, last):

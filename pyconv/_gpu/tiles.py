@@ -420,7 +420,8 @@ def configurations() -> Iterator[Configuration]:
             if is_whole and NO_TILES & {kernel, " ".join([kernel, *flags])}:
                 continue
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
-            own = number._replace(result="") if kernel == "unfold" else number
+            own = {"unfold": number._replace(result=""), "fill": element(number.result or number.name)}.get(
+                kernel, number)
             made = simple(kernel, own, **{flag: True for flag in flags if flag != mode}, mode=mode)
             name = " ".join([kernel, label, *flags])
             yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
