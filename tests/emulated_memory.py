@@ -221,6 +221,7 @@ class Shared:
         poison = np.full(blocks * self.stride, 0xff, np.uint8)
         self.words = {width: poison.view(raw).reshape(blocks, -1) for width, raw in RAW.items()} if nbytes else {}
         self.warps = (np.arange(threads, dtype=np.int32) >> 5)[None]
+        self.mine = self.warps.T                  # their stamps, as a column
         self.written = np.full((1, self.stride // 4), -1, np.int32)
         self.read = self.written.copy()
         self.unfenced = self.written >= 0         # written since the last fence_async
@@ -245,21 +246,23 @@ class Shared:
         if self.races:
             self.check_read(units, width)
         if units.shape[0] == 1:
-            return self.words[width].take(units[0], 1)
+            at = neighbours(units[0])
+            return self.words[width][:, at].copy() if isinstance(at, slice) else self.words[width].take(at, 1)
         return self.words[width].ravel().take(units + self.rows(width))
 
     def store(self, units, width, values, ok=None):
         """Store raw values; `check_write` is the caller's, at the time that counts."""
-        at = units + self.rows(width)
-        flat = self.words[width].reshape(-1)
-        if ok is None:
-            flat[at] = values
+        if len(units) == 1 and (ok is None or len(ok) == 1):
+            words = self.words[width]
+            at = slice(None), neighbours(units[0] if ok is None else units[0, ok[0]])
+            values = values if ok is None else values[:, neighbours(np.flatnonzero(ok[0]))]
         else:
-            shape = np.broadcast_shapes(at.shape, ok.shape)
-            ok = np.broadcast_to(ok, shape)
-            at, values = np.broadcast_to(at, shape)[ok], np.broadcast_to(values, shape)[ok]
-            flat[at] = values
-        if width < 16 and self.races and (flat[at] != values).any():
+            words, at = self.words[width].reshape(-1), units + self.rows(width)
+            if ok is not None:
+                ok = np.broadcast_to(ok, at.shape)
+                at, values = at[ok], values[ok]
+        words[at] = values
+        if width < 16 and self.races and (words[at] != values).any():
             raise KernelError('race in shared memory: one store writes different values to one word')
 
     def rows(self, width):
@@ -267,6 +270,7 @@ class Shared:
 
     def barrier(self):
         self.epoch += 64
+        self.mine = self.warps.T + self.epoch
         self.log.clear()
 
     def reach(self, height):
@@ -287,6 +291,8 @@ class Shared:
     def cells(self, units, width, ok):
         """Rows of the tables of stamps that accesses mean, and their warps' stamps as a column."""
         self.reach(max(units.shape[0], 1 if ok is None else ok.shape[0]))
+        if len(self.written) == 1:
+            return (units[0], self.mine) if ok is None else (units[0, ok[0]], self.mine[ok[0]])
         rows = np.arange(len(self.written))[:, None] * (self.stride // width)
         cells, warps = np.broadcast_arrays(units + rows, self.warps)
         if ok is not None:
@@ -386,6 +392,14 @@ class Shared:
         if stamp >= self.IN_FLIGHT:
             who, when = f'warp {stamp - self.IN_FLIGHT}', 'copies asynchronously and has not waited for'
         raise KernelError(f'race in shared memory at byte {byte}: warp {warp} {does} what {who} {when}')
+
+
+def neighbours(places):
+    """These places as a slice where each is behind the one before, which is copied much faster."""
+    first, count = int(places[0]) if len(places) else 0, len(places)
+    if count and places[-1] == first + count - 1 and (places[1:] - places[:-1] == 1).all():
+        return slice(first, first + count)
+    return places
 
 
 def wavefronts(units, width, ok=None):

@@ -43,7 +43,7 @@ def bf16_of_bits(bits):
 def to_u32(x):
     """Bits of a u32, as a carrier of unsigned 32 bits; integers wrap."""
     x = np.asarray(x)
-    return x if x.dtype == np.uint32 else x.astype(np.int64).astype(np.uint32)
+    return x if x.dtype == np.uint32 else x.astype(np.int64, copy=False).astype(np.uint32)
 
 
 def integers(x):
@@ -89,10 +89,11 @@ i32 = cast(np.int32, np.int64)
 
 def select(ok, a, b):
     """An integer literal takes the type of the other value."""
-    if any(isinstance(x, np.int64) for x in (a, b)) and np.uint32 in map(np.result_type, (a, b)):
-        a, b = to_u32(a), to_u32(b)
-    if np.result_type(a) != np.result_type(b):
-        raise KernelError(f'select must have two values of one type; got {np.result_type(a)} and {np.result_type(b)}')
+    if a.dtype != b.dtype:
+        if any(isinstance(x, np.int64) for x in (a, b)) and np.uint32 in (a.dtype, b.dtype):
+            a, b = to_u32(a), to_u32(b)
+        if a.dtype != b.dtype:
+            raise KernelError(f'select must have two values of one type; got {a.dtype} and {b.dtype}')
     if np.ndim(ok) == 0:
         return a if ok else b
     return np.where(ok, a, b)
@@ -100,16 +101,6 @@ def select(ok, a, b):
 
 def divide(n, magic, shift):
     return i32((i32(n) * magic) >> shift)
-
-
-def fma(a, b, c):
-    """float32: exact product, one sum in float64, then float32: rounded twice, which is rarely seen (where the float64
-    is a tie of float32 that the exact sum is not). float64: product and sum are rounded each."""
-    if not a.dtype == b.dtype == c.dtype or a.dtype not in (np.float32, np.float64):
-        raise KernelError(f'fma must have values of one float type; got {a.dtype}, {b.dtype} and {c.dtype}')
-    if a.dtype == np.float64:
-        return a * b + c
-    return np.add(np.multiply(a, b, dtype=np.float64), c, dtype=np.float64).astype(np.float32)
 
 
 def round_tf32(x):
@@ -144,7 +135,7 @@ def cut_off(products, total, more_bits):
 PURE = {
     'i32': i32, 'u32': cast(np.uint32, np.uint32), 'i64': cast(np.int64, np.int64),
     'f32': cast(np.float32, np.float32), 'f64': cast(np.float64, np.float64),
-    'select': select, 'divide': divide, 'fma': fma, 'round_tf32': round_tf32, 'split_tf32': split_tf32,
+    'select': select, 'divide': divide, 'round_tf32': round_tf32, 'split_tf32': split_tf32,
     'bits_f32': lambda x: to_u32(x).view(np.float32)[()],
     'number_f32': lambda x: to_u32(x).view(np.float32)[()], 'number_f64': lambda x: np.int64(x).view(np.float64),
     'number_i32': i32, 'number_i64': cast(np.int64, np.int64),
@@ -164,12 +155,12 @@ class Executor:
         self.who = index * threads + self.lanes
         self.block = [i if len(i) > 1 else np.repeat(i, threads, 1) for i in block]      # uniform they must not look
         self.shared = Shared(len(index), threads, shared_bytes, races)
-        self.groups, self.issued, self.fragments = [], [], {}
+        self.groups, self.issued, self.fragments, self.widened = [], [], {}, {}
         self.hopper = Hopper(self, {'f16': TYPES['f16'][1], 'bf16': TYPES['bf16'][1]})
 
     def namespace(self):
         names = {name: getattr(self, name) for name in (
-            'commit', 'wait', 'ldmatrix', 'ldmatrix_transposed')}
+            'commit', 'wait', 'fma', 'ldmatrix', 'ldmatrix_transposed')}
         names |= {f'block_{axis}': functools.partial(self.block.__getitem__, i) for i, axis in enumerate('xyz')}
         names |= {'thread': lambda: self.lanes, 'barrier': self.shared.barrier,
                   'shared_base': lambda: np.int64(Shared.BASE)}
@@ -198,28 +189,29 @@ class Executor:
         ok = ok if ok.dtype == bool else ok != 0
         return None if ok.all() else self.row(ok)
 
+    def spread(self, value):
+        """By (block, thread)."""
+        return value if value.shape == self.shape else np.broadcast_to(value, self.shape)
+
     def chosen(self, ok, *values):
-        """Each value flat, of the threads where ok."""
-        flat = (np.broadcast_to(value, self.shape) for value in values)
-        if ok is None:
-            return [value.ravel() for value in flat]
-        ok = np.broadcast_to(ok, self.shape)
-        return [value[ok] for value in flat]
+        """Each value flat, of the threads where ok, which is by (block, thread)."""
+        return [self.spread(value).ravel() if ok is None else self.spread(value)[ok] for value in values]
 
     def read_global(self, width, address, ok):
         """Raw values by (block, thread), 0 where not ok."""
-        address, who = self.chosen(ok, integers(address), self.who)
+        ok = None if ok is None else self.spread(ok)
+        address, = self.chosen(ok, integers(address))
         if address.size == 0:
             return np.zeros(self.shape, RAW[width])
         if self.hazards:
-            self.hazards.load(address, width, who)
+            self.hazards.load(address, width, self.chosen(ok, self.who)[0] if self.hazards.exact else None)
         else:
             self.memory.pieces(address, width)
         values = self.memory.words[width].take((address - ORIGIN) // width)
         if ok is None:
             return values.reshape(self.shape)
         out = np.zeros(self.shape, RAW[width])
-        out[np.broadcast_to(ok, self.shape)] = values
+        out[ok] = values
         return out
 
     def load(self, width, decode, address, ok):
@@ -227,7 +219,9 @@ class Executor:
         return values.flat[0] if np.ndim(address) == np.ndim(ok) == 0 else values  # uniform, and so fit for a branch
 
     def store(self, width, encode, address, ok, value):
-        address, who, values = self.chosen(self.where(ok), integers(address), self.who, encode(value))
+        ok = self.where(ok)
+        address, who, values = self.chosen(None if ok is None else self.spread(ok), integers(address), self.who,
+                                           encode(value))
         if address.size and self.hazards:
             self.hazards.store(address, width, who, values)
         elif address.size:
@@ -255,12 +249,12 @@ class Executor:
             return
         units = self.units(name, width, address, ok)
         self.shared.check_write(units, width, ok)
-        self.shared.store(units, width, np.broadcast_to(encode(value), self.shape), ok)
+        self.shared.store(units, width, self.spread(encode(value)), ok)
 
     def copy(self, width, target, source, ok):
         units = self.units(f'copy{width}', width, target)
         ok = self.where(ok)
-        address, = self.chosen(ok, integers(source))
+        address, = self.chosen(None if ok is None else self.spread(ok), integers(source))
         if address.size:
             self.memory.pieces(address, width)
         self.shared.check_write(units, width, in_flight=True)
@@ -289,6 +283,23 @@ class Executor:
         halves = self.matrices('ldmatrix_transposed', address).swapaxes(3, 4)
         words = np.ascontiguousarray(halves).view(np.uint32)
         return tuple(words[:, :, i].reshape(self.shape) for i in range(4))
+
+    def wide(self, x):
+        """In float64; kept for a while, as a register meets many others."""
+        if len(self.widened) > 64:
+            self.widened.clear()
+        if id(x) not in self.widened:
+            self.widened[id(x)] = x, x.astype(np.float64)
+        return self.widened[id(x)][1]
+
+    def fma(self, a, b, c):
+        """float32: exact product, one sum in float64, then float32: rounded twice, which is rarely seen (where the
+        float64 is a tie of float32 that the exact sum is not). float64: product and sum are rounded each."""
+        if not a.dtype == b.dtype == c.dtype or a.dtype not in (np.float32, np.float64):
+            raise KernelError(f'fma must have values of one float type; got {a.dtype}, {b.dtype} and {c.dtype}')
+        if a.dtype == np.float64:
+            return a * b + c
+        return np.add(self.wide(a) * self.wide(b), c, dtype=np.float64).astype(np.float32)
 
     def fragment(self, kind, registers, build):
         """Operand matrices of the warps; kept for a while, as one fragment meets many others."""
