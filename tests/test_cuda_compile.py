@@ -1,4 +1,5 @@
 """The GPU kernels' compiler, without a GPU: primitives become the instructions they name, what is compiled is kept."""
+import contextlib
 import importlib.util
 import logging
 import re
@@ -175,6 +176,14 @@ def test_lowering_in_linear_time_finds_what_numba_finds(monkeypatch, name):
     (variables, before), (same, after) = found
     assert variables == same and len(variables) > 100 and before == after == 0
     assert vars(lowering.Lower)[quick.__name__] is own
+
+
+def test_what_is_quicker_makes_the_same_code(monkeypatch):
+    one = next(one for one in tiles.configurations() if one.source.name == 'direct')
+    quick = ptx.to_ptx(one.source, one.threads, one.blocks, HOPPER)
+    assert vars(ptx.templates._IntrinsicTemplate)['generic'] is ptx._type_primitive
+    monkeypatch.setattr(ptx, '_quick_numba', contextlib.nullcontext)
+    assert ptx.to_ptx(one.source, one.threads, one.blocks, HOPPER) == quick
 
 
 # Wrong kernels

@@ -2,7 +2,6 @@
 import contextlib
 import os
 import re
-import signal
 import sys
 import threading
 import time
