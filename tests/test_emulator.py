@@ -156,6 +156,30 @@ store_f64(out + i64(select(t < 9, t * 8, 3)), t < 9, value)'''
 
 # Shared memory
 
+def test_what_was_read_from_shared_memory_stays():
+    body = '''
+at = i32(shared_base() + thread() * 4)
+put_f32(at, True, f32(thread()))
+first = shared_f32(at)
+put_f32(at, True, f32(thread() + 100))
+store_f32(out + i64(block_x() * 32 + thread()) * 4, True, first)'''
+    out = ran(body, grid=(2, 1, 1), shared=128, out=np.zeros((2, 32), np.float32))['out']
+    assert (out == np.arange(32)).all()
+
+
+def test_shared_places_that_begin_and_end_like_neighbours():
+    """Bits of the thread's number change places: its first and last threads stay where they are."""
+    body = '''
+to = i32(shared_base() + (thread() & 28 | (thread() & 1) << 1 | thread() >> 1 & 1) * 4)
+put_i32(to, True, thread())
+barrier()
+store_i32(out + i64(thread()) * 4, True, shared_i32(i32(shared_base() + thread() * 4)))
+store_i32(out + i64(thread() + 32) * 4, True, shared_i32(to))'''
+    out = ran(body, shared=128, out=np.zeros((2, 32), np.int32))['out']
+    number = np.arange(32)
+    assert (out == [number & 28 | (number & 1) << 1 | number >> 1 & 1, number]).all()
+
+
 def test_shared_memory_starts_as_poison_and_is_each_blocks_own():
     body = '''
 t = thread()
