@@ -166,7 +166,7 @@ class _Walker(ast.NodeTransformer):
     def elements(self, element: ast.expr, loops: list[ast.comprehension]) -> list[ast.expr]:
         """The element for every round of the loops, the first the outermost."""
         if not loops:
-            return [self.visit(copy.deepcopy(element))]
+            return [self.visit(_copied(element))]
         [loop, *inner], made = loops, []
         assert isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call)
         for index in range(*map(self.value, loop.iter.args)):
