@@ -253,8 +253,15 @@ def channels_last(array: Array, rank: int, dtype: DType) -> Array | None:
     """The view of an array with `rank` spatial axes that has the channels as its last axis, if it lies so in memory."""
     if cpu.is_ready(array, dtype) or array.ndim <= rank:
         return None
-    view = np.moveaxis(array, -rank - 1, -1)
+    view = array.transpose(_last_order(array.ndim, rank))
     return view if cpu.is_ready(view, dtype) else None
+
+
+@lru_cache(maxsize=64)
+def _last_order(axes: int, rank: int) -> Shape:
+    """The order of axes that has the channels behind `rank` spatial ones; numpy.moveaxis takes most of a small call."""
+    channels = axes - rank - 1
+    return *range(channels), *range(channels + 1, axes), channels
 
 
 def writing_place(out: Any, shape: Shape, dtype: DType, accumulate: bool = False) -> Array:

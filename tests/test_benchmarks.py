@@ -15,6 +15,7 @@ if not FOLDER.is_dir():
 sys.path.append(str(FOLDER))
 import packages  # noqa: E402, F401  before torch
 
+import cpu as cpu_benchmark  # noqa: E402
 import gpu_session  # noqa: E402
 import harness  # noqa: E402
 import layers  # noqa: E402
@@ -291,3 +292,12 @@ def test_the_session_runs_its_steps_and_leaves_few_files(tmp_path):
 
 def test_no_more_files_than_come_back(tmp_path):
     assert len(gpu_session.steps(tmp_path, [])) + 1 <= 8
+
+
+def test_means_of_both_orders():
+    rows = [{'dtype': 'float32', 'map': 'forward', 'pyconv_seconds': first, 'pyconv_channels_last_seconds': last}
+            for first, last in ((4.0, 2.0), (1.0, 2.0), (2.0, 4.0), (3.0, None))]
+    [means] = cpu_benchmark.order_means(rows)
+    assert (means['layers'], means['least']) == (3, 0.5)
+    assert means['geometric_mean'] == pytest.approx(0.5**(1 / 3))
+    assert 'forward           3   0.79   0.50' in cpu_benchmark.order_text([means])
