@@ -35,7 +35,7 @@ def test_all_maps(hopper, shape, monkeypatch, tiles_alone):
     bits = []
     for size in (0, 1):
         monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_, size=size: tiles.tiles(way, element)[size])
-        _cuda.plan.cache_clear()
+        _cuda.forget()
         x, w, y = (hopper.upload(array, 'float64') for array in (whole.x, whole.w, whole.y))
         for found, exact in zip(calls.three_maps(PROBLEM, x, w, y, algorithm=shape),
                                 (wanted.forward, wanted.grad_input, wanted.grad_weight)):

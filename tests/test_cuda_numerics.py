@@ -132,9 +132,9 @@ def test_three_products_where_tensor_cores_cut_off(monkeypatch, kind):
     plain, rounding, cutting = error('float32'), error('tf32x3'), [*cutting_off()]
     monkeypatch.setitem(tiles.WAYS, 'tf32x3', tiles.WAYS['tf32x3']._replace(from_zero=False))
     monkeypatch.setattr(tiles, 'product', tiles.product.__wrapped__)
-    _cuda.plan.cache_clear()
+    _cuda.forget()
     drifting = max(cutting_off())
-    _cuda.plan.cache_clear()
+    _cuda.forget()
     print(f'{kind}: float32 {plain:.1e}, tf32x3 {rounding:.1e}, cut off {max(cutting):.1e}, without {drifting:.1e}')
     assert max(rounding, *cutting) < min(plain, tolerance('tf32x3', problem.terms[0]))
     assert drifting > max(5 * plain, tolerance('tf32x3', problem.terms[0]))

@@ -208,7 +208,8 @@ class Sums:
         """By definition; where there is a flag, if it is set. Small phases of a stride in one launch."""
         g, pieces = self.problem.geometry, self.definition
         results = samples * prod(self.size) * self.weight.rows * g.groups
-        if len(pieces) > 1 and (self.flags.whole or results < (len(pieces) - 1) * tiles.BY_PHASE):
+        if len(pieces) > 1 and max(g.stride) <= limits.MOST and (
+                self.flags.whole or results < (len(pieces) - 1) * tiles.BY_PHASE):
             pieces, stride = [undivided(g)], g.stride
         else:
             stride = None
