@@ -91,7 +91,8 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
             own = [direct_blocking(piece, groups, tile, DIRECT_WEIGHTS, True) or other for piece, other in chosen]
             alike = all(block.way == GATHER_DIRECT for block in own)
             return _side_by_side(list(zip(phases, own)), most) if alike else chosen
-    elif _are_few(phases) and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen):
+    elif _are_few(phases) and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen) and (
+            _taps(whole) <= sum(map(_taps, phases))):  # a dilation's taps may be far apart
         blocking = unrolled_blocking(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)
     if not blocking:
         return chosen

@@ -50,6 +50,7 @@ jax.pure_callback; that has not been tested, and such a program is not exported.
 import json
 import sys
 from functools import lru_cache, partial
+from hashlib import sha256
 from importlib import import_module
 from typing import Any
 
@@ -101,21 +102,30 @@ def _result(first: Any, second: Any, *, role: str, form: Form) -> Any:
 
 # --- in a compiled program ---
 
+DIGEST = 64  # letters
 TARGET = "pyconv_derivative"  # the handler's name in programs, and in DisabledSafetyCheck's of export
 
 
 def _text(role: str, form: Form) -> str:
-    """The derivative as a program keeps it: nothing in it is of this process."""
-    return json.dumps({
+    """The derivative as a program keeps it, behind its digest: nothing in it is of this process."""
+    return _sealed(json.dumps({
         "pyconv": __version__, "role": role, "dtype": form.dtype.name, "algorithm": form.settings.algorithm,
         "size": form.size, "value": repr(form.geometry.padding_value),  # JSON has no complex numbers
         "geometry": form.geometry._replace(padding_value=0)._asdict(),
-    })
+    }))
+
+
+def _sealed(text: str) -> str:
+    return sha256(text.encode()).hexdigest() + text
 
 
 @lru_cache(maxsize=1024)
 def _read(text: bytes) -> tuple[str, Form, list[Shape]]:
-    """The role, the form, and the shapes of operands and result; ValueError where another pyconv wrote it."""
+    """The role, the form, and the shapes of operands and result; ValueError where another pyconv wrote it, or nobody:
+    kernels trust a geometry, which is made of checked arguments."""
+    digest, text = text[:DIGEST], text[DIGEST:]
+    if digest != sha256(text).hexdigest().encode():
+        raise ValueError("program must be as it was exported; got one whose call of pyconv has changed")
     found = json.loads(text)
     if found["pyconv"] != __version__:
         raise ValueError(f"program must be exported by pyconv {__version__}, as it runs here; got {found['pyconv']}")
@@ -130,8 +140,10 @@ def _read(text: bytes) -> tuple[str, Form, list[Shape]]:
 def _compute(text: bytes, first: Any, second: Any, out: Any) -> None:
     """What the handler calls: the derivative that the program asks for, into its result."""
     role, form, shapes = _read(text)
-    if [first.shape, second.shape, out.shape] != shapes:
-        raise ValueError(f"program must call pyconv on shapes {shapes}; got {[first.shape, second.shape, out.shape]}")
+    arrays = first, second, out
+    if [array.shape for array in arrays] != shapes or any(array.dtype != form.dtype for array in arrays):
+        got = [f"{array.dtype} {array.shape}" for array in arrays]
+        raise ValueError(f"program must call pyconv on arrays of {form.dtype}, of shapes {shapes}; got {got}")
     form.derivative(role, first, second, out)
 
 

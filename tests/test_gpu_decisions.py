@@ -109,3 +109,12 @@ def test_so_many_are_kept_at_most(backend, monkeypatch):
         for _ in range(2):
             assert (pyconv.conv1d(Interface(x), Interface(x[..., :2])).host == pyconv.conv1d(x, x[..., :2])).all()
         assert 1 <= len(backend.decisions) <= 3
+
+
+def test_of_a_decision_so_many_targets_are_kept(backend, monkeypatch):
+    monkeypatch.setattr(decisions, 'TARGETS', 3)
+    for step in range(1, 9):
+        out = np.empty(Y.shape[1] * step, 'f4')[::step]
+        assert (pyconv.conv_bias(Interface(Y), out=Interface(out)).host == pyconv.conv_bias(Y)).all()
+        [decision] = backend.decisions.values()
+        assert len(decision._launches) <= 3

@@ -427,14 +427,22 @@ def test_a_program_in_another_process(tmp_path, run_python):
     """)
 
 
-@pytest.mark.parametrize(('before', 'after', 'text'), [
-    (f'"pyconv": "{pyconv.__version__}"', '"pyconv": "9.9"',
+@pytest.mark.parametrize(('before', 'after', 'is_sealed', 'text'), [
+    (f'"pyconv": "{pyconv.__version__}"', '"pyconv": "9.9"', True,
      f'program must be exported by pyconv {pyconv.__version__}, as it runs here; got 9.9'),
-    ('"batch": 1', '"batch": 2', 'program must call pyconv on shapes [(2, 2, 5), (3, 2, 2), (2, 3, 4)]; '
-                                 'got [(1, 2, 5), (3, 2, 2), (1, 3, 4)]'),
-], ids=['version', 'shapes'])
-def test_a_program_that_is_refused(monkeypatch, before, after, text):
-    whole = door._text
-    monkeypatch.setattr(door, '_text', lambda role, form: whole(role, form).replace(before, after))
+    ('"batch": 1', '"batch": 2', True,
+     'program must call pyconv on arrays of float32, of shapes [(2, 2, 5), (3, 2, 2), (2, 3, 4)]; '
+     "got ['float32 (1, 2, 5)', 'float32 (3, 2, 2)', 'float32 (1, 3, 4)']"),
+    ('"dtype": "float32"', '"dtype": "float16"', True,
+     'program must call pyconv on arrays of float16, of shapes [(1, 2, 5), (3, 2, 2), (1, 3, 4)]; '
+     "got ['float32 (1, 2, 5)', 'float32 (3, 2, 2)', 'float32 (1, 3, 4)']"),
+    ('"input_size": [1, 1, 5]', '"input_size": [1, 1, 9]', False,
+     'program must be as it was exported; got one whose call of pyconv has changed'),
+], ids=['version', 'shapes', 'dtype', 'changed'])
+def test_a_program_that_is_refused(monkeypatch, before, after, is_sealed, text):
+    sealed = door._sealed
+    monkeypatch.setattr(door, '_sealed', lambda whole: (
+        sealed(whole.replace(before, after)) if is_sealed else sealed(whole).replace(before, after)))
     with pytest.raises(Exception, match=re.escape(f'ValueError: {text}')):
-        jax.jit(lambda x, w: door.conv1d(x, w))(np.ones((1, 2, 5)), np.ones((3, 2, 2))).block_until_ready()
+        x, w = (np.ones(shape, np.float32) for shape in ((1, 2, 5), (3, 2, 2)))
+        jax.jit(lambda x, w: door.conv1d(x, w))(x, w).block_until_ready()

@@ -110,6 +110,20 @@ def test_stride_beyond_the_input():
     assert pyconv.conv2d(X, W, stride=2**62).tolist() == np.full((1, 3, 1, 1), 18.0).tolist()
 
 
+@pytest.mark.parametrize(('shape', 'weight_size', 'stride', 'padding', 'dilation'), [
+    ((1, 1, 9), (1, 1, 3), 3, ((2**21, -5),), 2**20), ((1, 2, 9, 11), (2, 2, 2, 2), 2, 258, 257),
+    ((1, 4, 24, 27, 9), (1, 4, 4, 2, 4), (2, 2, 3), ((0, 172), (0, 41), (0, 13)), (65, 65, 7)),
+], ids=str)
+def test_phases_of_a_stride_whose_taps_are_far_apart(shape, weight_size, stride, padding, dilation):
+    """Against the other map: both are the same form, and small integers' sums are exact."""
+    rank, settings = len(shape) - 2, {'stride': stride, 'padding': padding, 'dilation': dilation}
+    forward, backward = (getattr(pyconv, f'conv{rank}d{map}') for map in ('', '_input'))
+    x, w = (RNG.integers(-3, 4, size).astype(float) for size in (shape, weight_size))
+    y = forward(x, w, **settings)
+    other = RNG.integers(-3, 4, y.shape).astype(float)
+    assert (y * other).sum() == (x * backward(shape, w, other, **settings)).sum()
+
+
 @pytest.mark.parametrize('transposed', [False, True])
 def test_calls_of_kernels_do_not_grow_with_the_groups(transposed, monkeypatch):
     """Double backward of a depthwise convolution is four runs of a plan, however many groups there are."""

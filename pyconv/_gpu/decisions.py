@@ -12,6 +12,7 @@ from pyconv._gpu.launches import ALIGNMENT, Launch, Ref, Step, aligned
 from pyconv._integers import Shape
 
 KEPT = 1024
+TARGETS = 64  # of a decision: strides that its result was wanted with
 
 
 class Decision:
@@ -46,6 +47,8 @@ class Decision:
         """Launch it on arrays at these addresses; where no buffer is lent, scratch is a new array of that dtype."""
         found = self._launches.get(target.strides)
         if found is None:
+            if len(self._launches) >= TARGETS:
+                self._launches.clear()
             found = self._launches[target.strides] = self._made_for(target)
         launches, scratch = found
         addresses["out"] = target.address
