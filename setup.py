@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -83,11 +84,14 @@ class BuildKernels(build_ext):
             return [f"/clang:{flag}" for flag in flags] if is_windows else flags
 
         ext.extra_compile_args, ext.extra_link_args = spelled(common) + openmp, link_flags
-        ext.extra_objects = []
-        for level, flags in LEVELS.items():
-            ext.extra_objects += self.compiler.compile(
+
+        def objects_of(level):
+            return self.compiler.compile(
                 [str(TILES / f'{level}.c')], output_dir=self.build_temp, depends=headers,
-                extra_postargs=spelled(common + flags))
+                extra_postargs=spelled(common + LEVELS[level]))
+
+        with ThreadPoolExecutor(1 if is_windows else None) as pool:  # half a minute each
+            ext.extra_objects = [found for objects in pool.map(objects_of, LEVELS) for found in objects]
 
 
 if __name__ == "__main__":

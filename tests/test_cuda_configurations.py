@@ -31,9 +31,16 @@ ALSO = {'pack f32 reflect', 'pack f32 constant', 'direct f32 reflect', 'direct f
         'direct_weight c64', 'finish c64 combined', 'direct i8', 'direct_weight i64', 'unfold i8'}
 
 
-# what others of the same registers stand for
-SELDOM = {'gather bf16 64x64 apart', 'gather tf32 64x64 apart', 'gather f64_m16n8k16 64x64 apart',
-          'gather f64_m16n8k16 64x64', 'correlate f64_m16n8k16 64x64 partial'}
+# what others stand for, which have the same body and no fewer registers
+SELDOM = {
+    'gather bf16 64x64', 'gather bf16 64x64 apart', 'gather bf16 128x128 partial', 'gather bf16 64x64 partial',
+    'correlate bf16 64x64 partial', 'gather wgmma_bf16 128x128', 'gather wgmma_bf16 128x64',
+    'gather wgmma_bf16 128x256 partial', 'gather wgmma_bf16 128x128 partial', 'gather wgmma_bf16 128x64 partial',
+    'gather wgmma_f16 128x128 partial', 'gather wgmma_f16 128x64 partial', 'gather tf32 64x64 apart',
+    'gather tf32x3 64x64 apart', 'gather f64 64x64 apart', 'gather fma f64 64x64', 'gather fma f64 64x64 partial',
+    'gather fma f64 64x64 apart', 'correlate fma f64 64x64 partial', 'gather f64_m16n8k16 64x64 apart',
+    'gather f64_m16n8k16 64x64', 'gather f64_m16n8k16 64x64 partial', 'direct bf16 partial divided',
+    'direct bf16 partial last', 'direct bf16 partial last divided'}
 
 
 def is_usual(name, configuration):
