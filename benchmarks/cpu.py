@@ -273,7 +273,7 @@ def main() -> None:
     record["summary"] = harness.summarise(record["rows"])
     record["limits_after"] = measured_limits(arguments.threads)
     record["order_means"] = order_means(record["rows"])
-    print(f"\n{harness.summary_text(record['summary'])}\n\n{order_text(record['channels_last'])}")
+    print(f"\n{harness.summary_text(record['summary'])}\n\n{order_text(record['order_means'])}")
     if arguments.output is not None:
         harness.write(record, arguments.output)
         draw(record, arguments.output.with_suffix(".png"))

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+
+import pyconv
 
 FOLDER = Path(__file__).parents[1] / 'benchmarks'
 if not FOLDER.is_dir():
@@ -301,3 +304,23 @@ def test_means_of_both_orders():
     assert (means['layers'], means['least']) == (3, 0.5)
     assert means['geometric_mean'] == pytest.approx(0.5**(1 / 3))
     assert 'forward           3   0.79   0.50' in cpu_benchmark.order_text([means])
+
+
+def test_the_record_of_the_cpu_is_written_and_drawn(monkeypatch, tmp_path, capsys):
+    """All of a run but the machine's limits, of few samples."""
+    path, threads = tmp_path / 'cpu.json', (torch.get_num_threads(), pyconv.get_num_threads())
+    monkeypatch.setattr(cpu_benchmark, 'measured_limits', lambda threads: dict.fromkeys(
+        ('float32', 'float64', 'bandwidth'), 1e10))
+    monkeypatch.setattr(sys, 'argv', [
+        'cpu.py', '--networks', 'tiny', '--maps', 'forward', '--dtype', 'float32', '--threads', '1', '--seconds', '0',
+        '--output', str(path)])
+    try:
+        cpu_benchmark.main()
+    finally:
+        torch.set_num_threads(threads[0])
+        pyconv.set_num_threads(threads[1])
+    record = json.loads(path.read_text())
+    [means] = record['order_means']
+    assert means['layers'] == sum(row['pyconv_channels_last_seconds'] is not None for row in record['rows']) > 0
+    assert all(row['right'] for row in record['rows']) and path.with_suffix('.png').stat().st_size > 1000
+    assert 'pyconv / pyconv with channels last' in capsys.readouterr().out
