@@ -20,7 +20,7 @@ from pyconv._arguments import (
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
 from pyconv._edges import is_far
-from pyconv._geometry import Geometry, box, is_around_nothing, linear
+from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
 from pyconv._libraries import Visitor, given_back
 from pyconv._outer import of_volumes
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
 
 AUTO = "auto"
 DEFAULTS = Settings()
-MAPS_OF_BUFFER = {"finput": ("forward", "grad_weight"), "fgrad_input": ("grad_input",)}
+MAPS_OF_BUFFER = {name: tuple(map for map in BUFFERS if BUFFERS[map] == name) for name in BUFFERS.values()}
 
 
 def settings_of(
@@ -238,7 +238,7 @@ def _calls(
                 plan = plan_of(map, laid, dtype, settings, device)
             scratch = None
             if settings is not DEFAULTS:
-                name = "fgrad_input" if map == "grad_input" else "finput"
+                name = BUFFERS[map]
                 buffer = getattr(settings, name)
                 if buffer is not None:
                     least = scratch_minimum(name, geometry, dtype, settings, device)

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from pyconv._backend import cuda
-from pyconv._geometry import Geometry, box, is_around_nothing
+from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
 from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
 from pyconv._gpu.decisions import Decision, called, form, keep
@@ -155,15 +155,11 @@ def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) 
     """The buffers that a result's maps use, as the user gave them."""
     found = {}
     for map, *_ in result.terms:
-        name = _buffer_of(map)
+        name = BUFFERS[map]
         buffer = getattr(settings, name)
         if buffer is not None and name not in found:
             found[name] = arguments.beside(name, buffer, leader_name, leader)
     return list(found.items())
-
-
-def _buffer_of(map: str) -> str:
-    return "fgrad_input" if map == "grad_input" else "finput"
 
 
 def _decision(
@@ -183,7 +179,7 @@ def _decision(
                   for map, first, second, direction in result.terms)
     result = result._replace(terms=terms, bias=None if result.bias is None else known[names[id(result.bias)]])
     calls = [
-        (plan, first, second, None if scratch is None else called(scratch, _buffer_of(map)))
+        (plan, first, second, None if scratch is None else called(scratch, BUFFERS[map]))
         for (plan, first, second, scratch), (map, *_) in zip(
             prepare(geometry, dtype, result, None, named, settings, leader.device), terms)]
     steps = partial(_steps, geometry, result, calls, settings.algorithm == "columns", settings.accumulate)
