@@ -30,6 +30,15 @@ def turned(address):
     return address ^ ((address >> 7 & 7) << 4)
 
 
+def matrix_product(a, b, dtype):
+    """The matrices a b of a by (..., row, k) and b by (..., column, k), both float64, in this dtype. Where an element
+    stands in its matrix never changes it, though a BLAS sums some rows in another order than others: in float64 nothing
+    of float32's sums is lost that rounding would not hide, and float64's own are not left to a BLAS."""
+    if dtype == np.float64:
+        return np.einsum('...mk,...nk->...mn', a, b)
+    return np.matmul(a, b.swapaxes(-1, -2)).astype(dtype)
+
+
 def matrix_places(descriptor, lines):
     """Shared addresses of `lines` x 2 chunks that a descriptor means, along the reduction; by (..., line, chunk)."""
     descriptor = np.asarray(descriptor, np.int64)[..., None, None]
@@ -225,8 +234,8 @@ class Hopper:
     def values(self, kind, units):
         """What lies there by (block, warpgroup or one for all, line, 16)."""
         flat = units.reshape(len(units), -1)
-        raw = self.shared.words[16].ravel().take(flat + self.shared.rows(16))
-        return self.decoders[kind](raw.view(np.uint16)).reshape(len(raw), *units.shape[1:3], 16)
+        raw = self.shared.words[16].ravel().take(flat + self.shared.rows(16)).view(np.uint16)
+        return self.decoders[kind](raw).astype(np.float64).reshape(len(raw), *units.shape[1:3], 16)
 
     def wgmma_commit(self):
         self.groups.append(self.started)
@@ -236,7 +245,7 @@ class Hopper:
         ended = []
         while len(self.groups) > n:
             for kind, sums, a, b in self.groups.pop(0):
-                sums.matrix += np.matmul(self.values(kind, a), self.values(kind, b).swapaxes(2, 3))
+                sums.matrix += matrix_product(self.values(kind, a), self.values(kind, b), np.float32)
                 ended += [a, b]
         under_way = [product for group in [*self.groups, self.started] for product in group]
         if self.shared.races:

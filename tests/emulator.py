@@ -23,7 +23,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from emulated_hopper import Hopper
+from emulated_hopper import Hopper, matrix_product
 from emulated_memory import ORIGIN, RAW, Again, Hazards, KernelError, Memory, Shared, blocks_of, wavefronts
 
 __all__ = ['KernelError', 'Memory', 'bf16_of_bits', 'bits_of_bf16', 'run']
@@ -312,24 +312,24 @@ class Executor:
 
     more_bits = None     # a number: tensor cores cut float32 sums off, see cut_off
 
-    def multiply(self, c, a, b):
-        """c + a b of every warp: a by (block, warp, row, k), b by (block, warp, column, k), c the registers of sums."""
+    def multiply(self, c, a, b, dtype):
+        """c + a b of every warp: a by (block, warp, row, k), b by (block, warp, column, k), both float64, c the
+        registers of sums, of this dtype."""
         # Register 2 * half + i of lane 4 * g + t is row 8 * half + g and column 2 * t + i.
-        cuts_off = self.more_bits is not None and a.dtype == np.float32
+        cuts_off = self.more_bits is not None and dtype == np.float32
         if not cuts_off:
-            product = np.matmul(a, b.swapaxes(2, 3))
+            product = matrix_product(a, b, dtype)
             product = product.reshape(*product.shape[:2], -1, 8, 4, 2)
         out = []
         for register, x in enumerate(c):
             x = self.row(x)
-            if x.dtype != a.dtype:
-                raise KernelError(f'sums of an mma must be {a.dtype}; got {x.dtype}')
+            if x.dtype != dtype:
+                raise KernelError(f'sums of an mma must be {np.dtype(dtype)}; got {x.dtype}')
             half, i = divmod(register, 2)
             x = x.reshape(len(x), -1, 8, 4)
             if cuts_off:
-                rows, columns = a[:, :, 8 * half:8 * half + 8, None], b[:, :, None, i::2]
-                products = np.multiply(rows, columns, dtype=np.float64)
-                total = cut_off(products, np.broadcast_to(x, products.shape[:-1]), self.more_bits)
+                terms = a[:, :, 8 * half:8 * half + 8, None] * b[:, :, None, i::2]
+                total = cut_off(terms, np.broadcast_to(x, terms.shape[:-1]), self.more_bits)
             else:
                 total = product[:, :, half, :, :, i] + x
             out.append(np.broadcast_to(total.reshape(-1, self.shape[1]), self.shape))
@@ -340,14 +340,14 @@ class Executor:
         def assemble(*halves):
             def build(registers):
                 height = max(len(x) for x in registers)
-                out = np.empty((height, self.shape[1] // 32, halves[0], 8, 2, 4, 2), np.float32)
+                out = np.empty((height, self.shape[1] // 32, halves[0], 8, 2, 4, 2))
                 for r, x in enumerate(registers):
                     pairs = np.ascontiguousarray(to_u32(x)).view(np.uint16).reshape(len(x), -1, 8, 4, 2)
                     out[:, :, r % halves[0], :, r // halves[0]] = (
                         pairs.view(np.float16) if kind == 'f16' else bf16_of_bits(pairs))
                 return out.reshape(height, -1, 8 * halves[0], 16)
             return build
-        return self.multiply(c, self.fragment(kind, a, assemble(2)), self.fragment(kind, b, assemble(1)))
+        return self.multiply(c, self.fragment(kind, a, assemble(2)), self.fragment(kind, b, assemble(1)), np.float32)
 
     def mma_words(self, kind, c, a, b):
         """a by (row half, g, k / 4, t), b by (g, k / 4, t). Of float32 the hardware may read the upper 19 bits only:
@@ -355,18 +355,19 @@ class Executor:
         def assemble(halves):
             def build(registers):
                 height = max(len(x) for x in registers)
-                out = np.empty((height, self.shape[1] // 32, halves, 8, depth, 4), dtype)
+                out = np.empty((height, self.shape[1] // 32, halves, 8, depth, 4))
                 for r, x in enumerate(registers):
                     read = (to_u32(x) & np.uint32(0xffffe000)).view(np.float32) if kind == 'tf32' else x
                     out[:, :, r % halves, :, r // halves] = np.reshape(read, (len(x), -1, 8, 4))
                 return out.reshape(height, -1, 8 * halves, 4 * depth)
             return build
-        (tall, depth), dtype = WORDS[kind], np.float32 if kind == 'tf32' else np.float64
+        tall, depth = WORDS[kind]
         a, b = (x if isinstance(x, tuple) else (x,) for x in (a, b))
         if (len(c), len(a), len(b)) != (2 * tall, tall * depth, depth):
             raise KernelError(f'mma_{kind} must have {2 * tall}, {tall * depth} and {depth} registers of c, a and b; '
                               f'got {len(c)}, {len(a)} and {len(b)}')
-        return self.multiply(c, self.fragment(f'{kind}a', a, assemble(tall)), self.fragment(f'{kind}b', b, assemble(1)))
+        a, b = self.fragment(f'{kind}a', a, assemble(tall)), self.fragment(f'{kind}b', b, assemble(1))
+        return self.multiply(c, a, b, np.float32 if kind == 'tf32' else np.float64)
 
 
 class Typed(ast.NodeTransformer):

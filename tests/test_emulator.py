@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from emulated_device import EmulatedArray, ran
+from emulated_hopper import matrix_product
 from emulated_memory import blocks_of
 from emulator import Executor, KernelError, Memory, bf16_of_bits, run
 
@@ -319,6 +320,18 @@ def test_mma(kind):
     k = MMA[kind][0]
     a, b, c = (random.integers(-9, 10, (4, *shape)) for shape in ((16, k), (k, 8), (16, 8)))
     assert (products(kind, a, b, c) == c + a @ b).all()
+
+
+@pytest.mark.parametrize(('dtype', 'k'), [(np.float32, 8), (np.float32, 16), (np.float64, 4), (np.float64, 16)])
+def test_a_place_in_a_matrix_changes_no_bits(dtype, k):
+    """As a sample's bits must not know its place in a batch. A BLAS may sum some rows in another order."""
+    a, b = (random.standard_normal((64, n, k)) for n in (16, 8))
+    if dtype == np.float32:
+        a, b = (x.astype(np.float16).astype(np.float64) for x in (a, b))
+    wanted = matrix_product(a, b, dtype)
+    for shift in range(1, 16):
+        assert (matrix_product(np.roll(a, shift, 1), b, dtype) == np.roll(wanted, shift, 1)).all()
+        assert (matrix_product(a, np.roll(b, shift, 1), dtype) == np.roll(wanted, shift, 2)).all()
 
 
 def test_mma_tf32_reads_19_bits():
