@@ -20,10 +20,10 @@ its weight in that order too and gives such results, pyconv writes to new arrays
 
 ratio is torch's time (NCHW) over pyconv's: above 1, pyconv is faster. "bound" is what the machine allows: the larger of
 products over peak and bytes over bandwidth, as a share of pyconv's time. Products with padding are not counted; bytes
-are those of both operands and the result, once each. The peak is the best rate of a 2048² matrix product in NumPy or
-torch with as many threads, the bandwidth that of torch's copy of 256 MB (bytes read and bytes written), both in a
-process of their own. They are proxies: an algorithm that saves multiplications, or operands that stay in the cache, may
-pass 100 %. Both are measured before and after; a difference shows that something else was running.
+are those of both operands and the result, once each. The peak is that of multiply-adds between registers with as many
+threads (see peak.py), the bandwidth that of torch's copy of 256 MB (bytes read and bytes written), both in a process of
+their own. An algorithm that saves multiplications, or operands that stay in the cache, may pass 100 %. Both limits are
+measured before and after; a difference shows that something else was running.
 
 The results go to benchmarks/results as JSON, with machine, threads, date, versions and command, and as a picture (see
 picture.py, which can also draw it again).
@@ -50,6 +50,7 @@ import harness
 import pyconv
 from harness import MAPS, RESULTS, duration, quartiles
 from layers import NETWORKS, Layer, Network
+from peak import multiply_add_rate
 from picture import draw
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -123,21 +124,6 @@ def timed_block(call, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def matrix_product_rate(threads: int, seconds: float = 1.5) -> dict[str, float]:
-    """Best flop per second of a 2048² matrix product in NumPy and torch, by dtype."""
-    torch.set_num_threads(threads)
-    rates = dict.fromkeys(DTYPES, 0.0)
-    for name, dtype in DTYPES.items():
-        a, b = torch.rand(2, 2048, 2048, dtype=dtype)
-        for product, x, y in ((numpy.matmul, a.numpy(), b.numpy()), (torch.matmul, a, b)):
-            deadline = time.perf_counter() + seconds
-            while time.perf_counter() < deadline:
-                start = time.perf_counter()
-                product(x, y)
-                rates[name] = max(rates[name], 2 * 2048**3 / (time.perf_counter() - start))
-    return rates
-
-
 def copy_rate(threads: int, seconds: float = 1.5) -> float:
     """Best bytes per second, read and written, of copying 256 MB."""
     torch.set_num_threads(threads)
@@ -151,13 +137,10 @@ def copy_rate(threads: int, seconds: float = 1.5) -> float:
 
 
 def measured_limits(threads: int) -> dict[str, float]:
-    """Flop per second by dtype, and bytes per second.
-
-    In a fresh process, since OpenBLAS takes its number of threads when it is loaded.
-    """
-    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
+    """Flop per second by dtype, and bytes per second; in a fresh process, away from this one's threads and memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return {**pool.apply(matrix_product_rate, (threads,)), "bandwidth": pool.apply(copy_rate, (threads,))}
+        rates = {dtype: pool.apply(multiply_add_rate, (dtype, threads)) for dtype in DTYPES}
+        return {**rates, "bandwidth": pool.apply(copy_rate, (threads,))}
 
 
 # The rows

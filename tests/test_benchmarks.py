@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ import cpu as cpu_benchmark  # noqa: E402
 import gpu_session  # noqa: E402
 import harness  # noqa: E402
 import layers  # noqa: E402
+import peak  # noqa: E402
 import picture  # noqa: E402
 import planned  # noqa: E402
 import rows as gpu_rows  # noqa: E402
@@ -324,3 +326,13 @@ def test_the_record_of_the_cpu_is_written_and_drawn(monkeypatch, tmp_path, capsy
     assert means['layers'] == sum(row['pyconv_channels_last_seconds'] is not None for row in record['rows']) > 0
     assert all(row['right'] for row in record['rows']) and path.with_suffix('.png').stat().st_size > 1000
     assert 'pyconv / pyconv with channels last' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+@pytest.mark.parametrize('lanes', [2, 8])
+def test_the_peak_counts_what_its_loop_does(dtype, lanes):
+    """From 0, times 1 and plus 1: each chain ends at the number of its multiply-adds, exactly."""
+    room = np.ones(2 * lanes, dtype)
+    with peak.compiled_chains(dtype, lanes) as chains:
+        chains(room.ctypes.data)
+    assert (room[:lanes] == peak.ROUNDS * peak.CHAINS).all() and (room[lanes:] == 1).all()
