@@ -198,13 +198,45 @@ static void NAME(unroll_direct)(const work_t *work, const void *source, const vo
         }
 }
 
+/* LANES groups' rows of `depth` weights -> depth vectors, by squares; none is read behind those of the last group. */
+static void NAME(pack_lanes)(const REAL *from, index_t group, index_t depth, REAL *to)
+{
+    const REAL *limit = from + (LANES - 1) * group + depth;
+    for (index_t k = 0; k < depth; k += LANES) {
+        if (depth >= LANES && depth - k < LANES)
+            k = depth - LANES; /* some weights twice, in whole vectors */
+        const index_t here = depth - k < LANES ? depth - k : LANES;
+        VECTOR square[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) {
+            const REAL *row = from + i * group + k;
+            square[i] = (VECTOR){0};
+            if (limit - row >= LANES)
+                square[i] = LOAD(row);
+            else
+                for (index_t j = 0; j < here; j++)
+                    square[i][j] = row[j];
+        }
+        NAME(turn_square)(square);
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++)
+            if (j < here)
+                STORE(to + (k + j) * LANES, square[j]);
+    }
+}
+
 /* panel[row][k][lane] */
 static void NAME(pack_direct)(const work_t *work, const void *weight, void *panel)
 {
     const piece_t *piece = work->piece;
     const axis_t *axis = piece->axis;
-    const index_t *stride = piece->weight_stride;
+    const index_t *stride = piece->weight_stride, depth = NAME(depth)(work);
     REAL *to = panel;
+    if (work->part.groups == LANES && NAME(is_dense)(piece)) {
+        for (index_t row = work->part.row; row < work->part.row + work->part.rows; row++, to += depth * LANES)
+            NAME(pack_lanes)((const REAL *)weight + row * piece->weight_row, piece->weight_group, depth, to);
+        return;
+    }
     for (index_t row = work->part.row; row < work->part.row + work->part.rows; row++)
         for (index_t c = 0; c < work->part.channels; c++)
             for (index_t z = 0; z < axis[0].taps; z++)
