@@ -193,15 +193,17 @@ def evaluate(
     ]
 
 
+def _takes_last(map: str, geometry: Geometry) -> bool:
+    """Whether a plan takes arrays whose channels lie last; one that is far (see _edges) takes copies in C order."""
+    return map != "grad_input" or geometry.padding_mode == "zeros" or not is_far(of_volumes(geometry))
+
+
 def _laid(
     geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any, settings: Settings
 ) -> tuple[Geometry, Array, Array]:
-    """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory.
-
-    One that is far (see _edges) takes them as other copies.
-    """
+    """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
     rank = geometry.rank
-    if map == "grad_input" and geometry.padding_mode != "zeros" and is_far(of_volumes(geometry)):
+    if not _takes_last(map, geometry):
         return geometry, first, second
     read = channels_last(first, rank, dtype)
     also = channels_last(second, rank, dtype) if map == "grad_weight" else None
@@ -276,8 +278,10 @@ def _run(
         if part is not None:
             return _run_part(geometry, dtype, result, calls, out, settings, part)
     target = None
-    if out is not None and calls and result.terms[0][0] != "grad_weight":
-        target = channels_last(np.asarray(out), geometry.rank, own)
+    if out is not None and calls:
+        map = result.terms[0][0]
+        if map != "grad_weight" and _takes_last(map, geometry):
+            target = channels_last(np.asarray(out), geometry.rank, own)
     if target is None:
         target = writing_place(out, result.shape, own, accumulate)
     bias = None if result.bias is None else ready(result.bias, own)

@@ -20,7 +20,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t row_stride[3]
         int turned
         index_t tile[3]
-        int parts, edge, only_edges, folded
+        int parts, edge, only_edges, source_last, folded
         index_t before[3]
         index_t behind[3]
         int stored[3]

@@ -10,7 +10,7 @@ import calls
 import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
-from problems import PROBLEMS, P, maps
+from problems import PROBLEMS, ROWS, VARIED_MODES, P, maps
 from pyconv import _blocking, _phases, _pieces
 from pyconv._backend import cpu
 from pyconv._geometry import convolved
@@ -26,7 +26,15 @@ MORE = [
     P('to an image', (24, 24), (4, 4), (64, 3), stride=2, padding=1),
     P('patches', (32, 32), (8, 8), (3, 40), stride=8),
 ]
-every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE, ids=str)
+# Blocks at an edge are copies, in which channels do not lie last; which blocks these are hangs on the batch.
+EDGED = [
+    P('circular 1d', (149,), (3,), (32, 32), padding=1, padding_mode='circular'),
+    P('constant 1d dilated', (130,), (3,), (40, 24), padding=2, dilation=2, padding_mode='constant', padding_value=2),
+    P('reflect 2d one axis', (20, 31), (3, 1), (64, 32), padding=(1, 0), padding_mode='reflect'),
+    P('replicate 2d strided', (41, 30), (1, 3), (33, 40), padding=(0, 1), stride=2, padding_mode='replicate'),
+    P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
+]
+every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
 
 
 def check(problem, dtype):
@@ -60,7 +68,7 @@ def test_in_tiles_everywhere(monkeypatch, problem, dtype):
     cpu.plan.cache_clear()
 
 
-@pytest.mark.parametrize('problem', MORE, ids=str)
+@pytest.mark.parametrize('problem', MORE + EDGED, ids=str)
 def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
     data, rank = problem._replace(batch=5).floats(dtype), problem.rank
     x, y = last(data.x, rank), last(data.y, rank)

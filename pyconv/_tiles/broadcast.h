@@ -131,7 +131,7 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
     const axis_t *axis = box->work->piece->axis;
     const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
     const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps;
-    const index_t channels = box->work->part.channels, at_once = box->work->piece->source_channel == 1 ? channels : 1;
+    const index_t channels = box->work->part.channels, at_once = box->work->piece->source_last ? channels : 1;
     NAME(product) *next = list;
     for (index_t first = 0; first < channels; first += at_once)
         for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)

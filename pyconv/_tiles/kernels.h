@@ -40,6 +40,7 @@ enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
    stored: the types of source, target and weight, where they are not computed in; strides then count such elements.
    edge: what source has beyond its edge, and the constant; only_edges: nothing but this keeps it from being read as it
    lies.
+   source_last: source's channels lie last in memory, wherever a block's are copied to: it decides the order of sums.
    folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
    cells of target that lie in the same block. */
 typedef struct {
@@ -51,7 +52,7 @@ typedef struct {
     index_t row_taps[3], row_stride[3];
     int turned;
     index_t tile[3];
-    int parts, stored[3], edge, only_edges;
+    int parts, stored[3], edge, only_edges, source_last;
     long long edge_value[2]; /* its bytes, as stored */
     int folded;
     index_t before[3], behind[3];
