@@ -205,8 +205,8 @@ def _laid(
     rank = geometry.rank
     if not _takes_last(map, geometry):
         return geometry, first, second
-    read = channels_last(first, rank, dtype)
-    also = channels_last(second, rank, dtype) if map == "grad_weight" else None
+    read = channels_last(first, rank, dtype, may_copy=True)
+    also = channels_last(second, rank, dtype, may_copy=True) if map == "grad_weight" else None
     target = None
     if out is not None and map != "grad_weight":
         target = channels_last(np.asarray(out), rank, written(dtype, settings))

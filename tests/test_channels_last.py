@@ -26,12 +26,14 @@ MORE = [
     P('to an image', (24, 24), (4, 4), (64, 3), stride=2, padding=1),
     P('patches', (32, 32), (8, 8), (3, 40), stride=8),
 ]
-# Blocks at an edge are copies, in which channels do not lie last; which blocks these are hangs on the batch.
+# Blocks at an edge are copies, in which channels do not lie last; which blocks these are hangs on the batch. What is
+# cropped is contiguous in one sample, and not in several.
 EDGED = [
     P('circular 1d', (149,), (3,), (32, 32), padding=1, padding_mode='circular'),
     P('constant 1d dilated', (130,), (3,), (40, 24), padding=2, dilation=2, padding_mode='constant', padding_value=2),
     P('reflect 2d one axis', (20, 31), (3, 1), (64, 32), padding=(1, 0), padding_mode='reflect'),
     P('replicate 2d strided', (41, 30), (1, 3), (33, 40), padding=(0, 1), stride=2, padding_mode='replicate'),
+    P('circular 1d cropped', (121,), (5,), (30, 14), stride=3, padding=((2, -1),), groups=2, padding_mode='circular'),
     P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
 ]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
