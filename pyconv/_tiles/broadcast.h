@@ -130,17 +130,22 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
 {
     const axis_t *axis = box->work->piece->axis;
     const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
-    const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps;
-    const index_t channels = box->work->part.channels, at_once = box->work->piece->source_last ? channels : 1;
+    const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps, channels = box->work->part.channels;
+    const int by_tap = box->work->piece->source_last || z->taps * y->taps * x->taps == 1; /* one order, if of one tap */
+    const index_t at_once = by_tap ? channels : 1;
     NAME(product) *next = list;
     for (index_t first = 0; first < channels; first += at_once)
         for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
-            for (index_t ty = y->tap; ty < y->tap + y->taps; ty++)
-                for (index_t tx = x->tap; tx < x->tap + x->taps; tx++) {
-                    const index_t tap = (tz * axis[1].taps + ty) * axis[2].taps + tx;
-                    for (index_t c = first; c < first + at_once; c++)
-                        *next++ = (NAME(product)){offset[c * taps + tap], c * taps + tap};
-                }
+            for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
+                const index_t row = first * taps + (tz * axis[1].taps + ty) * axis[2].taps;
+                if (by_tap)
+                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
+                        for (index_t c = 0; c < channels; c++)
+                            *next++ = (NAME(product)){offset[c * taps + k], c * taps + k};
+                else
+                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
+                        *next++ = (NAME(product)){offset[k], k};
+            }
     return next - list;
 }
 

@@ -69,14 +69,20 @@ static index_t NAME(list_rows)(const work_t *work, const NAME(stretch) box[3], i
 {
     const axis_t *axis = work->piece->axis;
     const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps, channels = work->part.channels;
-    const index_t at_once = work->piece->source_channel == 1 ? channels : 1;
+    const int by_tap = work->piece->source_channel == 1 || box[0].count * box[1].count * box[2].count == 1;
+    const index_t at_once = by_tap ? channels : 1;
     index_t *next = list;
     for (index_t first = 0; first < channels; first += at_once)
         for (index_t z = box[0].start; z < box[0].start + box[0].count; z++)
-            for (index_t y = box[1].start; y < box[1].start + box[1].count; y++)
-                for (index_t x = box[2].start; x < box[2].start + box[2].count; x++)
-                    for (index_t c = first; c < first + at_once; c++)
-                        *next++ = c * taps + (z * axis[1].taps + y) * axis[2].taps + x;
+            for (index_t y = box[1].start; y < box[1].start + box[1].count; y++) {
+                const index_t row = first * taps + (z * axis[1].taps + y) * axis[2].taps;
+                for (index_t k = row + box[2].start; k < row + box[2].start + box[2].count; k++)
+                    if (by_tap)
+                        for (index_t c = 0; c < channels; c++)
+                            *next++ = c * taps + k;
+                    else
+                        *next++ = k;
+            }
     return next - list;
 }
 
