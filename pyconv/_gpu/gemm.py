@@ -227,26 +227,14 @@ def correlate(
     """Positions are those of grad_output, whose cells lie y_position bytes apart; for parts see plain.range_of."""
     t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
 
-    # A thread copies one chunk of every A_COPIED-th line of y's tile, and one of every B_COPIED-th line of x's. The
-    # exclusive or keeps the fragments' loads, which go down the lines, free of bank conflicts (see fragments).
-    A_LINE = BM // DEPTH * LINE
-    B_LINE = BN // DEPTH * LINE
-    A_COPIED = THREADS * 16 // A_LINE
-    B_COPIED = THREADS * 16 // B_LINE
-    a_chunk: i32 = t % (A_LINE // 16)
-    a_line: i32 = t // (A_LINE // 16)
-    b_chunk: i32 = t % (B_LINE // 16)
-    b_line: i32 = t // (B_LINE // 16)
-    row_chunk: i32 = tile_m * (A_LINE // 16) + a_chunk
-    a_wanted = row_chunk < i32(row_chunks)
-    a_from: i64 = y + group * y_group + row_chunk * 16
-    k: i32 = tile_n * (B_LINE // 16) + b_chunk
-    tz, ty, tx, channel = tap_of(k)
-    b_wanted = k < i32(chunks)
-    off_z: i32 = offset_z + tz * tap_z
-    off_y: i32 = offset_y + ty * tap_y
-    off_x: i32 = offset_x + tx * tap_x
-    b_from: i64 = x + group * source_group + off_z * source_z + off_y * source_y + off_x * source_x + channel
+    a_from = registers()
+    a_wanted = registers()
+    b_from = registers()
+    b_wanted = registers()
+    off_z = registers()
+    off_y = registers()
+    off_x = registers()
+    a_chunk, a_line, b_chunk, b_line = find_chunks(a_from, a_wanted, b_from, b_wanted, off_z, off_y, off_x)
     first, end = range_of(part)
 
     lane_row, lane_column, a_at, b_at = lanes()
@@ -265,6 +253,66 @@ def correlate(
         multiply(read, i32(read + BM * LINE), acc)
         read = following(read, base, STAGE_BYTES)
         write = following(write, base, STAGE_BYTES)
+    store_correlated(acc)
+
+
+def find_chunks(a_from, a_wanted, b_from, b_wanted, off_z, off_y, off_x):
+    """Of each panel of y's tile and of x's the chunk that a thread copies: where it comes from, whether it is wanted,
+    and its tap. Gives both chunks' places in a line, and the first lines that they are of.
+
+    A panel is as wide as its lines, A_LINE or B_LINE bytes, and DEPTH of them high: here a whole tile, in `hopper` one
+    of 128 bytes. A thread copies a chunk of every A_COPIED-th line of y's, and of every B_COPIED-th of x's.
+    """
+    A_COPIED = THREADS * 16 // A_LINE
+    B_COPIED = THREADS * 16 // B_LINE
+    A_PANELS = BM * SIZE // A_LINE
+    B_PANELS = BN * SIZE // B_LINE
+    a_chunk: i32 = t % (A_LINE // 16)
+    b_chunk: i32 = t % (B_LINE // 16)
+    for j in unrolled(A_PANELS):
+        row_chunk: i32 = tile_m * (BM * SIZE // 16) + a_chunk + j * (A_LINE // 16)
+        a_wanted[j] = row_chunk < i32(row_chunks)
+        a_from[j] = i64(y + group * y_group + row_chunk * 16)
+    for j in unrolled(B_PANELS):
+        k: i32 = tile_n * (BN * SIZE // 16) + b_chunk + j * (B_LINE // 16)
+        tz, ty, tx, channel = tap_of(k)
+        b_wanted[j] = k < i32(chunks)
+        off_z[j] = i32(offset_z + tz * tap_z)
+        off_y[j] = i32(offset_y + ty * tap_y)
+        off_x[j] = i32(offset_x + tx * tap_x)
+        b_from[j] = i64(x + group * source_group + off_z[j] * source_z + off_y[j] * source_y + off_x[j] * source_x
+                        + channel)
+    return a_chunk, i32(t // (A_LINE // 16)), b_chunk, i32(t // (B_LINE // 16))
+
+
+def copy_correlated(p0, slot):
+    """Copy DEPTH positions of both operands; beyond the part's end, and where there is no cell, zeros.
+
+    The exclusive or keeps the fragments' loads, which go down the lines, free of bank conflicts (see fragments).
+    """
+    for i in unrolled(DEPTH // A_COPIED):
+        p: i32 = p0 + a_line + i * A_COPIED
+        line: i32 = a_line + i * A_COPIED
+        for j in unrolled(A_PANELS):
+            copy16(i32(slot + j * DEPTH * A_LINE + line * A_LINE + ((a_chunk ^ twist(line)) << 4)),
+                   a_from[j] + p * y_position, a_wanted[j] & (p < end))
+    for i in unrolled(DEPTH // B_COPIED):
+        p: i32 = p0 + b_line + i * B_COPIED
+        line: i32 = b_line + i * B_COPIED
+        n, qz, qy, qx = position(p)
+        cz: i32 = qz * i32(step_z)
+        cy: i32 = qy * i32(step_y)
+        cx: i32 = qx * i32(step_x)
+        cell: i64 = n * source_n + cz * source_z + cy * source_y + cx * source_x
+        for j in unrolled(B_PANELS):
+            inside = (u32(cz + off_z[j]) < u32(size_z)) & (u32(cy + off_y[j]) < u32(size_y)) & (
+                u32(cx + off_x[j]) < u32(size_x))
+            copy16(i32(slot + BM * LINE + j * DEPTH * B_LINE + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
+                   b_from[j] + cell, b_wanted[j] & (p < end) & inside)
+
+
+def store_correlated(acc):
+    """The tile to its place in the part's target."""
     for i in unrolled(MI):
         for h in unrolled(DOWN):
             row: i32 = tile_m * BM + lane_row + ROWS[i] + h * 8
@@ -274,26 +322,6 @@ def correlate(
                     at: i32 = tile_n * BN + lane_column + COLUMNS[j] + v
                     value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
                     store_real(i64(place + at * REAL), (row < i32(rows)) & (at < i32(chunks) * PER_CHUNK), value)
-
-
-def copy_correlated(p0, slot):
-    """Copy DEPTH positions of both operands; beyond the part's end, and where there is no cell, zeros."""
-    for i in unrolled(DEPTH // A_COPIED):
-        p: i32 = p0 + a_line + i * A_COPIED
-        line: i32 = a_line + i * A_COPIED
-        copy16(i32(slot + line * A_LINE + ((a_chunk ^ twist(line)) << 4)), a_from + p * y_position,
-               a_wanted & (p < end))
-    for i in unrolled(DEPTH // B_COPIED):
-        p: i32 = p0 + b_line + i * B_COPIED
-        line: i32 = b_line + i * B_COPIED
-        n, qz, qy, qx = position(p)
-        cz: i32 = qz * i32(step_z)
-        cy: i32 = qy * i32(step_y)
-        cx: i32 = qx * i32(step_x)
-        inside = (u32(cz + off_z) < u32(size_z)) & (u32(cy + off_y) < u32(size_y)) & (u32(cx + off_x) < u32(size_x))
-        copy16(i32(slot + BM * LINE + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
-               b_from + n * source_n + cz * source_z + cy * source_y + cx * source_x,
-               b_wanted & (p < end) & inside)
 
 
 def twist(line):

@@ -233,6 +233,7 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
     return {
         "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
+        "A_LINE": tile.bm * element.size, "B_LINE": tile.bn * element.size,
         "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
         "PER_CHUNK": per_chunk,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
