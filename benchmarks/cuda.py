@@ -107,7 +107,7 @@ def dry(works: list[Work]) -> None:
             kind = KINDS[dtype]
             bound, bound_by = harness.bound_of(
                 layer, network.batch, kind.torch_dtype.itemsize, PUBLISHED[dtype], PUBLISHED["bandwidth"])
-            trials = kind.trials_of(map_name, recorder.capability)
+            trials = kind.trials_of(recorder.capability)
             for order, call in planned.calls_of_row(work, kind.dtype, kind.options, trials).items():
                 found = planned.recorded(recorder, call)
                 print(f"{layer!s:32} {map_name:11} {order:14} {found.allocated / 1e6:9.1f} MB {duration(bound):>9} "

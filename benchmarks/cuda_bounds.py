@@ -11,7 +11,7 @@ so many cycles:
               mma.sync; half is assumed here, and of DMMA.8x8x4, which Ampere has too
     issue     instructions in the loop's machine code times warps, over 4 schedulers (FFMA is among them: one a cycle)
     shared    wavefronts of 128 bytes: 4 for each LDSM.x4, LDS.128 and LDGSTS.128 of a warp, 2 for LDS.64, 1 for LDS;
-              of wgmma what each warpgroup reads of both operands, and what the copy engine writes. Lanes that read
+              of wgmma what each warpgroup reads of both operands, and what gather's copy engine writes. Lanes that read
               the same 16 bytes are counted as often as they read: the data must go to each lane's registers
     L2        the bytes that the stage copies, at 24 bytes a cycle and multiprocessor (5.5 TB/s, as others measured on
               H100): no block's copies go through the first-level cache
@@ -93,8 +93,8 @@ def predict(configuration: tiles.Configuration, made: compiled.Made) -> Bound:
     wavefronts = per_stage(made, loop, lambda part: sum(
         compiled.number(part.own, pattern) * each for pattern, each in WAVEFRONTS.items()))
     if way.startswith("wgmma"):
-        read = (tile.bm + warps // 4 * tile.bn) * tile.line
-        wavefronts += (read + tile.bn * tile.line) / 128 / warps
+        lines = tile.bm + warps // 4 * tile.bn + (tile.bn if configuration.name.startswith("gather") else 0)
+        wavefronts += lines * tile.line / 128 / warps
     cycles = {
         "math": products * (3 if way == "tf32x3" else 1) / PRODUCTS[way],
         "issue": per_stage(made, loop, lambda part: part.slots) * warps / SCHEDULERS,

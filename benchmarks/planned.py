@@ -240,7 +240,7 @@ def main() -> None:
         record_tests()
         for work in work_of((GPU_NETWORKS[name] for name in default_networks()), KINDS, MAPS):
             kind = KINDS[work[3]]
-            for call in calls_of_row(work, kind.dtype, kind.options, kind.trials_of(work[2], capability)).values():
+            for call in calls_of_row(work, kind.dtype, kind.options, kind.trials_of(capability)).values():
                 call()
     planned = time.perf_counter()
     found = len(list(cubins.folder().glob("*.cubin"))) if cubins.folder().is_dir() else 0

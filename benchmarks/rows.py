@@ -28,9 +28,9 @@ class Kind(NamedTuple):
     error_limit: float
     trials: tuple[str, ...] = ()
 
-    def trials_of(self, map_name: str, capability: tuple[int, int]) -> list[str]:
-        """Those that a chip has of a map: all are Hopper's, and wgmma makes no grad_weight."""
-        return [name for name in self.trials if capability == (9, 0) and (name, map_name) != ("wgmma", "grad_weight")]
+    def trials_of(self, capability: tuple[int, int]) -> list[str]:
+        """Those that a chip has: all are Hopper's."""
+        return list(self.trials) if capability == (9, 0) else []
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -119,7 +119,7 @@ def time_row(
     count = 1 if network.name == TINY else copies_for(sum(array.nbytes for array in first))
     sets = [first, *([array.clone() for array in first] for _ in range(count - 1))]
     turned = [arrays for arrays in (harness.channels_last(layer, arrays) for arrays in sets) if arrays is not None]
-    trials = kind.trials_of(map_name, torch.cuda.get_device_capability())
+    trials = kind.trials_of(torch.cuda.get_device_capability())
     torch_errors, errors, trial_errors = checked(layer, map_name, kind, sets, turned, trials)
     calls = calls_of(layer, map_name, kind, sets, turned, trials)
     pairs = len(calls) - len(trials)

@@ -47,7 +47,7 @@ class Plan:
         device: int,
     ) -> None:
         element, gpu = tiles.element(dtype.name, result.name), launch.device(device)
-        way = tiles.way_of(map, element.in_tiles, algorithm, allow_tf32, gpu.capability)
+        way = tiles.way_of(element.in_tiles, algorithm, allow_tf32, gpu.capability)
         self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
         self._programs: dict[Any, Program] = {}
         contiguous = self._contiguous()

@@ -18,8 +18,8 @@ OPCODES = {
     'ldmatrix_transposed': r'LDSM\.16\.MT88\.4', 'shared_f32x4': r'LDS(\.U)?\.128', 'shared_f64x2': r'LDS(\.U)?\.128',
     'shared_f64': r'LDS(\.U)?\.64', 'shared_b32': r'LDS(\.U)?', 'copy16': r'LDGSTS\.E\.BYPASS\.128',
     'commit': 'LDGDEPBAR', 'wait': r'DEPBAR\.LE', 'barrier': r'BAR\.SYNC.*',
-    **{f'wgmma_{kind}_{n}': rf'HGMMA\.64x{n}x16\.F32{suffix}' for n in (64, 128, 256)
-       for kind, suffix in (('f16', ''), ('bf16', r'\.BF16'))}}
+    **{f'wgmma_{kind}_{n}{across}': rf'HGMMA\.64x{n}x16\.F32{suffix}' for n in (64, 128, 256)
+       for kind, suffix in (('f16', ''), ('bf16', r'\.BF16')) for across in ('', '_across')}}
 # Chips before sm_80 copy through registers, at once.
 OPCODES_BEFORE_SM80 = OPCODES | {'copy16': r'STS\.128', 'commit': None, 'wait': None}
 

@@ -5,6 +5,7 @@ group is; sums are poison until then. Both see shared memory through the asynchr
 ordinary stores and copies wrote before fence_async and a barrier. A wait that could never end is an error.
 """
 import functools
+import itertools
 import struct
 
 import numpy as np
@@ -39,19 +40,40 @@ def matrix_product(a, b, dtype):
     return np.matmul(a, b.swapaxes(-1, -2)).astype(dtype)
 
 
-def matrix_places(descriptor, lines):
-    """Shared addresses of `lines` x 2 chunks that a descriptor means, along the reduction; by (..., line, chunk)."""
+FIELDS = 0x3fff | 0x3fff << 16 | 0x3fff << 32 | 7 << 49 | 3 << 62       # start, leading and stride, base, swizzle
+
+
+def matrix_places(descriptor, lines, across=False):
+    """Shared addresses of the chunks that a descriptor means, 16 elements of the reduction deep; by (..., line, chunk).
+
+    Along the reduction (K-major) `lines` lines of 2 chunks; across it (MN-major) 16 lines of `lines` elements. Refused
+    where the ISA leaves open what is meant: a pattern of the swizzle that does not start where the base offset says, or
+    a place that stands for two elements.
+    """
     descriptor = np.asarray(descriptor, np.int64)[..., None, None]
     start, leading, stride = ((descriptor >> shift & 0x3fff) << 4 for shift in (0, 16, 32))
     swizzle = descriptor >> 62 & 3
+    if (descriptor & ~np.int64(FIELDS - (1 << 64))).any():
+        raise KernelError('a descriptor has bits that mean nothing')
     if (descriptor >> 49 & 7).any():
         raise KernelError('the base offset of a descriptor must be 0')
-    line, chunk = np.arange(lines)[:, None], np.arange(2)
     width = np.select([swizzle == mode for mode in range(4)], [16, 128, 64, 32])
-    step = np.where(swizzle == 0, leading, 16)
-    address = start + line // 8 * stride + line % 8 * width + chunk * step
+    if (start % (8 * width) >= (16 if across else width))[swizzle > 0].any():
+        raise KernelError(f'a matrix must start with its pattern; got {int(start.flat[0]):#x}')
+    if across:
+        line, chunk = np.arange(16)[:, None], np.arange(lines // 8)
+        of_panel, of_eight = np.where(swizzle == 0, stride, leading), np.where(swizzle == 0, leading, stride)
+        address = chunk // (width // 16) * of_panel + chunk % (width // 16) * 16 + line // 8 * of_eight
+    else:
+        line, chunk = np.arange(lines)[:, None], np.arange(2)
+        address = chunk * np.where(swizzle == 0, leading, 16) + line // 8 * stride
+    address = address + start + line % 8 * width
     mask = np.select([swizzle == mode for mode in range(4)], [0, 7, 3, 1])
-    return address ^ ((address >> 7 & mask) << 4)
+    places = address ^ ((address >> 7 & mask) << 4)
+    flat = np.sort(places.reshape(-1, places.shape[-2] * places.shape[-1]), 1)
+    if (flat[:, 1:] == flat[:, :-1]).any():
+        raise KernelError('a descriptor has two elements in one place')
+    return places
 
 
 class Mbarrier:
@@ -87,7 +109,8 @@ class Hopper:
             'fence_async', 'mbarrier_init', 'mbarrier_expect', 'mbarrier_wait', 'copy_box', 'wgmma_fence',
             'wgmma_commit', 'wgmma_wait')}
         for n in COLUMNS:
-            names |= {f'wgmma_{kind}_{n}': functools.partial(self.wgmma, kind, n) for kind in self.decoders}
+            for kind, across in itertools.product(self.decoders, (False, True)):
+                names[f'wgmma_{kind}_{n}{"_across" * across}'] = functools.partial(self.wgmma, kind, n, across)
             names[f'wgmma_results_{n}'] = self.wgmma_results
         return names
 
@@ -193,7 +216,7 @@ class Hopper:
     def wgmma_fence(self):
         self.fenced = True
 
-    def wgmma(self, kind, columns, sums, a, b):
+    def wgmma(self, kind, columns, across, sums, a, b):
         if not self.fenced:
             raise KernelError('the first product of a group needs wgmma_fence')
         if self.shape[1] % 128 or len(sums) != columns // 2:
@@ -201,11 +224,11 @@ class Hopper:
         if not isinstance(sums, Sums):
             sums = self.begun(columns, sums)
         sums.registers[...] = np.nan
-        operands = [self.operand(descriptor, lines) for descriptor, lines in ((a, 64), (b, columns))]
+        operands = [self.operand(descriptor, lines, across) for descriptor, lines in ((a, 64), (b, columns))]
         if self.shared.races:
             for units in operands:
                 self.shared.begin_multiplying(units.reshape(units.shape[0], -1))
-        self.started.append((kind, sums, *operands))
+        self.started.append((kind, across, sums, *operands))
         return sums
 
     def begun(self, columns, sums):
@@ -220,7 +243,7 @@ class Hopper:
         matrix = registers.reshape(columns // 8, 2, 2, blocks, -1, 4, 8, 4).transpose(3, 4, 5, 1, 6, 0, 7, 2)
         return Sums(np.ascontiguousarray(matrix).reshape(blocks, -1, 64, columns), registers)
 
-    def operand(self, descriptor, lines):
+    def operand(self, descriptor, lines, across):
         """16-byte units by (block or one for all, warpgroup or one for all, line, chunk)."""
         found = self.executor.row(descriptor).reshape(-1, self.shape[1] // 128, 128)
         if (found != found[..., :1]).any():
@@ -228,14 +251,15 @@ class Hopper:
         found = found[..., 0]
         if (found == found[:, :1]).all():
             found = found[:, :1]
-        places = matrix_places(found, lines)
+        places = matrix_places(found, lines, across)
         return self.shared.units(places.reshape(len(places), -1), 16).reshape(places.shape)
 
-    def values(self, kind, units):
-        """What lies there by (block, warpgroup or one for all, line, 16)."""
+    def values(self, kind, across, units):
+        """What lies there by (block, warpgroup or one for all, row or column of the result, 16)."""
         flat = units.reshape(len(units), -1)
         raw = self.shared.words[16].ravel().take(flat + self.shared.rows(16)).view(np.uint16)
-        return self.decoders[kind](raw).astype(np.float64).reshape(len(raw), *units.shape[1:3], 16)
+        found = self.decoders[kind](raw).astype(np.float64).reshape(len(raw), *units.shape[1:3], -1)
+        return found.swapaxes(2, 3) if across else found
 
     def wgmma_commit(self):
         self.groups.append(self.started)
@@ -244,15 +268,16 @@ class Hopper:
     def wgmma_wait(self, n):
         ended = []
         while len(self.groups) > n:
-            for kind, sums, a, b in self.groups.pop(0):
-                sums.matrix += matrix_product(self.values(kind, a), self.values(kind, b), np.float32)
+            for kind, across, sums, a, b in self.groups.pop(0):
+                rows, columns = (self.values(kind, across, units) for units in (a, b))
+                sums.matrix += matrix_product(rows, columns, np.float32)
                 ended += [a, b]
         under_way = [product for group in [*self.groups, self.started] for product in group]
         if self.shared.races:
             for units in ended:
                 self.shared.end_multiplying(units.reshape(units.shape[0], -1))
-            for _, _, *operands in under_way:
-                for units in operands:
+            for *_, a, b in under_way:
+                for units in (a, b):
                     self.shared.begin_multiplying(units.reshape(units.shape[0], -1))
 
     def wgmma_results(self, sums):

@@ -103,8 +103,8 @@ def test_trials_beside_what_is_chosen():
     wanted = math.sqrt(rows[0]['pyconv_seconds'] / 5e-5 * rows[1]['pyconv_seconds'] / 8e-4)
     assert entry['mean'] == pytest.approx(wanted)
     assert f"m16n8k8   {entry['map']}" in gpu_rows.trials_text([entry])
-    assert gpu_rows.KINDS['bfloat16'].trials_of('forward', (9, 0)) == ['wgmma']
-    assert not gpu_rows.KINDS['bfloat16'].trials_of('grad_weight', (9, 0))
+    assert gpu_rows.KINDS['bfloat16'].trials_of((9, 0)) == ['wgmma']
+    assert not gpu_rows.KINDS['bfloat16'].trials_of((8, 0))
 
 
 def test_a_result_is_right_by_the_limit_or_beside_torch():
@@ -160,8 +160,8 @@ def test_every_kind_and_map_can_be_planned():
     with planned.recording() as recorder:
         for row in work:
             kind = gpu_rows.KINDS[row[3]]
-            assert not kind.trials_of(row[2], (8, 0))
-            trials = kind.trials_of(row[2], recorder.capability)
+            assert not kind.trials_of((8, 0))
+            trials = kind.trials_of(recorder.capability)
             calls = planned.calls_of_row(row, kind.dtype, kind.options, trials)
             assert list(calls) == ['channels first', 'channels last'][:1 + (row[1].rank > 1)] + trials
             for call in calls.values():

@@ -37,7 +37,7 @@ def test_per_sample(gpu, problem, rate, monkeypatch):
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)
-@pytest.mark.parametrize('way', ['float16', 'float64', 'tf32x3'])
+@pytest.mark.parametrize('way', ['float16', 'float64', 'tf32x3', 'wgmma float16'])
 def test_in_other_ways_and_parts(gpu, problem, way, tiles_alone, monkeypatch):
     dtype, keywords = WAYS[way]
     monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_: 3 * tiles.NOMINAL_BATCH)

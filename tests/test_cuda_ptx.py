@@ -200,7 +200,7 @@ def test_every_primitive_is_run():
 
 
 # The texts that nothing here runs, by the ISA, with the arguments of the primitive as $0, $1, ... A boolean comes last
-# and guards; the sums of a wgmma are added to (scale-d true, its scales 1), and neither operand is transposed.
+# and guards; the sums of a wgmma are added to (scale-d true, its scales 1), and both operands are transposed or none.
 GUARD = r'setp.ne.s32 p, ${}, 0; @p '
 HOPPERS = {
     'fence_async()': 'fence.proxy.async.shared::cta;',
@@ -235,12 +235,13 @@ def test_hopper_s_texts(call):
     assert re.sub(r'^\{ (\.reg \.pred p; )?|\s*\}$', '', traced(call)) == HOPPERS[call]
 
 
+@pytest.mark.parametrize(('across', 'turned'), [('', 0), ('_across', 1)])
 @pytest.mark.parametrize('kind', ['f16', 'bf16'])
-def test_products_of_a_warpgroup(kind):
+def test_products_of_a_warpgroup(kind, across, turned):
     """64 x 64: 32 sums of each thread, in and out in the same registers."""
-    call = f'd = wgmma_{kind}_64(({", ".join(f"f32(p{i} + {i})" for i in range(4)) + ", f32(1)" * 28}), p4, p5)'
+    call = f'd = wgmma_{kind}_64{across}(({", ".join(f"f32(p{i} + {i})" for i in range(4)) + ", f32(1)" * 28}), p4, p5)'
     text = traced(call)
     sums = re.fullmatch(
         r'\{ \.reg \.pred p; setp\.eq\.u32 p, 0, 0; wgmma\.mma_async\.sync\.aligned\.m64n64k16\.f32\.'
-        rf'{kind}\.{kind} \{{(.*)\}}, \$4, \$5, p, 1, 1, 0, 0; \}}', text)[1].split(', ')
+        rf'{kind}\.{kind} \{{(.*)\}}, \$4, \$5, p, 1, 1, {turned}, {turned}; \}}', text)[1].split(', ')
     assert len(set(sums)) == 32

@@ -510,10 +510,10 @@ def test_rounding_is_to_nearest_even(gpu):
     ((9, 0), 'float32', 'auto', False, 'fma'), ((9, 0), 'float32', 'auto', True, 'tf32'),
     ((9, 0), 'float32', 'tf32x3', False, 'tf32x3'), ((9, 0), 'float32', 'gemm', False, 'fma'),
     ((8, 9), 'bfloat16', 'auto', True, 'bf16'), ((10, 0), 'float16', 'gemm', False, 'f16'),
+    ((9, 0), 'float16', 'auto', False, 'f16'), ((9, 0), 'float16', 'wgmma', False, 'wgmma_f16'),
 ])
 def test_the_way_that_a_chip_multiplies(capability, dtype, algorithm, allow_tf32, way):
-    for map in ('forward', 'grad_input', 'grad_weight'):
-        assert tiles.way_of(map, tiles.ELEMENTS[dtype], algorithm, allow_tf32, capability) == way
+    assert tiles.way_of(tiles.ELEMENTS[dtype], algorithm, allow_tf32, capability) == way
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])

@@ -17,74 +17,113 @@ pytestmark = pytest.mark.usefixtures('tiles_alone')
 random = np.random.default_rng(11)
 
 
-# The kernel, and the kernel with one defect
+# The kernels, and a kernel with one defect
 
-def forward(monkeypatch, old='', new='', dtype='float16'):
-    """(what it makes of seven stages, through a ring of four; what is right) with `old` in its source replaced."""
+def of_map(gpu, map, dtype):
+    """(what a map makes of seven stages, through a ring of four; what is right)"""
+    if map == 'forward':
+        x, w = random.integers(-3, 4, (2, 64, 20)), random.integers(-3, 4, (24, 64, 7))
+        found = pyconv.conv1d(gpu.upload(x, dtype), gpu.upload(w, dtype), algorithm='wgmma')
+        right = np.einsum('ncpk,ock->nop', np.lib.stride_tricks.sliding_window_view(x, 7, 2), w)
+    else:               # two warpgroups have rows, three panels of columns are not zeros, and the last stage is half
+        x, y = random.integers(-3, 4, (30, 24, 18)), random.integers(-3, 4, (30, 80, 14))
+        found = pyconv.conv1d_weight(
+            gpu.upload(x, dtype), (80, 24, 7), gpu.upload(y, dtype), padding=1, algorithm='wgmma')
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1)))
+        right = np.einsum('ncpk,nop->ock', np.lib.stride_tricks.sliding_window_view(padded, 7, 2), y)
+    return gpu.download(found), gpus.rounded(right, dtype)
+
+
+def made(monkeypatch, map, old='', new='', dtype='float16'):
+    """As `of_map`, with `old` in the kernel's source replaced."""
     gpu = gpus.Emulated(monkeypatch)
-    x, w = random.integers(-3, 4, (2, 64, 20)), random.integers(-3, 4, (24, 64, 7))
-    kernel = gpu.device.kernel
+    kernel, name = gpu.device.kernel, 'gather_hopper' if map == 'forward' else 'correlate_hopper'
 
     def planted(source, *rest):
-        if source.name != 'gather_hopper':
+        if source.name != name:
             return kernel(source, *rest)
         assert re.search(old, source.text), source.text
         text = re.sub(old, new, source.text)
         return kernel(SimpleNamespace(name=source.name, arguments=source.arguments, text=text), *rest)
 
     monkeypatch.setattr(gpu.device, 'kernel', planted)
-    found = gpu.download(pyconv.conv1d(gpu.upload(x, dtype), gpu.upload(w, dtype), algorithm='wgmma'))
-    assert gpu.device.launched[-1] == 'gather_hopper'
-    windows = np.lib.stride_tricks.sliding_window_view(x, 7, 2)
-    return found, gpus.rounded(np.einsum('ncpk,ock->nop', windows, w), dtype)
+    found = of_map(gpu, map, dtype)
+    assert name in gpu.device.launched
+    return found
 
 
+MAPS = pytest.mark.parametrize('map', ['forward', 'grad_weight'])
+
+
+@MAPS
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
-def test_sound(monkeypatch, dtype):
-    found, right = forward(monkeypatch, dtype=dtype)
+def test_sound(monkeypatch, map, dtype):
+    found, right = made(monkeypatch, map, dtype=dtype)
     assert (found == right).all()
 
 
-LOOP = r'(?s)(for s in range.*?)'
-DEFECTS = {
-    'source not waited for': (r'wait\(1\)\n        fence', r'wait(2)\n        fence', 'has not waited for'),
+LOOP = r'(?s)(for s\w* in range.*?)'
+DESCRIPTOR = r'46116862\d{11}'
+BOTH = {
+    'copies not waited for': (r'wait\(1\)\n        fence', r'wait(2)\n        fence', 'has not waited for'),
     'no fence before products': (LOOP + r'fence_async\(\)', r'\1pass', 'without fence_async'),
+    'no barrier': (LOOP + r'barrier\(\)\n', r'\1pass\n', 'since the last barrier'),
+    'products not waited for': (r'wgmma_wait\(1\)', 'wgmma_wait(2)', 'multiplies and has not waited for'),
+    'no order of registers': (r'wgmma_fence\(\)', 'pass', 'needs wgmma_fence'),
+    'no group': (r'wgmma_commit\(\)', 'pass', 'multiplies and has not|committed products'),
+    'sums taken early': (r'wgmma_results_\d+\((sums\w*)\)', r'\1', 'ends before its products'),
+    'base of another pattern': (DESCRIPTOR, str(1 << 62 | 1 << 49 | 64 << 32), 'base offset'),
+    'a bit too many': (DESCRIPTOR, str(1 << 62 | 1 << 46 | 64 << 32), 'mean nothing'),
+    'beyond the memory': (DESCRIPTOR, str(1 << 62 | 512 << 16 | 0x3f80 << 32), 'out of the'),
+    'rows of the other warpgroup': (r'\(warp >> 2\)', '(1 - (warp >> 2))', None),
+    'chunks as they come': (r'(chunk\w*) \^ line\w* & 7', r'\1', None),
+}
+DEFECTS = {
     'no fence after mbarriers': (r'fence_async\(\)\n    barrier', r'barrier', 'must see the mbarrier'),
     'no barrier after mbarriers': (r'fence_async\(\)\n    barrier\(\)', 'fence_async()', 'since the last barrier'),
-    'no barrier': (LOOP + r'barrier\(\)\n', r'\1pass\n', 'since the last barrier'),
     'box not waited for': (LOOP + r'mbarrier_wait\(.*?\)\n', r'\1pass\n', 'has not waited for'),
-    'parity stays': (r'parity = select.*', 'pass', 'has not waited for'),
-    'parity wrong': (r'parity = i32\(0\)', 'parity = i32(1)', 'has not waited for'),
+    'parity stays': (r'parity\w* = select.*', 'pass', 'has not waited for'),
+    'parity wrong': (r'(parity\w* = i32)\(0\)', r'\1(1)', 'has not waited for'),
     'too few bytes': (r'(mbarrier_expect\(\w+, )\d+', r'\g<1>4096', r'never ends.* -4096 bytes'),
     'too many bytes': (r'(mbarrier_expect\(\w+, )\d+', r'\g<1>16384', r'never ends.* 8192 bytes'),
     'too many arrivals expected': (r'(mbarrier_init\(.*), 1,', r'\1, 2,', 'never ends.* 1 arrivals'),
     'every thread asks': (r'& \(t == 0\)', '& (t < 2)', 'more arrivals'),
     'box of no arrival': (r'mbarrier_expect\(.*\)', 'pass', 'never ends.* 1 arrivals and -8192 bytes'),
-    'products not waited for': (r'wgmma_wait\(1\)', 'wgmma_wait(2)', 'multiplies and has not waited for'),
-    'no order of registers': (r'wgmma_fence\(\)', 'pass', 'needs wgmma_fence'),
-    'no group': (r'wgmma_commit\(\)', 'pass', 'multiplies and has not|committed products'),
-    'a slot further': (r'(write = i32\()2', r'\g<1>1', 'more arrivals'),
-    'sums taken early': (r'wgmma_results_64\(sums\)', 'sums', 'ends before its products'),
-    'another swizzle': (r'46116862\d+', str((2 << 62) - (1 << 64) | 64 << 32), None),
-    'no swizzle': (r'46116862\d+', str(8 << 32 | 1 << 16), None),
-    'lines further apart': (r'46116862\d+', str(1 << 62 | 32 << 32), None),
-    'beyond the memory': (r'46116862\d+', str(1 << 62 | 4096 << 32), 'out of the'),
-    'chunks as they come': (r'(chunk\w*) \^ line\w* & 7', r'\1', None),
+    'a slot further': (r'(write\w* = i32\()2', r'\g<1>1', 'more arrivals'),
+    'another swizzle': (DESCRIPTOR, str((2 << 62) - (1 << 64) | 64 << 32), 'start with its pattern'),
+    'no swizzle': (DESCRIPTOR, str(8 << 32 | 64 << 16), None),
+    'lines nearer': (DESCRIPTOR, str(1 << 62 | 32 << 32), 'two elements in one place'),
     'another stage of the weight': (r'(weight_map, i32\(stage_\w+ \* )64', r'\g<1>32', None),
     'half of a chunk': (r'(weight_map, i32\(stage_\w+ \* )64', r'\g<1>60', 'multiple of 8 columns'),
     'not a tensor map': (r'(copy_box\(.*, )weight_map', r'\1source & -64', 'must be of a tensor map'),
 }
+CORRELATE = {
+    'a slot further': (r'(write\w* = i32\()2', r'\g<1>1', 'has not waited for'),
+    'lines along the reduction': (r'_across\(', '(', 'copies asynchronously'),
+    'offsets have changed places': (DESCRIPTOR, str(1 << 62 | 64 << 16 | 512 << 32), None),
+    'another swizzle': (DESCRIPTOR, str((3 << 62) - (1 << 64) | 16 << 16 | 256 << 32), None),
+    'panels nearer': (DESCRIPTOR, str(1 << 62 | 256 << 16 | 64 << 32), None),
+    'panels in one place': (DESCRIPTOR, str(1 << 62 | 1 << 16 | 64 << 32), 'two elements in one place'),
+    'every other eight lines': (DESCRIPTOR, str(1 << 62 | 512 << 16 | 128 << 32), 'copies asynchronously'),
+    'products along the lines': (r'(i64\([ab]_in\d+ \+) 128\)', r'\1 2)', 'start with its pattern'),
+    'a product twice': (r'(i64\([ab]_in\d+ \+) 128\)', r'\1 0)', None),
+    'panels copied elsewhere': (r'( \+) 8192 (\+ line)', r'\1 16384 \2', 'wrote|copies asynchronously'),
+    'a panel of the tap before': (r'off_x_1\)', 'off_x_0)', None),
+    'positions beyond the last': (r' & \(p_in\d+ < end\) & inside', ' & inside', None),
+    'padding is read': (r' & inside_in\d+\)', ')', None),
+}
+CASES = [(map, name) for map, own in (('forward', DEFECTS), ('grad_weight', CORRELATE)) for name in BOTH | own]
 
 
-@pytest.mark.parametrize('name', DEFECTS)
-def test_defect(monkeypatch, name):
-    old, new, words = DEFECTS[name]
+@pytest.mark.parametrize(('map', 'name'), CASES)
+def test_defect(monkeypatch, map, name):
+    old, new, words = (BOTH | (DEFECTS if map == 'forward' else CORRELATE))[name]
     if words is None:
-        found, right = forward(monkeypatch, old, new)
+        found, right = made(monkeypatch, map, old, new)
         assert not (found == right).all()
     else:
         with pytest.raises(KernelError, match=words):
-            forward(monkeypatch, old, new)
+            made(monkeypatch, map, old, new)
 
 
 @pytest.mark.parametrize(('line', 'words'), [
@@ -118,6 +157,40 @@ def test_layouts_of_matrices():
     assert plain[9].tolist() == [start + 256 + 16, start + 256 + 16 + 4096]
 
 
+# Of matrices across the reduction: the swizzle's number and the bits that it turns; elements from a chunk to the next
+# within a panel, which has so many, from a panel to the next, from a line to the next, from eight lines to the next.
+# The first three are the examples of the PTX ISA (9.7.16.5.1.2.1.3, "MN-Major ... bf16 type"), the last two what
+# CUTLASS (mma_traits_sm90_gmma.hpp) says of 128 bytes: ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)), T = 8.
+ACROSS = [(0, 0, (8, 1), 64, 8, 128), (3, 1, (8, 2), 128, 16, 256), (2, 3, (8, 4), 256, 32, 512),
+          (1, 7, (8, 8), 512, 64, 1024), (1, 7, (8, 8), 4096, 64, 512)]
+
+
+@pytest.mark.parametrize(('mode', 'mask', 'chunks', 'panel', 'line', 'eight'), ACROSS)
+def test_layouts_of_matrices_across(mode, mask, chunks, panel, line, eight):
+    start, (step, width) = 2048, chunks
+    leading, stride = (eight, panel) if mode == 0 else (panel, eight)
+    descriptor = start >> 4 | leading // 8 << 16 | stride // 8 << 32 | (mode if mode < 2 else mode - 4) << 62
+    for k, chunk in np.ndindex(16, 2 * width):
+        element = chunk % width * step + chunk // width * panel + k % 8 * line + k // 8 * eight
+        place = start + 2 * element
+        wanted = place ^ ((place >> 7 & mask) << 4)
+        assert matrix_places(descriptor, 16 * width, across=True)[k, chunk] == wanted
+
+
+@pytest.mark.parametrize(('descriptor', 'words'), [
+    (1 << 62 | 1 << 49 | 64 << 32 | 512 << 16, 'the base offset of a descriptor must be 0'),
+    *((1 << 62 | 1 << bit | 64 << 32 | 512 << 16, 'bits that mean nothing') for bit in (14, 15, 30, 46, 48, 52, 61)),
+    (1 << 62 | 64 << 32 | 512 << 16 | 2, 'start with its pattern; got 0x20'),
+    (1 << 62 | 64 << 32 | 512 << 16 | 8, 'start with its pattern; got 0x80'),
+    (1 << 62 | 64 << 32 | 1 << 16, 'two elements in one place'),
+    (1 << 62 | 0 << 32 | 512 << 16, 'two elements in one place'),
+])
+def test_invalid_descriptors(descriptor, words):
+    assert matrix_places(1 << 62 | 64 << 32 | 512 << 16, 128, across=True).size == 16 * 16
+    with pytest.raises(KernelError, match=words):
+        matrix_places(descriptor, 128, across=True)
+
+
 def test_only_on_hopper(monkeypatch):
     gpu = gpus.Emulated(monkeypatch, capability=(8, 0))
     x, w = (gpu.upload(np.ones((8, 64, 8)), 'float16') for _ in range(2))
@@ -128,26 +201,32 @@ def test_only_on_hopper(monkeypatch):
 
 # What is compiled
 
+@pytest.mark.parametrize('kernel', ['gather', 'correlate'])
 @pytest.mark.parametrize(('dtype', 'place'), [('float16', 0), ('bfloat16', 1), ('float16', 2)])
-def test_code(dtype, place):
+def test_code(dtype, place, kernel):
     if importlib.util.find_spec('numba_cuda') is None:
         pytest.skip('the compiler is not installed: pip install "pyconv[cuda13]"')
-    from pyconv._gpu import ptx
+    from pyconv._gpu import ptx, sass
     element = tiles.ELEMENTS[dtype]
     way = f'wgmma_{element.suffix}'
     tile = tiles.tiles(way, element)[place]
-    source = tiles.product('gather', way, element, tile, False, False)
-    text = ptx.to_ptx(source, tile.threads, tile.blocks, (9, 0))
-    assert len(re.findall(r'\.param \.align 64 \.b8 gather_hopper_param_0\[128\]', text)) == 1
+    source = tiles.product(kernel, way, element, tile, kernel == 'correlate', False)
+    if kernel == 'gather':
+        text = ptx.to_ptx(source, tile.threads, tile.blocks, (9, 0))
+        assert len(re.findall(r'\.param \.align 64 \.b8 gather_hopper_param_0\[128\]', text)) == 1
     code = ptx.compile(source, tile.threads, tile.blocks, (9, 0), 'a')
     assert code.registers <= 65536 // (tile.threads * tile.blocks) and code.local == 0
     assert tile.blocks * (tile.shared + 1024) <= 228 << 10
-    found = ptx.opcodes(code.cubin)
+    instructions = sass.disassemble(code.cubin)
+    found = sass.opcodes(instructions)
 
     def count(opcode):
         return sum(number for name, number in found.items() if name.startswith(opcode))
 
-    assert count(f'HGMMA.64x{tile.bn}x16.F32') == 4 and count('UTMALDG.2D') >= 1 and count('FENCE.VIEW.ASYNC') >= 1
+    assert count(f'HGMMA.64x{tile.bn}x16.F32') == 4 and count('FENCE.VIEW.ASYNC') >= 1
+    assert (count('UTMALDG.2D') >= 1) == (kernel == 'gather')
+    products = [part.operands for part in instructions if getattr(part, 'opcode', '').startswith('HGMMA')]
+    assert all(('.tnspA.tnspB' in operands) == (kernel == 'correlate') for operands in products)
     # one arrival for the products of a stage, one wait in the loop and one behind it: the compiler did not find that
     # the sums are touched between them, else it would have put them around each product
     assert count('WARPGROUP.ARRIVE') == 1 and count('WARPGROUP.DEPBAR') == 2

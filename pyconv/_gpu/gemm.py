@@ -4,7 +4,7 @@
 
 Both keep a tile of BM x BN results in registers and bring their operands through shared memory by asynchronous copies
 of 16 bytes (a chunk), STAGES deep. A stage is LINE bytes of the reduction, DEPTH elements: 64 bytes here, 128 in
-`hopper`, which shares all that gather says of positions, taps and results. Operands lie with the channels last, padded
+`hopper`, which shares all that these say of positions, taps and results. Operands lie with the channels last, padded
 with zeros to whole chunks.
 
     gather      target[m, row] = sum over k of source[m, k] * weight[row, k],      m a position, k = (tap, channel)

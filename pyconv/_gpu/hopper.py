@@ -1,18 +1,22 @@
 # mypy: ignore-errors
 # ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
-"""gather for 16-bit floats on Hopper: products by warpgroups (wgmma), weights by its copy engine. In the dialect.
+"""gather and correlate for 16-bit floats on Hopper: products by warpgroups (wgmma), weights by its copy engine.
 
-Four warps, a warpgroup, multiply 64 lines of the source by all BN lines of the weight; they start a product, which
+In the dialect. Four warps, a warpgroup, multiply 64 rows of the tile by all its BN columns; they start a product, which
 reads both operands from shared memory, and go on. A stage is 128 bytes of the reduction, lines turned as copies with
-the 128-byte swizzle turn them. Its weights are a box that one thread asks for and a mbarrier counts; its source is
-copied by all threads as in `gemm`, since no box covers strides, phases and padding at once. No roles: all warps run
-the same straight code, and what one thread does hangs on its `ok`.
+the 128-byte swizzle turn them. In gather the weights are a box that one thread asks for and a mbarrier counts; all else
+is copied by all threads as in `gemm`: no box covers strides, phases and padding at once, nor ends where a part of
+correlate's positions ends. No roles: all warps run the same straight code, and what one thread does hangs on its `ok`.
 """
 
-# Of a matrix in shared memory whose lines are 128 bytes along the reduction: the number of the 128-byte swizzle, the
-# bytes from eight lines to the next eight over 16, and a distance that this form has none of, 1 by convention. The
-# address of its first line over 16 is added to it.
-DESCRIPTOR = 1 << 62 | 8 * 128 // 16 << 32 | 1 << 16
+# Of a matrix in shared memory, whose address over 16 is added to the first number: what tells products where its
+# elements are, and how far, over 16, a product's 16 elements of the reduction lie before the next product's. The number
+# of the 128-byte swizzle; then the stride offset and the leading offset over 16.
+# Lines along the reduction (K-major): from eight lines to the next eight; this form has no second, 1 by convention.
+LINES_ALONG = 1 << 62 | 8 * 128 // 16 << 32 | 1 << 16, 2
+# Lines across it, in panels of 64 columns (MN-major, a "transposed" operand): from eight lines to the next eight, and
+# from a panel, of 64 lines, to the next.
+LINES_ACROSS = 1 << 62 | 8 * 128 // 16 << 32 | 64 * 128 // 16 << 16, 16 * 128 // 16
 
 
 def gather_hopper(
@@ -46,48 +50,88 @@ def gather_hopper(
     fence_async()
     barrier()
 
-    # The products of a stage run while the next one is waited for. So at the barrier of stage s those of stage s - 2
-    # have ended in all warpgroups, and its slot takes stage s + STAGES - 2.
-    AHEAD = STAGES - 2
-    from_stage: i32 = part * i32(stages)
-    sums = zeros()
-    for s in unrolled(AHEAD):
-        copy_stage(i32(from_stage + s), s < i32(stages), i32(s))
-        commit()
-    read: i32 = 0
-    parity: i32 = 0
-    write: i32 = AHEAD
-    for s in range(i32(stages)):
-        wait(AHEAD - 1)
-        fence_async()
-        mbarrier_wait(i32(full + read * 8), parity)
-        barrier()
-        multiply(i32(base + read * STAGE_BYTES), sums)
-        ahead: i32 = s + AHEAD
-        copy_stage(i32(from_stage + ahead), ahead < i32(stages), write)
-        commit()
-        wgmma_wait(1)
-        parity = select(read == STAGES - 1, i32(1 - parity), parity)
-        read = following(read, 0, 1)
-        write = following(write, 0, 1)
-    found = wgmma_results(sums)
     acc = registers()
-    for j in unrolled(NI):
-        acc[0, j] = found[j * 4], found[j * 4 + 1], found[j * 4 + 2], found[j * 4 + 3]
+    sum_stages(acc)
     store_gathered(acc)
 
 
-def copy_stage(stage, more, slot):
-    """Copy a stage of the source, and ask for that of the weight; a box's rows and elements beyond the end are zeros.
+def correlate_hopper(
+    x, y, target, tiles_n, tiles_n_magic, tiles_n_shift, stages,
+    positions, block_positions, cuts, cuts_magic, cuts_shift, part_positions,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
+    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
+    source_n, source_z, source_y, source_x, source_group, y_position, y_group, row_chunks,
+    chunks, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
+    rows, target_row, target_group, target_part,
+):
+    """As gemm.correlate."""
+    t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
+    a_from = registers()
+    a_wanted = registers()
+    b_from = registers()
+    b_wanted = registers()
+    off_z = registers()
+    off_y = registers()
+    off_x = registers()
+    a_chunk, a_line, b_chunk, b_line = find_chunks(a_from, a_wanted, b_from, b_wanted, off_z, off_y, off_x)
+    first, end = range_of(part)
+    lane_row, lane_column, a_at, b_at = lanes()
+    acc = registers()
+    sum_stages(acc)
+    store_correlated(acc)
+
+
+def sum_stages(acc):
+    """The sums of the tile's products over all stages of the part.
+
+    The products of a stage run while the next one is waited for. So at the barrier of stage s those of stage s - 2
+    have ended in all warpgroups, and its slot takes stage s + STAGES - 2.
+    """
+    AHEAD = STAGES - 2
+    sums = zeros()
+    for s in unrolled(AHEAD):
+        copy_stage(i32(s), i32(s))
+        commit()
+    read: i32 = 0
+    write: i32 = AHEAD
+    if IN_BOXES:
+        parity: i32 = 0
+    for s in range(i32(stages)):
+        wait(AHEAD - 1)
+        fence_async()
+        if IN_BOXES:
+            mbarrier_wait(i32(full + read * 8), parity)
+        barrier()
+        multiply(i32(base + read * STAGE_BYTES), sums)
+        copy_stage(i32(s + AHEAD), write)
+        commit()
+        wgmma_wait(1)
+        if IN_BOXES:
+            parity = select(read == STAGES - 1, i32(1 - parity), parity)
+        read = following(read, 0, 1)
+        write = following(write, 0, 1)
+    found = wgmma_results(sums)
+    for j in unrolled(NI):
+        acc[0, j] = found[j * 4], found[j * 4 + 1], found[j * 4 + 2], found[j * 4 + 3]
+
+
+def copy_stage(s, slot):
+    """Copy the part's stage s of both operands, the weight IN_BOXES: there rows and elements beyond the end are zeros.
 
     Rows of the next group fill columns of the tile that nothing stores.
     """
     to_stage: i32 = base + slot * STAGE_BYTES
-    mbarrier: i32 = full + slot * 8
-    asks = more & (t == 0)
-    mbarrier_expect(mbarrier, BN * LINE, asks)
-    copy_box(i32(to_stage + BM * LINE), weight_map, i32(stage * DEPTH), i32(group * rows + first_n), mbarrier, asks)
-    copy_source(stage, more, to_stage)
+    if IN_BOXES:
+        stage: i32 = part * i32(stages) + s
+        more = s < i32(stages)
+        mbarrier: i32 = full + slot * 8
+        asks = more & (t == 0)
+        mbarrier_expect(mbarrier, BN * LINE, asks)
+        copy_box(i32(to_stage + BM * LINE), weight_map, i32(stage * DEPTH), i32(group * rows + first_n), mbarrier,
+                 asks)
+        copy_source(stage, more, to_stage)
+    else:
+        copy_correlated(i32(first + s * DEPTH), to_stage)
 
 
 def zeros():
@@ -100,12 +144,12 @@ def zeros():
 
 
 def multiply_lines(slot, sums):
-    """Start the products of a stage: four of 32 bytes each."""
+    """Start the products of a stage: four, 16 elements of the reduction deep each."""
     first_a: i32 = slot + (warp >> 2) * (64 * LINE)
     first_b: i32 = slot + BM * LINE
     a: i64 = (first_a >> 4) + DESCRIPTOR
     b: i64 = (first_b >> 4) + DESCRIPTOR
     wgmma_fence()
     for step in unrolled(4):
-        sums = wgmma(sums, i64(a + step * 2), i64(b + step * 2))
+        sums = wgmma(sums, i64(a + step * STEP), i64(b + step * STEP))
     wgmma_commit()

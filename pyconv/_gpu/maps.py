@@ -14,7 +14,7 @@ from pyconv._gpu import limits, padding, plain, program, tiles
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.program import Flags, Layout, Operand, Packed, Target, Weight
-from pyconv._gpu.tiles import Element
+from pyconv._gpu.tiles import Element, Tile
 from pyconv._padding import REPEATING
 from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
@@ -329,7 +329,7 @@ class Correlation:
         padded = program.chunks_of(x.channels, element) * 16 // element.size
         columns, rows = prod(axis.taps for axis in axes) * padded * element.parts, y.channels * element.parts
         tile = tiles.tile_of(way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS)
-        parts = self._parts(-(-rows // tile.bm) * -(-columns // tile.bn) * g.groups)
+        parts = self._parts(-(-rows // tile.bm) * -(-columns // tile.bn) * g.groups, tile)
         blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
         most = blocks * parts.samples
         x_space, y_space = (
@@ -352,9 +352,9 @@ class Correlation:
             last = first + count == g.batch
             parted.finish(last, slots, flags if last else Flags(), 0)
 
-    def _parts(self, blocks: int) -> limits.Parts:
+    def _parts(self, blocks: int, tile: Tile) -> limits.Parts:
         """How the positions are cut for tiles of so many blocks."""
-        depth = tiles.LINE // self.element.in_tiles.size
+        depth = tile.line // self.element.in_tiles.size
         return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
 
     def _cut(self, wanted: Callable[[int], int], multiple: int) -> limits.Parts:

@@ -328,12 +328,16 @@ _DOUBLES = {"m16n8k4": ("dd", "d"), "m16n8k8": ("dddd", "dd"), "m16n8k16": ("ddd
 # threads starts and waits for. The latter two go through the asynchronous proxy: what other instructions have written
 # to shared memory it sees only behind fence_async of the threads that wrote, and a barrier.
 
-def _wgmma(kind: str, columns: int) -> Any:
-    """c + a b of 64 x 16 and 16 x columns: a, b lie in shared memory as descriptors say; done at wgmma_wait."""
-    n = columns // 2
+def _wgmma(kind: str, columns: int, across: bool) -> Any:
+    """c + a b of 64 x 16 and 16 x columns: a, b lie in shared memory as descriptors say; done at wgmma_wait.
+
+    `across`: lines of both lie across the reduction, not along it.
+    """
+    n, turned = columns // 2, int(across)
     text = (f"{{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-            f"{{{', '.join(f'${i}' for i in range(n))}}}, ${2 * n}, ${2 * n + 1}, p, 1, 1, 0, 0; }}")
-    return _assembly(f"wgmma_{kind}_{columns}", f"{'f' * n} l l", "f" * n, text, "memory", in_place=True)
+            f"{{{', '.join(f'${i}' for i in range(n))}}}, ${2 * n}, ${2 * n + 1}, p, 1, 1, {turned}, {turned}; }}")
+    return _assembly(
+        f"wgmma_{kind}_{columns}{'_across' * across}", f"{'f' * n} l l", "f" * n, text, "memory", in_place=True)
 
 
 def _wgmma_results(columns: int) -> Any:
@@ -367,7 +371,8 @@ HOPPER: dict[str, Any] = {
     "wgmma_wait": _wait("wgmma.wait_group.sync.aligned {};"),
     **{f"mma_f64_{shape}": _mma(f"mma_f64_{shape}", shape, "f64.f64.f64.f64", "dddd", a, b)
        for shape, (a, b) in _DOUBLES.items()},
-    **{f"wgmma_{kind}_{n}": _wgmma(kind, n) for kind in ("f16", "bf16") for n in _WGMMA_COLUMNS},
+    **{f"wgmma_{kind}_{n}{'_across' * across}": _wgmma(kind, n, across)
+       for kind in ("f16", "bf16") for n in _WGMMA_COLUMNS for across in (False, True)},
     **{f"wgmma_results_{n}": _wgmma_results(n) for n in _WGMMA_COLUMNS},
 }
 

@@ -15,6 +15,7 @@ from pyconv._gpu.specialise import Source
 from pyconv._padding import REPEATING
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
+PANEL = 128  # bytes of a line across the reduction, of those that warpgroups read
 
 
 class Element(NamedTuple):
@@ -123,7 +124,7 @@ class Way(NamedTuple):
     parts: tuple[tuple[int, int], ...] = ((0, 0),)  # of both operands, whose products are summed in this order
     from_zero: bool = False  # whether tensor cores sum no more than a stage's products at once
     at_once: int = 1  # elements of a row that a lane gives to a product of float64
-    wgmma: str = ""  # '' where gather is gemm's and not hopper's
+    wgmma: str = ""  # '' where kernels are gemm's and not hopper's
 
 
 _MATRICES, _TRANSPOSED, _WORDS = (
@@ -140,7 +141,8 @@ _DOUBLES = Way(
 # Hopper's products of float64, and how many elements of a row a lane gives them: a fourth of their depth. No GPU has
 # confirmed which is fastest, and so 'auto' takes the smaller product that Ampere has too.
 HOPPER_DOUBLES = {"m16n8k4": 1, "m16n8k8": 2, "m16n8k16": 4}
-_HOPPER = _HALF._replace(gather=Reading(fragments.lanes_of_matrices, hopper.multiply_lines), rate=600)
+_WARPGROUP = Reading(fragments.lanes_of_matrices, hopper.multiply_lines)
+_HOPPER = _HALF._replace(gather=_WARPGROUP, correlate=_WARPGROUP, rate=600)
 WAYS = {
     "f16": _HALF,
     "bf16": _HALF._replace(mma="mma_bf16"),
@@ -200,13 +202,14 @@ TILES: dict[str, tuple[Tile, ...]] = {
 # Hopper's products of float64 want their operands in aligned groups of registers, for which those of two blocks are too
 # few; those of 16 elements take stages of 128 bytes.
 TILES["f64_m16n8k16"] = tuple(tile._replace(stages=3, line=128) for tile in TILES["f64_m16n8k16"])
-# hopper.gather_hopper has warpgroups of four warps one above the other. A multiprocessor's tensor cores make 2048
+# In hopper's kernels warpgroups of four warps lie one above the other. A multiprocessor's tensor cores make 2048
 # products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions; so a stage, 64 products
 # deep, is predicted to take, in cycles:
 #     tile         products    shared memory, read + written    issue of 200 instructions by 8 warps    registers
 #     128 x 256        1024                        640 + 384                                     400          173
 #     128 x 128         512                        384 + 256                                     400          106
 #     128 x  64         256                        256 + 192                                     400           76
+# correlate's threads copy both operands, in 288, 241 and 216 instructions a stage, with 212, 122 and 90 registers.
 # The large tile alone should keep the tensor cores busy, the others be held up by shared memory. The rates are guesses
 # from this: no GPU has confirmed any of it, and so 'auto' takes none of these.
 _WARPGROUPS = (Tile(128, 256, 8, 1, blocks=1, line=128), Tile(128, 128, 8, 1, stages=3, line=128),
@@ -233,12 +236,13 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
     return {
         "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
-        "A_LINE": tile.bm * element.size, "B_LINE": tile.bn * element.size,
+        **{name: PANEL if way.wgmma else n * element.size for name, n in (("A_LINE", tile.bm), ("B_LINE", tile.bn))},
         "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
         "PER_CHUNK": per_chunk,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
-        "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "DESCRIPTOR": hopper.DESCRIPTOR,
+        "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "IN_BOXES": kernel == "gather",
+        **dict(zip(("DESCRIPTOR", "STEP"), hopper.LINES_ALONG if kernel == "gather" else hopper.LINES_ACROSS)),
         "BY_SAMPLE": way_name in SPLITTING, "PARTS": way.parts, "FROM_ZERO": way.from_zero, "AT_ONCE": way.at_once,
         "zero": way.zero, "operand": way.operand,
         **getattr(way, kernel)._asdict(),
@@ -257,16 +261,16 @@ def product(
 
     `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers.
     """
-    wgmma = WAYS[way].wgmma if kernel == "gather" else ""
+    wgmma = WAYS[way].wgmma
     constants = _functions(plain, fragments, gemm, hopper) | element.arithmetic
     constants |= _constants(kernel, way, element, tile) | {
         "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart}
     constants = {name: value for name, value in constants.items() if value is not None}
     primitives = (element.summed if partial else element).primitives() | {"mma": WAYS[way].mma}
     if wgmma:
-        primitives |= {"wgmma": f"{wgmma}_{tile.bn}", "wgmma_results": f"wgmma_results_{tile.bn}"}
-        return Source(hopper.gather_hopper, constants, primitives)
-    return Source(getattr(gemm, kernel), constants, primitives)
+        across = "" if kernel == "gather" else "_across"
+        primitives |= {"wgmma": f"{wgmma}_{tile.bn}{across}", "wgmma_results": f"wgmma_results_{tile.bn}"}
+    return Source(getattr(hopper, f"{kernel}_hopper") if wgmma else getattr(gemm, kernel), constants, primitives)
 
 
 @lru_cache(maxsize=512)
@@ -291,22 +295,17 @@ MORE_ALGORITHMS: dict[str, tuple[str, ...]] = {  # than 'auto' and 'gemm', of a 
 FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips emulate them, slower than their units
 
 
-def way_of(
-    map: str, element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]
-) -> str | None:
-    """The way that a map's products of a dtype are made in; None where a chip has none but the direct kernels.
+def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]) -> str | None:
+    """The way that products of a dtype are made in; None where a chip has none but the direct kernels.
 
-    ValueError for Hopper's own on another chip; grad_weight, whose lines run along the tile, is made without wgmma.
+    ValueError for Hopper's own on another chip.
     """
     if algorithm in HOPPERS:
         if capability != (9, 0):
             raise ValueError(
                 f"algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9.0; got {algorithm!r} and "
                 f"capability {capability[0]}.{capability[1]}")
-        if algorithm in HOPPER_DOUBLES:
-            return f"f64_{algorithm}"
-        if map != "grad_weight":
-            return f"wgmma_{element.suffix}"
+        return f"f64_{algorithm}" if algorithm in HOPPER_DOUBLES else f"wgmma_{element.suffix}"
     if element.real[0] == "i":
         return None
     if capability < (8, 0):
@@ -336,7 +335,7 @@ def tile_of(way: str, element: Element, results: tuple[int, int], blocks: int) -
     found = tiles(way, element)
     for large, small in pairwise(found):
         count = -(-results[0] // large.bm) * -(-results[1] // large.bn) * blocks
-        if count >= 132 and results[1] > small.bn and results[0] > small.bm:
+        if count >= 132 and results[1] > small.bn and (results[0] > small.bm or large.bm == small.bm):
             return large
     return found[-1]
 
@@ -404,11 +403,11 @@ class Configuration(NamedTuple):
     capabilities: tuple[tuple[int, int], ...]
 
 
-def ways_of(map: str, element: Element, capability: tuple[int, int]) -> set[str]:
-    """The ways in which a map's products of a dtype are made, whatever a call asks for."""
+def ways_of(element: Element, capability: tuple[int, int]) -> set[str]:
+    """The ways in which products of a dtype are made, whatever a call asks for."""
     algorithms = [name for name in ("auto", "gemm", *MORE_ALGORITHMS[element.name])
                   if capability == (9, 0) or name not in HOPPERS]
-    found = {way_of(map, element, algorithm, tf32, capability) for algorithm, tf32 in every(algorithms, (False, True))}
+    found = {way_of(element, algorithm, tf32, capability) for algorithm, tf32 in every(algorithms, (False, True))}
     return {way for way in found if way is not None}
 
 
@@ -433,9 +432,8 @@ def configurations() -> Iterator[Configuration]:
                 yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
         if number.parts == 2 or is_whole:
             continue
-        for kernel, map, flag in (*(("gather", "forward", flag) for flag in ("", "partial", "accumulate")),
-                                  ("correlate", "grad_weight", "partial")):
-            chips = {chip: ways_of(map, number, chip) for chip in CAPABILITIES}
+        chips = {chip: ways_of(number, chip) for chip in CAPABILITIES}
+        for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate")), ("correlate", "partial")):
             for way in sorted(set().union(*chips.values())):
                 able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
                 found = tiles(way, number)
