@@ -3,8 +3,8 @@
 A defect changes the text that would be compiled. What must catch it is the comparison with the reference, or one of the
 emulator's checks: of bounds, of poison, of races.
 
-test_hopper does the same for the warpgroups' kernel. Not among the defects, since no result depends on it: that rows of
-weights and of grad_output beyond the last, and stages beyond the last, are not copied. What they would bring is
+test_hopper does the same for the warpgroups' kernels. Not among the defects, since no result depends on it: that rows
+of weights and of grad_output beyond the last, and stages beyond the last, are not copied. What they would bring is
 multiplied into results that nobody stores.
 """
 import re
