@@ -53,6 +53,7 @@ class Bound(NamedTuple):
     limit: str
     tile: tiles.Tile
     products: int
+    ahead: int  # stages between a copy's start and the wait for it
 
     @property
     def binds(self) -> str:
@@ -70,7 +71,7 @@ class Bound(NamedTuple):
     @property
     def in_flight(self) -> float:
         """Cycles between a copy's start and the wait for it."""
-        return (self.tile.stages - 1) * self.blocks * self.cycles[self.binds]
+        return self.ahead * self.blocks * self.cycles[self.binds]
 
 
 def per_stage(made: compiled.Made, loop: Any, count: Any) -> float:
@@ -104,7 +105,9 @@ def predict(configuration: tiles.Configuration, made: compiled.Made) -> Bound:
     fit = {"registers": REGISTERS // (-(-code.registers // 8) * 8 * tile.threads),
            "shared memory": SHARED // (tile.shared + 1024), "threads": THREADS // tile.threads}
     limit = min(fit, key=lambda name: fit[name])
-    return Bound(cycles, code.registers, fit[limit], limit, tile, products)
+    # with wgmma the slot that products are still reading waits as well
+    ahead = tile.stages - (2 if way.startswith("wgmma") else 1)
+    return Bound(cycles, code.registers, fit[limit], limit, tile, products, ahead)
 
 
 def table() -> str:
