@@ -1,7 +1,7 @@
 """Sphinx's configuration: pages in Markdown, the reference from the docstrings, which are plain text and not reST.
 
-`as_rest` turns a docstring's plain text into reST. The directive `door` gives a framework's page what its door says:
-from the source where the framework is not installed, and one sentence where there is no such door.
+`as_rest` turns a docstring's plain text into reST. The directive `door` gives a framework's page what its door says,
+from the source where the framework is not installed; a door that is not there is an error.
 """
 
 import ast
@@ -30,6 +30,7 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 100
 default_role = "literal"
+smartquotes = False  # docstrings quote code
 nitpicky = False
 html_theme = "furo"
 html_title = f"pyconv {release}"
@@ -107,16 +108,18 @@ def process_docstring(app, what, name, obj, options, lines):
 
 
 class Door(SphinxDirective):
-    """``{door} torch``: the docstring of pyconv/torch.py and, where torch is installed, of all that it offers."""
+    """``{door} torch``: the docstring of pyconv.torch and, where torch is installed, of all that it offers."""
 
     required_arguments = 1
 
     def run(self):
         name = self.arguments[0]
-        path = ROOT / "pyconv" / f"{name}.py"
+        folder = ROOT / "pyconv" / name
+        path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
         if not path.exists():
-            return self.parsed([f"This version of pyconv has no ``pyconv.{name}``."])
-        self.env.note_dependency(str(path))
+            raise self.error(f"door must be a file or a folder in pyconv; got {name}")
+        for source in folder.glob("*.py") if folder.is_dir() else [path]:
+            self.env.note_dependency(str(source))
         try:
             import_module(f"pyconv.{name}")
         except ImportError as error:

@@ -1,4 +1,6 @@
 """The documentation: its examples do what the pages say, its pictures are there, nothing public is left out."""
+import ast
+import html
 import importlib.util
 import re
 import subprocess
@@ -12,6 +14,8 @@ import pyconv
 DOCS = Path(__file__).parents[1] / 'docs'
 PACKAGE = Path(pyconv.__file__).parent
 PAGES = sorted(path for path in DOCS.rglob('*.md') if '_build' not in path.parts)
+DOORS = {path.stem if path.name != '__init__.py' else path.parent.name: path  # a door is a file or a folder
+         for path in (*PACKAGE.glob('[!_]*.py'), *PACKAGE.glob('[!_]*/__init__.py'))}
 
 
 def module_of(name):
@@ -49,12 +53,40 @@ def test_sphinx_has_nothing_to_warn_of(tmp_path):
     assert run.returncode == 0, run.stderr
     reference = (tmp_path / 'reference.html').read_text()
     assert all(f'id="pyconv.{name}"' in reference for name in pyconv.__all__ if name != '__version__')
+    for name, path in DOORS.items():
+        page, tree = (tmp_path / 'frameworks' / f'{name}.html').read_text(), ast.parse(path.read_text())
+        assert ast.get_docstring(tree).splitlines()[0] in html.unescape(page), name
+        offered = next(ast.literal_eval(line.value) for line in tree.body
+                       if isinstance(line, ast.Assign) and line.targets[0].id == '__all__')
+        lacking = build.missing(DOCS / 'frameworks' / f'{name}.md')
+        if lacking:
+            assert 'What it offers is left out here' in page, name
+        else:
+            assert all(f'id="pyconv.{name}.{member}"' in page for member in offered), name
+
+
+def test_a_page_of_no_door_is_an_error(tmp_path):
+    """It said so in a sentence, which nobody read when a door became a folder."""
+    pytest.importorskip('sphinx')
+    pytest.importorskip('myst_parser')
+    pytest.importorskip('furo')
+    (tmp_path / 'index.md').write_text('# page\n\n```{door} nowhere\n```\n')
+    run = subprocess.run([sys.executable, '-m', 'sphinx', '-W', '-q', '-c', DOCS, '-b', 'html', tmp_path,
+                          tmp_path / 'built'], capture_output=True, text=True)
+    assert run.returncode and 'door must be a file or a folder in pyconv; got nowhere' in run.stderr
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
     targets = re.findall(r'\]\(([^)#:]+)\)', page.read_text())
     assert all((page.parent / target).exists() for target in targets)
+
+
+@pytest.mark.parametrize('page', [*PAGES, *DOCS.parent.glob('*.md')], ids=lambda page: page.stem)
+def test_paths_that_are_named_are_there(page):
+    """But those with a NAME to choose and what the build writes."""
+    named = re.findall(r'`((?:pyconv|tests|docs|examples|benchmarks)/[\w./]+)`', page.read_text())
+    assert all((DOCS.parent / path).exists() for path in named if not re.search('NAME|^docs/_build', path))
 
 
 def test_pictures(tmp_path):
@@ -71,8 +103,9 @@ def test_every_public_name_and_door_has_its_place():
     reference = (DOCS / 'reference.md').read_text()
     named = re.findall(r'auto(?:function|class):: (\w+)', reference)
     assert sorted(named) == sorted(set(pyconv.__all__) - {'__version__'})
-    doors = {path.stem for path in PACKAGE.glob('*.py') if not path.stem.startswith('_')}
-    assert doors <= {path.stem for path in (DOCS / 'frameworks').glob('*.md')}
+    assert {'torch', 'jax', 'autograd', 'pytensor', 'dask', 'onnx'} <= set(DOORS)
+    pages = {path.stem: path.read_text() for path in (DOCS / 'frameworks').glob('*.md')}
+    assert {name for name in pages if f'```{{door}} {name}\n' in pages[name]} == set(DOORS)
     index = (DOCS / 'index.md').read_text().splitlines()
     assert {str(page.relative_to(DOCS).with_suffix('')) for page in PAGES} - {'index'} <= set(index)
 
