@@ -207,6 +207,25 @@ def test_vmap_is_one_call(monkeypatch):
 # what JAX builds with them
 
 
+@pytest.mark.parametrize('name', NAMES)
+def test_without_jit(name):
+    """Each call is a program of its own, as those of JAX's own primitives are then."""
+    [problem] = some('2d groups everything')
+    function, operands, _ = doors.cases(door, problem)[name]
+
+    def slopes(*operands):
+        value, pull_back = jax.vjp(function, *operands)
+        batched = jax.vmap(lambda first: function(first, *operands[1:]))(jnp.stack([operands[0]] * 2))
+        return value, batched, pull_back(value), jax.jvp(function, operands, operands)
+
+    wanted = jax.jit(slopes)(*operands)
+    with jax.disable_jit():
+        found = slopes(*operands)
+        assert jax.config.jax_disable_jit
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert_equal(np.asarray(ours), np.asarray(theirs), np.float64)
+
+
 def test_control_flow_and_checkpoint():
     x, w = jnp.ones((1, 2, 6)), jnp.ones((2, 2, 3)) / 4
 
