@@ -127,15 +127,19 @@ def _convolution(transposed: bool, input: Any, weight: Any, bias: Any, attribute
 
 def _centred(name: str, values: Any, zero_point: Any, per_channel: int | None) -> Any:
     """8-bit integers less their zero point, one number or, where it may be so, one for each channel; as int32."""
+    if values.dtype not in (np.int8, np.uint8):
+        raise TypeError(f"{name} must have dtype int8 or uint8; got {values.dtype}")
     numbers = values.astype(np.int32)
     if zero_point is None:
         return numbers
     zeros = np.asarray(zero_point)
+    if zeros.dtype != values.dtype:
+        raise TypeError(f"{name}_zero_point must have the dtype of {name}, {values.dtype}; got {zeros.dtype}")
     if zeros.size == 1:
         return numbers - np.int32(zeros.item())
     if zeros.shape != (per_channel,):
         several = "" if per_channel is None else f" or shape ({per_channel},)"
-        raise ValueError(f"{name} must have one element{several}; got shape {zeros.shape}")
+        raise ValueError(f"{name}_zero_point must have one element{several}; got shape {zeros.shape}")
     return numbers - zeros.astype(np.int32).reshape(-1, *(1,) * (values.ndim - 1))
 
 
@@ -144,8 +148,9 @@ def ops() -> list[type]:
     """The operators Conv, ConvTranspose and ConvInteger, for ReferenceEvaluator(model, new_ops=ops()).
 
     They run the nodes of a model, of any number of spatial axes, as this library's `convolution`; the evaluator runs
-    the others. Tensors have the types that the library's functions take. ConvInteger takes 8-bit integers, makes int32
-    of them less their zero points, so that padding holds the zero point, and sums in int32, modulo 2**32.
+    the others. Tensors have the types that the library's functions take. ConvInteger takes 8-bit integers, each
+    operand and its zero point of one type, makes int32 of them less their zero points, so that padding holds the zero
+    point, and sums in int32, modulo 2**32.
     ImportError without the onnx package; TypeError or ValueError in the words of the library where a node is wrong.
 
     >>> [op.__name__ for op in ops()]
@@ -153,26 +158,32 @@ def ops() -> list[type]:
     """
     from onnx.reference.op_run import OpRun  # here, because the attributes alone do not need it
 
-    class Conv(OpRun):
+    class Node(OpRun):
         op_domain = ""
 
+        def run(self, *inputs: Any, **context: Any) -> Any:
+            """The evaluator's, which puts words of its own before a TypeError, without what was wrong."""
+            try:
+                return super().run(*inputs, **context)  # type: ignore[no-untyped-call]
+            except TypeError as error:
+                if isinstance(error.__cause__, TypeError):
+                    raise error.__cause__ from None
+                raise
+
+    class Conv(Node):
         def _run(self, input: Any, weight: Any, bias: Any = None, **attributes: Any) -> tuple[Any]:
             return (_convolution(False, input, weight, bias, attributes),)
 
-    class ConvTranspose(OpRun):
-        op_domain = ""
-
+    class ConvTranspose(Node):
         def _run(self, input: Any, weight: Any, bias: Any = None, **attributes: Any) -> tuple[Any]:
             return (_convolution(True, input, weight, bias, attributes),)
 
-    class ConvInteger(OpRun):
-        op_domain = ""
-
+    class ConvInteger(Node):
         def _run(
             self, input: Any, weight: Any, x_zero_point: Any = None, w_zero_point: Any = None, **attributes: Any
         ) -> tuple[Any]:
-            input = _centred("x_zero_point", input, x_zero_point, None)
-            weight = _centred("w_zero_point", weight, w_zero_point, weight.shape[0])
+            input = _centred("x", input, x_zero_point, None)
+            weight = _centred("w", weight, w_zero_point, weight.shape[0])
             return (_convolution(False, input, weight, None, attributes, dtype=np.int32),)
 
     return [Conv, ConvTranspose, ConvInteger]

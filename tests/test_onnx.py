@@ -331,5 +331,19 @@ def test_errors_of_ops(evaluator):
         with pytest.raises(ValueError) as caught:
             evaluator(node)(x=x, w=w, p=p, q=q)
         assert str(caught.value) == text
+    wide, byte = np.ones((1, 2, 5, 5)), np.uint8(1)
+    for given, text in (
+        ({'x': wide}, 'x must have dtype int8 or uint8; got float64'),
+        ({'x': x.astype(np.int16)}, 'x must have dtype int8 or uint8; got int16'),
+        ({'w': w.astype(np.float32)}, 'w must have dtype int8 or uint8; got float32'),
+        ({'w': w > 0}, 'w must have dtype int8 or uint8; got bool'),
+        ({'p': np.float32(0.5)}, 'x_zero_point must have the dtype of x, uint8; got float32'),
+        ({'q': np.ones(3, np.int8)}, 'w_zero_point must have the dtype of w, uint8; got int8'),
+    ):
+        with pytest.raises(TypeError) as caught:
+            evaluator(node)(**{'x': x, 'w': w, 'p': byte, 'q': byte, **given})
+        assert str(caught.value) == text
+    with pytest.raises(TypeError, match='^weight must have the dtype of input, float64; got float32$'):
+        evaluator(make_node('Conv', ['x', 'w'], ['y']))(x=wide, w=w.astype(np.float32))
     with pytest.raises(ValueError, match='^pads must be a sequence of 4 ints >= 0; got'):
         evaluator(make_node('Conv', ['x', 'w'], ['y'], pads=[1, 1]))(x=x * 1.0, w=w * 1.0)
