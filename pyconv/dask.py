@@ -23,14 +23,21 @@ A chunk of a result is one task. It reads of the chunks around it what its kerne
 pads only at the edges of the whole array, so that the result is what the plain function would give of the whole array:
 with numbers whose sums are exact the same numbers, with others the same up to the order of sums. A task needs memory
 for what it reads, for that once more in one piece, and for its result. It runs on one thread: how many tasks run at
-once is for dask to say. A chunk waits in memory until its neighbours are there: of an array in chunks along one axis,
-as strips of a picture, dask holds a dozen at most however long it is; along two axes, a front of chunks across it.
+once is for dask to say.
+
+What dask holds is more than a chunk. A chunk waits in memory until its neighbours are there, wherever these are
+computed: of an array in chunks along one axis, as strips of a picture, a dozen at most however long it is; along two, a
+front of chunks right across the shorter side, however long the other is. Of one sample dask's own scheduler holds, on
+one thread, up to four rows of chunks across that side and six chunks more; its order of tasks is not pyconv's to say,
+and where samples are summed up it may begin several. On a cluster the workers share the front: two workers, chunks of
+2 MB, pictures of 5, 10 and 20 chunks in square (48, 191 and 763 MB): 16, 43 and 78 MB each for a convolution, 22, 40
+and 63 for a gradient to the weight. Where that is too much, chunks that are strips, along one axis, have no front.
 
 Chunks of a convolution's result are those of its input divided by the stride, in the other direction times the stride:
 with a stride of 1 they are the input's own, but for what padding leaves over at the end. `chunks` asks for others, in
 any form that dask takes, for the result's axes. Gradients to the weight are summed over blocks of grad_output, and
-these sums over a tree, in the same order on every scheduler. Halves are summed in float32 and rounded once. A chunk of
-columns holds as many numbers as the largest chunk of the input, of all positions a run in C order.
+these sums over a tree of pairs, in the same order on every scheduler. Halves are summed in float32 and rounded once. A
+chunk of columns holds as many numbers as the largest chunk of the input, of all positions a run in C order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +82,6 @@ __all__ = [
 ]
 
 WEIGHT = {1: pyconv.conv1d_weight, 2: pyconv.conv2d_weight, 3: pyconv.conv3d_weight}
-FAN_IN = 8  # sums that one task adds up
 Chunks = tuple[tuple[int, ...], ...]
 Index = tuple[int, ...]
 
@@ -135,14 +141,25 @@ class Graph:
             self.pieces[chunk, parts] = key
         return self.pieces[chunk, parts]
 
-    def sum_up(self, keys: Sequence[Any], index: Index) -> None:
-        """Make the chunk of that index the sum of what the keys stand for."""
+    def sum_up(self, parts: dict[Index, Any], index: Index) -> None:
+        """Make the chunk of that index the sum of what the keys stand for, by the places of their blocks.
+
+        Pairs are added along one axis after another, the one of the fewest blocks first, the batch last: so dask goes
+        along the longest axis, sample after sample, and what waits for its neighbours lies across that axis.
+        """
+        first, *space = range(len(next(iter(parts))))
+        blocks = {axis: max(place[axis] for place in parts) for axis in space}
         level = 0
-        while len(keys) > FAN_IN:
-            groups, level = [keys[first:first + FAN_IN] for first in range(0, len(keys), FAN_IN)], level + 1
-            keys = [(f"{self.name}-sum", *index, level, place) for place in range(len(groups))]
-            self.tasks |= {key: (added, list(group)) for key, group in zip(keys, groups)}
-        self.tasks[self.name, *index] = added, list(keys)
+        for axis in (*sorted(space, key=blocks.__getitem__), first):
+            while any(place[axis] for place in parts):
+                pairs: dict[Index, list[Any]] = {}
+                level += 1
+                for place, key in parts.items():
+                    pairs.setdefault((*place[:axis], place[axis] // 2, *place[axis + 1:]), []).append(key)
+                parts = {place: (f"{self.name}-sum", *index, level, *place) if keys[1:] else keys[0]
+                         for place, keys in pairs.items()}
+                self.tasks |= {parts[place]: (added, keys) for place, keys in pairs.items() if keys[1:]}
+        self.tasks[self.name, *index] = added, list(parts.values())
 
     def array(self, chunks: Chunks, dtype: DType) -> da.Array:
         sources: list[Any] = [self.source, *self.others]  # by its types an array of dask is no collection of dask
@@ -297,11 +314,11 @@ def grad_weight(call: Call, x: da.Array, y: da.Array, per_sample: bool) -> da.Ar
     read = [readings(axis.seen, *along)
             for axis, *along in zip(call.axes(x.shape[-rank:]), x.chunks[-rank:], y.chunks[-rank:])]
     given = wide.products(weight_size=call.shape[len(batch):], per_sample=per_sample)
-    parts: dict[Index, list[Any]] = {}
+    parts: dict[Index, dict[Index, Any]] = {}
     for index, keys, block, pads in graph.blocks([*like_source(x, y.chunks, rank), *read], wide.dtype):
         task = partial(weight_gradient, block=block, rank=rank, settings={**given, "padding": tuple(pads[-rank:])})
         graph.tasks[f"{graph.name}-part", *index] = task, keys, (y.name, *index)
-        parts.setdefault(index[:len(batch)], []).append((f"{graph.name}-part", *index))
+        parts.setdefault(index[:len(batch)], {})[index] = f"{graph.name}-part", *index
     for place, keys in parts.items():
         graph.sum_up(keys, (*place, *(0,) * (rank + 2)))
     chunks = (*batch, *((size,) for size in call.shape[len(batch):]))
