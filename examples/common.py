@@ -29,11 +29,11 @@ def shift_randomly(images, rng, most=2):
 
 
 class Momentum:
-    """Gradient descent with momentum, of arrays in place."""
+    """Gradient descent with momentum, of arrays or of torch's tensors in place, wherever these are."""
 
     def __init__(self, parameters, rate):
         self.parameters, self.rate = parameters, rate
-        self.velocities = [np.zeros_like(array) for array in parameters]
+        self.velocities = [0 * array for array in parameters]
 
     def step(self, grads, share=1):
         """One step at this share of the rate."""
