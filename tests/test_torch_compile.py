@@ -162,16 +162,21 @@ def test_every_gradient_of_the_operator_is_the_function_s():
 
 @pytest.mark.parametrize('twice', [
     lambda f, x, w: jvp(lambda x: jvp(lambda x: f(x, w), (x,), (x,))[1], (x,), (x,))[1],
+    lambda f, x, w: jvp(lambda *at: jvp(f, at, at)[1], (x, w), (x, w))[1],
+    lambda f, x, w: jvp(lambda *at: jvp(lambda *at: torch.func.grad(lambda x, w: f(x, w).sum(), (0, 1))(*at)[1],
+                                        at, at)[1], (x, w), (x, w))[1],
     lambda f, x, w: torch.func.hessian(lambda x: f(x, w).sum())(x),
     lambda f, x, w: vmap(vmap(f, (0, None)), (None, 0))(torch.stack([x, x * 2]), torch.stack([w, w * 3])),
-], ids=['jvp of jvp', 'hessian', 'vmap of vmap'])
+], ids=['jvp of jvp', 'jvp of jvp of both', 'jvp of jvp of gradient', 'hessian', 'vmap of vmap'])
 def test_transforms_of_an_exported_program(twice):
     def function(x, w):
         return door.conv1d(x, w, padding=1).sin()
 
     x, w = integers(2, 2, 5, dtype=torch.float64), integers(3, 2, 2, dtype=torch.float64)
-    program = exported(function, (x, w))
-    torch.testing.assert_close(twice(program, x, w), twice(function, x, w), rtol=1e-12, atol=1e-12)
+    program, wanted = exported(function, (x, w)), twice(lambda x, w: torch.conv1d(x, w, padding=1).sin(), x, w)
+    torch.testing.assert_close(twice(program, x, w), wanted, rtol=1e-12, atol=1e-12)
+    traced = make_fx(partial(twice, function))(x, w)
+    torch.testing.assert_close(traced(x, w), wanted, rtol=1e-12, atol=1e-12)
 
 
 def exported(function, free):

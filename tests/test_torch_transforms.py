@@ -174,3 +174,73 @@ def test_forward_over_reverse_of_tensors_that_are_conjugated_lazily():
     for first, second in ((x.conj(), w), (x, w.conj())):
         wanted = jvp(gradient, (first.resolve_conj(), second.resolve_conj()), (x, w))
         torch.testing.assert_close(jvp(gradient, (first, second), (x, w)), wanted)
+
+
+# forward mode in forward mode
+
+
+def along(letter, function, tangents):
+    """The derivative of a function of many tensors along those tangents, forward, reverse, or forward in a vmap."""
+    def forward(*tensors):
+        return jvp(function, tensors, tangents)[1]
+
+    def many(*tensors):
+        times = torch.tensor([1, 2], dtype=torch.float64)
+        return vmap(lambda s: jvp(function, tensors, tuple(t * s for t in tangents))[1])(times).sum() / 3
+
+    def reverse(*tensors):
+        gradients = torch.func.grad(function, tuple(range(len(tensors))))(*tensors)
+        return sum((g.conj() * t).real.sum() for g, t in zip(gradients, tangents))
+
+    return {'J': forward, 'V': many, 'G': reverse}[letter]
+
+
+def derivative(word, function, operands):
+    """Of a sum over the function, along one direction as many times as the word has letters, its last letter inmost."""
+    tangents = tuple(tensor.flip(-1) + 1 for tensor in operands)
+
+    def loss(x, w, b):
+        y = function(x.sin(), w * w, b)
+        return (y * y * y).real.sum()
+
+    for letter in reversed(word):
+        loss = along(letter, loss, tangents)
+    return loss(*operands)
+
+
+WORDS = [''.join(word) for count in (2, 3) for word in itertools.product('JGV', repeat=count)
+         if len(word) - word.count('G') > 1]
+
+
+@pytest.mark.parametrize(('name', 'dtype'), [
+    *((name, torch.float64) for name in DERIVATIVES), *((name, torch.complex128) for name in SOME)], ids=str)
+def test_forward_mode_in_forward_mode(name, dtype):
+    rank, transposed, *_, settings = DERIVATIVES[name]
+    conv, operands = functools.partial((TRANSPOSE if transposed else CONV)[rank], **settings), operands_of(name, dtype)
+    wanted = {count: derivative('G' * count, conv, operands) for count in (2, 3)}
+    for word in WORDS:  # sums of hundreds of products
+        torch.testing.assert_close(derivative(word, conv, operands), wanted[len(word)], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize('name', SOME)
+def test_forward_mode_in_forward_mode_of_many(name):
+    rank, transposed, *_, settings = DERIVATIVES[name]
+    conv, operands = functools.partial((TRANSPOSE if transposed else CONV)[rank], **settings), operands_of(name)
+
+    for in_dims in WHICH:
+        many = [t if dim is None else torch.stack([t, t + 1, t * 2]) for t, dim in zip(operands, in_dims)]
+        wanted = one_after_the_other(lambda *one: derivative('GG', conv, one), in_dims, 3, *many)
+        answers = vmap(lambda *one: derivative('JJ', conv, one), in_dims)(*many)
+        torch.testing.assert_close(answers, wanted, rtol=1e-11, atol=1e-11)
+
+
+def test_jacobians_of_jacobians_of_a_network():
+    x, w = operands_of('1d')[0][:, :, :4], operands_of('1d')[1][:2, :, :2]
+
+    def function(w):
+        return door.conv1d(torch.tanh(door.conv1d(x, w)), w).sum()
+
+    wanted = jacrev(jacrev(function))(w)
+    assert wanted.abs().max() > 0.1
+    for twice in (jacfwd(jacfwd(function)), jacfwd(jacrev(function)), jacrev(jacfwd(function))):
+        torch.testing.assert_close(twice(w), wanted, rtol=1e-12, atol=1e-12)

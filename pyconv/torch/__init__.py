@@ -20,11 +20,11 @@ more, which mean what they mean there: output_size=None, padding_mode="zeros", p
 
 The convolution, its gradient to the input and its gradient to the weight are the three derivatives of one form linear
 in each of input, weight and output. The derivatives of each are the other two, so that every order exists, in reverse
-and in forward mode (torch.autograd.forward_ad, torch.func.jvp) and in any mixture of both. vmap makes one call of many,
-of inputs, weights and outputs in any combination: the vmapped axis is folded into the batch, the channels or the
-groups. So torch.func's grad, vjp, jvp, jacrev, jacfwd, hessian and vmap work, and is_grads_batched. A call saves only
-what a gradient that will be wanted reads (a frozen weight: not the input), and the gradients of frozen arguments are
-not computed.
+and in forward mode (torch.autograd.forward_ad, which torch has at one level only, and torch.func.jvp, also in itself)
+and in any mixture of both. vmap makes one call of many, of inputs, weights and outputs in any combination: the vmapped
+axis is folded into the batch, the channels or the groups. So torch.func's grad, vjp, jvp, jacrev, jacfwd, hessian and
+vmap work, and is_grads_batched. A call saves only what a gradient that will be wanted reads (a frozen weight: not the
+input), and the gradients of frozen arguments are not computed.
 
 >>> losses = torch.func.vmap(lambda weight, image: pyconv.torch.conv2d(image, weight).sum(), (None, 0))
 >>> of_samples = torch.func.vmap(torch.func.grad(lambda w, x: pyconv.torch.conv2d(x, w).sum()), (None, 0))

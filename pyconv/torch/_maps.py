@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._C._functorch import unwrap_if_dead
 from torch.autograd import Function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 from pyconv._arguments import exact_mode
 from pyconv._backend import gpu_room
@@ -249,19 +250,24 @@ class Map(Function):
     def jvp(
         ctx: Any, _map: None, to_first: Tensor | None, to_second: Tensor | None, to_bias: Tensor | None, _form: None
     ) -> Tensor:
-        """In the directions that are not None, of which there is one."""
-        (first, second), form = ctx.saved_tensors, ctx.form
-        terms = []
-        if to_first is not None:
-            of_x = form.of_direction() if ROLES[ctx.map][0] == "x" else form
-            terms.append(of_x.call(ctx.map, to_first, second))
-        if to_second is not None:
-            terms.append(form.call(ctx.map, first, to_second))
-        if to_bias is not None:
-            role = ROLES[ctx.map][2]
-            along = to_bias.reshape(-1, *(1,) * form.rank)
-            terms.append(along.expand(form.shape_of(role)) if not terms else along)
-        return sum(terms[1:], terms[0])  # type: ignore[no-any-return]
+        """In the directions that are not None, of which there is one.
+
+        torch has forward mode off here, on all levels, so that those outside of this one would lose their tangents
+        (pytorch issue 197867). It is put on again, and the factors are freed of their tangents on this level alone.
+        """
+        form, terms = ctx.form, []
+        with _set_fwd_grad_enabled(True):
+            first, second = (unpack_dual(factor).primal for factor in ctx.saved_tensors)  # type: ignore
+            if to_first is not None:
+                of_x = form.of_direction() if ROLES[ctx.map][0] == "x" else form
+                terms.append(of_x.call(ctx.map, to_first, second))
+            if to_second is not None:
+                terms.append(form.call(ctx.map, first, to_second))
+            if to_bias is not None:
+                role = ROLES[ctx.map][2]
+                along = to_bias.reshape(-1, *(1,) * form.rank)
+                terms.append(along.expand(form.shape_of(role)) if not terms else along)
+            return sum(terms[1:], terms[0])  # type: ignore[no-any-return]
 
     @staticmethod
     def vmap(
