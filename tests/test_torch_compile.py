@@ -179,6 +179,15 @@ def test_transforms_of_an_exported_program(twice):
     torch.testing.assert_close(traced(x, w), wanted, rtol=1e-12, atol=1e-12)
 
 
+def test_vmap_over_nothing_of_an_exported_program():
+    x, w = integers(2, 2, 5), integers(3, 2, 2)
+    program = exported(door.conv1d, (x, w))
+    for in_dims in ((0, None), (None, 0), (0, 0), (2, 1)):
+        tensors = [t if dim is None else t.new_empty(*t.shape[:dim], 0, *t.shape[dim:])
+                   for t, dim in zip((x, w), in_dims)]
+        assert vmap(program, in_dims)(*tensors).shape == (0, 2, 3, 4)
+
+
 def exported(function, free):
     class Model(nn.Module):
         def forward(self, *tensors):

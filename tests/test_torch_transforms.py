@@ -88,6 +88,33 @@ def test_vmap_in_vmap():
     assert torch.equal(answer, wanted) and answer.shape == (2, 5, 3, 6, 4)
 
 
+@pytest.mark.parametrize('in_dims', [*WHICH, (2, 1, 1)], ids=str)
+@pytest.mark.parametrize('mode', MODES.values(), ids=MODES)
+@pytest.mark.parametrize('conv', [door.conv2d, door.conv_transpose2d], ids=['plain', 'transposed'])
+def test_vmap_over_nothing(conv, mode, in_dims):
+    shapes = (2, 4, 5, 4), (4, 3, 3, 2) if conv is door.conv_transpose2d else (6, 2, 3, 2), (6,)
+    tensors = [batched(shape, dim, 0, count=0) for shape, dim in zip(shapes, in_dims)]
+    one = conv(*(torch.ones(shape) for shape in shapes), **SETTINGS, **mode)
+
+    def function(x, w, b):
+        return conv(x, w, b, **SETTINGS, **mode)
+
+    assert vmap(function, in_dims)(*tensors).shape == (0, *one.shape)
+    gradients = torch.func.grad(lambda *at: vmap(function, in_dims)(*at).sum(), (0, 1, 2))(*tensors)
+    assert all(torch.equal(gradient, torch.zeros_like(tensor)) for gradient, tensor in zip(gradients, tensors))
+
+
+def test_jacobians_of_no_sample():
+    x, w = torch.ones(0, 4, 6, 6), torch.ones(3, 4, 3, 3)
+    for jacobian in (jacrev, jacfwd):
+        to_x, to_w = jacobian(door.conv2d, (0, 1))(x, w)
+        assert to_x.shape == (0, 3, 4, 4, *x.shape) and to_w.shape == (0, 3, 4, 4, *w.shape)
+        cube = jacobian(jacobian(lambda x: (door.conv2d(x, w) ** 3).sum()))
+        assert cube(x).shape == 2 * x.shape
+        cube = jacobian(jacobian(lambda w: (door.conv2d(x, w) ** 3).sum()))
+        assert torch.equal(cube(w), torch.zeros(2 * w.shape))
+
+
 def test_autograd_s_own_vmap_in_itself():
     x, w = (integers(*shape).requires_grad_() for shape in ((2, 3, 5), (4, 3, 2)))
     [jacobian] = grad(door.conv1d(x, w), x, torch.eye(32, dtype=x.dtype).view(32, 2, 4, 4), is_grads_batched=True)

@@ -277,6 +277,10 @@ class Map(Function):
         """One call over the vmapped axis: it is folded into the batch, the channels or the groups."""
         count, (a, b, c) = info.batch_size, ROLES[map]
         _, *dims, bias_dim, _ = in_dims
+        if not count:  # one call of the sums over none, which are zeros, and none of its result
+            given = [tensor if dim is None or tensor is None else tensor.sum(dim)
+                     for tensor, dim in zip((first, second, bias), (*dims, bias_dim))]
+            return form.call(map, *given)[None][:0], 0  # type: ignore[arg-type]
         batched = {role for role, dim in zip((a, b), dims) if dim is not None} | {c}
         roles = "".join(role for role in "xwy" if role in batched)
         tensors = {a: first, b: second}

@@ -17,7 +17,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from pyconv import _geometry as geometries
 from pyconv._evaluate import DEFAULTS, Settings
 from pyconv._geometry import ROLES
-from pyconv._integers import exact, exact_count, exact_ints
+from pyconv._integers import Shape, exact, exact_count, exact_ints
 from pyconv._padding import SAME, ZEROS, padding_rule
 from pyconv.torch._maps import Form, Geometric, Map, exact_mode_of, memory_order
 
@@ -104,12 +104,14 @@ def _padding(name: str, pads: Sequence[int], rank: int) -> Any:
 
 
 def _form(
-    map: str, first: Tensor, second: Tensor, size: Sequence[int] | None, groups: int, rank: int, *said: Any
+    map: str, first: Shape, second: Shape, size: Sequence[int] | None, groups: int, rank: int, *said: Any
 ) -> Traced:
-    """The form of a call of the operator; without `size`, which only a user's call is, its result's is computed."""
+    """The form of a call of the operator on tensors of those shapes; without `size`, which only a user's call is, its
+    result's is computed.
+    """
     transposed, stride, padding, pads, dilation, output_padding, *_ = said
     a, b, c = ROLES[map]
-    shapes = {a: tuple(first.shape), b: tuple(second.shape)}
+    shapes = {a: tuple(first), b: tuple(second)}
     if size is None:
         shapes[c] = geometries.output_shape(
             transposed, rank, shapes[a], shapes[b], tuple(stride), _padding(padding, pads, rank), tuple(dilation),
@@ -129,7 +131,7 @@ def _kernel(
 ) -> Tensor:
     """With all sizes known: the geometry, whose errors a user's call meets here if its sizes were symbols."""
     said = transposed, stride, padding, pads, dilation, output_padding
-    form = _form(map, first, second, size, groups, rank, *said)
+    form = _form(map, first.shape, second.shape, size, groups, rank, *said)
     value = complex(*padding_value) if first.is_complex() else padding_value[0]
     there, back = ("y", "x") if transposed else ("x", "y")
     given = None if size is None else form.shape_of(back)[-rank:]
@@ -146,7 +148,7 @@ def _kernel(
 
 def _fake(map: str, first: Tensor, second: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
     """A result without memory."""
-    form = _form(map, first, second, *rest)
+    form = _form(map, first.shape, second.shape, *rest)
     if bias is not None:
         geometries.check_shape("bias", tuple(bias.shape), form.shape_of(ROLES[map][2])[-form.rank - 1:-form.rank])
     order = memory_order(map, first, form.rank)
@@ -156,14 +158,16 @@ def _fake(map: str, first: Tensor, second: Tensor, bias: Tensor | None, *rest: A
 
 def _differentiable(map: str, first: Tensor, second: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
     """On one level of autograd's, torch.func's or not: the dispatcher takes the levels one by one."""
+    form = _form(map, first.shape, second.shape, *rest)
     with enable_single_level_autograd_function():
-        return Map.apply_once(map, first, second, bias, _form(map, first, second, *rest))  # type: ignore[no-any-return]
+        return Map.apply_once(map, first, second, bias, form)  # type: ignore[no-any-return]
 
 
 def _vmap(info: Any, in_dims: Any, map: str, first: Tensor, second: Tensor, bias: Tensor | None, *rest: Any) -> Any:
     """By the rule of the Function, of the shapes that one of many has."""
     _, *dims = in_dims[:4]
-    inner = [tensor if dim is None else tensor.movedim(dim, 0)[0] for tensor, dim in zip((first, second), dims)]
+    inner = [shape if dim is None else shape[:dim] + shape[dim:][1:]
+             for shape, dim in zip((first.shape, second.shape), dims)]
     return Map.vmap(info, (None, *dims, None), map, first, second, bias, _form(map, *inner, *rest))  # type: ignore
 
 
