@@ -25,6 +25,7 @@ from pyconv._evaluate import (
 )
 from pyconv._geometry import Geometry, box, rank_of
 from pyconv._integers import Shape, exact_shape
+from pyconv._libraries import placed
 from pyconv._memory import empty
 from pyconv._signatures import Padding, Sizes
 
@@ -88,10 +89,12 @@ def _moved(
         out = check_out("out", out, shape, own, (("input", source),))
     elif accumulate:
         raise no_out("out")
+    like = source
     if not fold:
         geometry, source = x_of(geometry, source)
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate, own)
+    out = placed(out, like, shape, own)
     target = writing_place(out, shape, own, accumulate)
     part = box(geometry, shape[-geometry.rank:]) if fold else None
     if not (source.size and target.size):
@@ -107,7 +110,7 @@ def _moved(
             target[...] = 0
         place: Any = () if part is None else (..., *part)
         target[place] += sums
-    return delivered(target, out, source)
+    return delivered(target, out, like)
 
 
 class Workspace(NamedTuple):

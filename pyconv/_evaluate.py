@@ -22,7 +22,7 @@ from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, sc
 from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
-from pyconv._libraries import Visitor, given_back
+from pyconv._libraries import Visitor, given_back, placed
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -168,6 +168,8 @@ def evaluate_one(
         return found
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
+    elif type(named[0][1]) is Visitor:
+        out = placed(None, named[0][1], result.shape, written(dtype, settings))
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
@@ -184,6 +186,9 @@ def evaluate(
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").evaluate(
             geometry, dtype, results, outs, named, settings, _calls)
+    if type(named[0][1]) is Visitor:
+        outs = [result and placed(out, named[0][1], result.shape, written(dtype, settings))
+                for result, out in zip(results, outs)]
     work = [result and _calls(geometry, dtype, result, out, named, settings, None)
             for result, out in zip(results, outs)]
     return [
@@ -336,6 +341,7 @@ def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Sett
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").sum_channels(array, axis, out, settings.stream, accumulate, own)
     channels = array.shape[axis]
+    out = placed(out, array, (channels,), own)
     target = writing_place(out, (channels,), own, accumulate)
     if not array.size:
         _put(target, 0, accumulate)

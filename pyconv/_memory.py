@@ -1,11 +1,16 @@
 """New arrays whose memory is there before threads write to it."""
 
+import ctypes
+import sys
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 PAGE = 1 << 21  # bytes of a huge page, which NumPy asks for in arrays of 4 MB and more
+SMALL_PAGE = 1 << 12
+HUGE_PAGES = 14  # what Linux calls MADV_HUGEPAGE
 
 
 def empty(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -17,3 +22,23 @@ def empty(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     if array.nbytes >= 2 * PAGE:
         array.reshape(-1).view(np.uint8)[::PAGE] = 0
     return array
+
+
+def claim(array: NDArray[Any]) -> None:
+    """Do for new memory of another library's what NumPy and `empty` do for theirs. It lies without gaps in some order.
+
+    A first write to 100 MB took 88 ms on pages of 4 kB, 17 ms on huge ones.
+    """
+    if array.nbytes >= 2 * PAGE:
+        start = -(-array.ctypes.data // SMALL_PAGE) * SMALL_PAGE
+        stop = array.ctypes.data + array.nbytes
+        ask = _advise()
+        if ask is not None:
+            ask(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), HUGE_PAGES)
+        array.ravel(order="K").view(np.uint8)[::PAGE] = 0
+
+
+@lru_cache(maxsize=1)
+def _advise() -> Any:
+    """The C library's madvise, where there is one that knows huge pages."""
+    return getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None

@@ -105,6 +105,22 @@ def test_answers_in_kind(library, name, dtype):
         np.testing.assert_array_equal(array, before)
 
 
+@pytest.mark.parametrize('name', CALLS)
+def test_torch_can_resize_its_operands_and_results(name):
+    call, arrays = CALLS[name]
+    operands = [torch.from_numpy(array).clone() for array in arrays]
+    found = call(*operands)
+    for tensor in (*operands, *(found if isinstance(found, tuple) else (found,))):
+        assert tensor.untyped_storage().resizable()
+
+
+def test_unfold_of_a_part_answers_in_kind(library):
+    found = pyconv.unfold(library.asked(X), 3, padding=((-1, 1), (0, -1)), padding_mode='circular')
+    wanted = pyconv.unfold(X, 3, padding=((-1, 1), (0, -1)), padding_mode='circular')
+    assert library.is_one(found)
+    np.testing.assert_array_equal(numbers(found), wanted)
+
+
 def test_the_definition(library):
     found = pyconv.conv2d(library.asked(X), library.asked(W), padding=1)
     wanted = reference.forward(X, W, (5, 6), (1, 1), (1, 1), (1, 1), 1)

@@ -14,6 +14,7 @@ import pyconv.torch._maps as maps
 from calls import assert_equal, per_channel
 from problems import PADDINGS, TRANSPOSED, VARIED, VARIED_MODES, expected, some
 from problems import maps as maps_of
+from pyconv._memory import PAGE, claim
 from reference import channel_sum, named_or_numeric_padding
 from torch_problems import CONV, DERIVATIVES, FROZEN, TRANSPOSE, case_of, operands_of
 
@@ -394,6 +395,42 @@ def test_layouts(make):
     assert answer.is_contiguous() != last and equal(answer, wanted)
     for ours, theirs in zip(grad(answer.sum(), (w, b)), grad(wanted, (w, b), torch.ones(wanted.shape))):
         assert equal(ours, theirs)
+
+
+@pytest.mark.parametrize('order', [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize('type_', [torch.float32, torch.float64, *OTHER_TYPES], ids=str)
+def test_operands_and_results_can_be_resized(type_, order):
+    """Tensor.numpy and torch.from_numpy would forbid it for good."""
+    if type_ is torch.bfloat16:
+        pytest.importorskip('ml_dtypes')
+    for function in (door.conv2d, door.conv_transpose2d):
+        shapes = (2, 3, 5, 5), (3, 3, 1, 1), (3,), (2, 3, 5, 5)
+        x, w, b, grad_output = (torch.ones(shape, dtype=type_) for shape in shapes)
+        x, w, grad_output = (tensor.to(memory_format=order) for tensor in (x, w, grad_output))
+        free = [tensor.requires_grad_() for tensor in (x, w, b)]
+        y = function(*free)
+        results = y, *grad(y, free, grad_output)
+        assert torch.cat([torch.ones_like(x)] * 2, out=y.detach().resize_(0)).shape == (4, 3, 5, 5)
+        for tensor in (x, w, b, grad_output, *results):
+            assert tensor.untyped_storage().resizable()
+
+
+def test_the_memory_of_a_large_result_is_claimed_in_any_order():
+    for array in (np.ones((2, 2400, 1000), np.uint8), np.ones((2, 2400, 1000), np.uint8).transpose(1, 2, 0)):
+        claim(array)
+        assert not array.ravel(order='K')[::PAGE].any() and array.mean() > 0.99
+
+
+def test_a_tensor_of_zeros_without_memory():
+    zeros, w = torch._efficientzerotensor((1, 2, 5)), torch.ones(3, 2, 2)
+    assert torch.equal(door.conv1d(zeros, w), torch.zeros(1, 3, 4))
+
+
+def test_a_tensor_whose_memory_is_given_back_is_refused():
+    x, w = torch.ones(1, 2, 5), torch.ones(3, 2, 2)
+    w.untyped_storage().resize_(0)
+    with pytest.raises(TypeError, match='^a tensor must have memory of its own; got a Tensor without'):
+        door.conv1d(x, w)
 
 
 def test_no_argument_is_changed():

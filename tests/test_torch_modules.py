@@ -293,3 +293,23 @@ def test_two_processes(tmp_path):
     for rank in (0, 1):
         for parts, parameter in zip(torch.load(tmp_path / str(rank)), model.parameters(), strict=True):
             assert torch.equal(2 * parts, parameter.grad)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason='this torch has no torch.distributed')
+def test_sharded_by_fsdp():
+    """It resizes the weights before and after each pass."""
+    from torch import distributed
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.ConvTranspose2d(4, 2, 3))
+    x = torch.ones(2, 3, 8, 8)
+    wanted = model(x)
+    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        fully_shard(door.replace(model))
+        for _ in range(2):
+            y = model(x)
+            y.sum().backward()
+            torch.testing.assert_close(y, wanted)
+    finally:
+        distributed.destroy_process_group()

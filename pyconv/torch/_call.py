@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _is_tracing, _len_torch_dispatch_stack
+from torch._C import _is_any_autocast_enabled, _is_tracing, _len_torch_dispatch_stack
 
 from pyconv import _geometry as geometries
 from pyconv._arguments import check_flag
@@ -21,6 +21,11 @@ CASTABLE = DTYPES[:3]  # what autocast casts
 
 def _check(name: str, tensor: Any, leader: Tensor) -> None:
     """TypeError unless it is a dense tensor on the leader's device and of its dtype."""
+    if (
+        isinstance(tensor, Tensor) and tensor.is_cpu and leader.is_cpu and tensor.layout is torch.strided
+        and tensor.dtype is leader.dtype and tensor.dtype in DTYPES
+    ):
+        return
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
     device = tensor.device
@@ -44,6 +49,8 @@ def _check(name: str, tensor: Any, leader: Tensor) -> None:
 
 def _autocast(*tensors: Any) -> Sequence[Any]:
     """The tensors as torch's own convolutions take them under autocast: all but float64 in the dtype that it names."""
+    if not _is_any_autocast_enabled():
+        return tensors
     kind = tensors[0].device.type if isinstance(tensors[0], Tensor) else "cpu"
     if kind not in DEVICES or not torch.is_autocast_enabled(kind):
         return tensors

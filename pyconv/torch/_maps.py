@@ -13,12 +13,11 @@ from torch.autograd import Function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 from pyconv._arguments import exact_mode
-from pyconv._backend import gpu_room
 from pyconv._evaluate import Result, Settings, evaluate
 from pyconv._geometry import MAPS, ROLES, Geometry, linear
 from pyconv._integers import Shape
-from pyconv._libraries import read, visiting
 from pyconv._padding import ZEROS, Mode
+from pyconv.torch._arrays import array_of, result_of
 
 ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
 
@@ -130,17 +129,12 @@ class Geometric(Form):
 
     def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
-        factors, shape = (_array(first), _array(second)), self.shape_of(ROLES[map][2])
-        named = (("first", factors[0]), ("second", factors[1]), ("bias", None if bias is None else _array(bias)))
+        factors, shape = (array_of(first), array_of(second)), self.shape_of(ROLES[map][2])
+        named = (("first", factors[0]), ("second", factors[1]), ("bias", None if bias is None else array_of(bias)))
         result = Result(shape, ((map, *factors, False),), named[2][1])
-        order, out = memory_order(map, first, self.rank), None
-        if order is not torch.contiguous_format:
-            out = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=order)
-        outs = (None if out is None else _array(out),)
-        [array] = evaluate(self.geometry, factors[0].dtype, (result,), outs, named, self.settings)
-        if out is not None:
-            return out
-        return array if isinstance(array, Tensor) else torch.from_numpy(array)
+        tensor, out = result_of(first, shape, memory_order(map, first, self.rank))
+        [found] = evaluate(self.geometry, factors[0].dtype, (result,), (out,), named, self.settings)
+        return found if tensor is None else tensor
 
     def of_direction(self) -> "Form":
         """The form without the constant."""
@@ -169,16 +163,6 @@ def memory_order(map: str, first: Tensor, rank: int) -> torch.memory_format:
     if order is None or map == "grad_weight" or first.ndim != rank + 2 or first.is_contiguous():
         return torch.contiguous_format
     return order if first.is_contiguous(memory_format=order) else torch.contiguous_format
-
-
-def _array(tensor: Tensor) -> Any:
-    """The tensor's own memory as an array, a DeviceArray where it is a GPU's."""
-    if not tensor.is_cuda and tensor.dtype is not torch.bfloat16:
-        return tensor.numpy(force=True)
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.is_cuda:
-        return gpu_room("arrays").read("tensor", plain)
-    return visiting(read("tensor", plain), plain)  # no type of NumPy's own
 
 
 def _fold(tensor: Tensor, shape: Shape, axis: int, parts: int) -> Tensor:
