@@ -59,7 +59,7 @@ def exchange_of(kind: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     if torch is None or not issubclass(kind, torch.Tensor) or np.lib.NumpyVersion(np.__version__) < "2.1.0":
         return None
-    export = getattr(torch._C, "_to_dlpack_versioned", None)
+    export: Any = getattr(torch._C, "_to_dlpack_versioned", None)
     if export is None or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None
 

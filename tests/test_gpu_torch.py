@@ -46,6 +46,7 @@ def runs(backend, monkeypatch):
     Asked.runs = []
     monkeypatch.setattr(backend, 'plan', Asked, raising=False)
     monkeypatch.setattr(_call, '_len_torch_dispatch_stack', lambda: 0)  # or tensors without memory go to the operator
+    monkeypatch.setattr(_call, '_answer_for_operators', lambda *tensors: False)
     monkeypatch.setattr(FakeTensor, 'data_ptr', lambda tensor: 4096)  # of its own it has 0, which is refused
     with FakeTensorMode(), torch.no_grad():
         yield Asked.runs
@@ -138,7 +139,18 @@ class HostKind(TorchKind):
 @pytest.fixture
 def pretending(backend, monkeypatch):
     kind = HostKind()
-    monkeypatch.setattr(maps, '_array', lambda tensor: kind.read('tensor', tensor.detach().resolve_neg()))
+
+    def array_of(tensor):
+        return kind.read('tensor', tensor.detach().resolve_neg())
+
+    def result_of(first, shape, order):
+        if order is torch.contiguous_format:
+            return None, None
+        tensor = torch.empty(shape, dtype=first.dtype, memory_format=order)
+        return tensor, array_of(tensor)
+
+    monkeypatch.setattr(maps, 'array_of', array_of)
+    monkeypatch.setattr(maps, 'result_of', result_of)
     return backend
 
 

@@ -10,6 +10,8 @@ from torch.autograd import forward_ad, grad
 from torch.func import jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
+from torch.masked import masked_tensor
+from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 import pyconv.torch as door
 from torch_problems import CONV, DERIVATIVES, TRANSPOSE, case_of
@@ -208,6 +210,38 @@ def test_other_tracers_see_the_operator():
     with FakeTensorMode() as mode:
         y = door.conv1d(mode.from_tensor(x), mode.from_tensor(w), padding=1)
     assert isinstance(y, FakeTensor) and y.shape == (1, 3, 7)
+
+
+def test_subclasses_that_answer_for_operators_meet_the_operator():
+    mode = FakeTensorMode()
+    x, w = mode.from_tensor(integers(1, 2, 6)), mode.from_tensor(integers(3, 2, 2))
+    y = door.conv1d(x, w, padding=1)
+    assert isinstance(y, FakeTensor) and y.shape == (1, 3, 7)
+    masked = masked_tensor(torch.ones(1, 2, 6), torch.ones(1, 2, 6) > 0)
+    with pytest.raises(TypeError, match='pyconv.map.default'):
+        door.conv1d(masked, integers(3, 2, 2))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason='this torch has no torch.distributed')
+def test_a_distributed_tensor_is_refused():
+    from torch import distributed
+    from torch.distributed.tensor import DeviceMesh, distribute_tensor
+
+    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        x, w = (distribute_tensor(integers(*shape), DeviceMesh('cpu', [0])) for shape in ((1, 2, 6), (3, 2, 2)))
+        with pytest.raises(NotImplementedError, match='pyconv.map.default does not have a sharding strategy'):
+            door.conv1d(x, w)
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_what_torch_s_own_transforms_do_not_take():
+    x, w = torch.ones(2, 2, 6), torch.ones(3, 2, 2)
+    with pytest.raises(RuntimeError, match='Functionalize'):
+        torch.func.functionalize(door.conv1d)(x, w)
+    with pytest.raises(RuntimeError, match='Expanded Weights'):
+        call_for_per_sample_grads(door.Conv1d(2, 3, 2), loss_reduction='sum')(x)
 
 
 def test_transforms_inside_of_a_graph():

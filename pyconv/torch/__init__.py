@@ -36,8 +36,8 @@ sizes that may be symbols, in place of the Function that others go to; its gradi
 be said. There torch.func's transforms work, except forward mode, whose tangents a compiler may lose: in a graph that
 must be whole (fullgraph=True, torch.export) a RuntimeError says so; where torch.compile may break a graph it does that,
 and the answer is right. An exported program, once made, has forward mode too. torch.fx.symbolic_trace is refused: its
-proxies are no tensors. So are tensors on the device meta (torch's FakeTensorMode is served). Of a subclass of Tensor, a
-plain Tensor comes out.
+proxies are no tensors. So are tensors on the device meta (torch's FakeTensors are served). A subclass of Tensor that
+answers for torch's operators (__torch_dispatch__) is asked about pyconv::map; of another, a plain Tensor comes out.
 
 The modules are torch.nn's own classes with another forward, so that from the same seed they have torch.nn's weights,
 and load and give its state_dicts. Their padding and padding_mode may be any.
@@ -54,10 +54,10 @@ Sequential(
 Tensors are float16, bfloat16 (in main memory with the package ml_dtypes), float32, float64, complex64 or complex128;
 all of one dtype and on one device. Complex gradients are torch's: conjugated. Nothing is copied on the way in or out,
 save that in main memory a tensor that is neither contiguous nor channels_last is made contiguous inside, and that a
-lazily conjugated or negated one is resolved. A result is channels_last where its first operand is, else contiguous. The
-number of threads is pyconv's, not torch's. Under torch.autocast input, weight and bias are cast as torch's own
-convolutions cast them. Another kind of tensor is a TypeError; wrong shapes and settings are refused in the plain
-functions' words.
+lazily conjugated or negated one is resolved. The memory stays torch's, which can resize it, from NumPy 2.1 on. A result
+is channels_last where its first operand is, else contiguous. The number of threads is pyconv's, not torch's. Under
+torch.autocast input, weight and bias are cast as torch's own convolutions cast them. Another kind of tensor is a
+TypeError; wrong shapes and settings are refused in the plain functions' words.
 
 On CUDA devices (not yet confirmed on a GPU) work goes to torch's current stream, in backward to the one that autograd
 makes current, and memory comes from torch's allocator; where there is none left, a MemoryError says how much was

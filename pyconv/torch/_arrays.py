@@ -14,7 +14,6 @@ from pyconv._integers import Shape
 from pyconv._libraries import bfloat16_of, exchange_of
 from pyconv._memory import claim
 
-
 EXCHANGE = exchange_of(Tensor)
 
 

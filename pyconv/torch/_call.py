@@ -16,6 +16,7 @@ from pyconv.torch._traced import TF32, traced
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 DEVICES = ("cpu", "cuda")
+PLAIN = Tensor.__torch_dispatch__
 CASTABLE = DTYPES[:3]  # what autocast casts
 
 
@@ -62,6 +63,14 @@ def _autocast(*tensors: Any) -> Sequence[Any]:
     ]
 
 
+def _answer_for_operators(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether one of them is of a subclass that is asked about every operator."""
+    return (
+        type(input).__torch_dispatch__ is not PLAIN or type(weight).__torch_dispatch__ is not PLAIN
+        or bias is not None and type(bias).__torch_dispatch__ is not PLAIN
+    )
+
+
 def convolve(
     rank: int, transposed: bool, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Padding,
     dilation: Sizes, groups: int, output_padding: Sizes, output_size: Sizes | None, padding_mode: str,
@@ -81,8 +90,12 @@ def convolve(
         input, weight = input.resolve_conj(), weight.resolve_conj()
     # Who traces, or stands between torch and its operators (torch.compile, torch.export, make_fx, torch.jit.trace), has
     # to meet an operator: it would take the result of a Function for a constant. No function may ask this, as
-    # torch.compile would compile that one apart, to True.
-    if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _is_tracing():
+    # torch.compile would compile that one apart, to True. So has a subclass that answers for torch's operators: it may
+    # have its values elsewhere than in its memory.
+    if (
+        torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _is_tracing()
+        or _answer_for_operators(input, weight, bias)
+    ):
         return traced(
             rank, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size,
             padding_mode, padding_value, allow_tf32,
