@@ -19,7 +19,7 @@ ROUNDS = 1 << 16
 
 def _vector_bytes() -> int:
     features = llvm.get_host_cpu_features()
-    return 64 if features.get("avx512f") else 32 if features.get("avx") else 16
+    return 64 if features.get("avx512f") else 32 if features.get("avx") and features.get("fma") else 16
 
 
 def _loop(dtype: str, lanes: int) -> str:
@@ -69,7 +69,7 @@ def multiply_add_rate(dtype: str, threads: int, seconds: float = 1.0) -> float:
     with compiled_chains(dtype, lanes) as chains, ThreadPoolExecutor(threads) as pool:
 
         def run(calls: int) -> None:
-            room = numpy.zeros(2 * lanes, dtype)
+            room = numpy.full(2 * lanes, 0.5, dtype)
             for _ in range(calls):
                 chains(room.ctypes.data)
 

@@ -252,8 +252,8 @@ def ready(array: Array, dtype: DType) -> Array:
 def channels_last(array: Array, rank: int, dtype: DType, may_copy: bool = False) -> Array | None:
     """The view of an array with `rank` spatial axes that has the channels as its last axis, if it lies so in memory.
 
-    may_copy: or a copy, if each sample lies so, if not all together. The layout has a say in the order of the sums, and
-    one sample of a batch would be read in place.
+    may_copy: or if each sample lies so, if not all together; `ready` then copies the view, in its order. The layout has
+    a say in the order of the sums, and one sample of a batch would be read in place.
     """
     if cpu.is_ready(array, dtype) or array.ndim <= rank:
         return None
@@ -262,7 +262,7 @@ def channels_last(array: Array, rank: int, dtype: DType, may_copy: bool = False)
         return view
     of_samples = may_copy and array.ndim == rank + 2 and len(array) > 1
     if of_samples and cpu.is_ready(view[:1], dtype) and not cpu.is_ready(array[:1], dtype):
-        return np.ascontiguousarray(view)
+        return view
     return None
 
 

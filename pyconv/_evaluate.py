@@ -168,11 +168,11 @@ def evaluate_one(
         return found
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
-    elif type(named[0][1]) is Visitor:
-        out = placed(None, named[0][1], result.shape, written(dtype, settings))
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
+    if out is None and type(named[0][1]) is Visitor:
+        out = placed(None, named[0][1], result.shape, written(dtype, settings))
     return delivered(_run(geometry, dtype, result, calls, out, settings), out, named[0][1])
 
 
@@ -186,11 +186,11 @@ def evaluate(
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").evaluate(
             geometry, dtype, results, outs, named, settings, _calls)
+    work = [result and _calls(geometry, dtype, result, out, named, settings, None)
+            for result, out in zip(results, outs)]
     if type(named[0][1]) is Visitor:
         outs = [result and placed(out, named[0][1], result.shape, written(dtype, settings))
                 for result, out in zip(results, outs)]
-    work = [result and _calls(geometry, dtype, result, out, named, settings, None)
-            for result, out in zip(results, outs)]
     return [
         None if result is None else delivered(
             _run(geometry, dtype, result, calls, out, settings), out, named[0][1])

@@ -86,11 +86,10 @@ def read(name: str, value: Any) -> NDArray[Any]:
         raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_neg would negate")
     exchange: Any = exchange_of(type(value))  # type: ignore[arg-type]
     try:
-        if (
-            exchange is not None and value.is_cpu and value.layout is sys.modules["torch"].strided
-            and value.dtype is not sys.modules["torch"].bfloat16 and not value.is_conj() and value.data_ptr()
-        ):
-            return np.from_dlpack(exchange(value))
+        if exchange is not None and value.is_cpu and value.layout is sys.modules["torch"].strided:
+            value = with_memory(name, value)
+            if value.dtype is not sys.modules["torch"].bfloat16 and not value.is_conj():
+                return np.from_dlpack(exchange(value))
         if str(getattr(value, "dtype", "")).endswith("bfloat16"):
             return _bfloat16(name, value)
         return np.from_dlpack(value)
@@ -98,6 +97,19 @@ def read(name: str, value: Any) -> NDArray[Any]:
         raise
     except Exception as error:
         raise TypeError(f"{name} must be an array that NumPy can read; got {type(value).__name__}") from error
+
+
+def with_memory(name: str, tensor: Any) -> Any:
+    """The tensor; of one of zeros that torch keeps without memory, such as a tangent may be, a usual one.
+
+    TypeError where its memory was given back, of which a view elsewhere than at the start has an address still.
+    """
+    there = tensor.untyped_storage().nbytes() if tensor.storage_offset() else tensor.data_ptr()
+    if there or not tensor.numel():
+        return tensor
+    if not tensor._is_zerotensor():
+        raise TypeError(f"{name} must have memory of its own; got a {type(tensor).__name__} without")
+    return sys.modules["torch"].zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def _bfloat16(name: str, value: Any) -> NDArray[Any]:
@@ -133,7 +145,12 @@ def placed(out: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     if exchange_of(type(like.owner)) is None:  # type: ignore[arg-type]
         return None
     torch: Any = sys.modules["torch"]
-    tensor = torch.empty(shape, dtype=getattr(torch, dtype.name))
+    try:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), device="cpu")
+    except RuntimeError:  # no memory, which NumPy says as a MemoryError
+        return None
+    if exchange_of(type(tensor)) is None:  # type: ignore[arg-type]  # of a mode, without memory
+        return None
     array = read("out", tensor)
     claim(array)
     return visiting(array, tensor)

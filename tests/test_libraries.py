@@ -19,6 +19,11 @@ RNG = np.random.default_rng(3)
 X, W, Y, B = (RNG.integers(-3, 4, shape).astype(F64) for shape in ((2, 4, 5, 6), (6, 4, 3, 3), (2, 6, 5, 6), (6,)))
 
 
+def needs_exchange():
+    if np.lib.NumpyVersion(np.__version__) < '2.1.0':
+        pytest.skip('before NumPy 2.1 torch cannot resize a tensor that NumPy has seen')
+
+
 class Torch:
     name, array = 'torch', torch.Tensor
     asked = staticmethod(torch.from_numpy)
@@ -107,11 +112,56 @@ def test_answers_in_kind(library, name, dtype):
 
 @pytest.mark.parametrize('name', CALLS)
 def test_torch_can_resize_its_operands_and_results(name):
+    needs_exchange()
     call, arrays = CALLS[name]
     operands = [torch.from_numpy(array).clone() for array in arrays]
     found = call(*operands)
     for tensor in (*operands, *(found if isinstance(found, tuple) else (found,))):
         assert tensor.untyped_storage().resizable()
+
+
+def test_a_default_device_is_not_asked():
+    x, w, b = (torch.from_numpy(array) for array in (X, W, B))
+    wanted = pyconv.conv2d(X, W, B)
+    with torch.device('meta'):
+        found = pyconv.conv2d(x, w, b)
+    np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_a_mode_whose_tensors_have_no_memory():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x, w = torch.from_numpy(X), torch.from_numpy(W)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        found = pyconv.conv2d(x, w)
+    assert type(found) is torch.Tensor
+    np.testing.assert_array_equal(found.numpy(), pyconv.conv2d(X, W))
+
+
+@pytest.mark.parametrize('first', [0, 4096])
+def test_memory_that_was_given_back_is_refused(first):
+    flat = torch.ones(8192, dtype=torch.float64)
+    w = flat[first:first + W.size].view(W.shape)
+    flat.untyped_storage().resize_(0)
+    with pytest.raises(TypeError, match='^weight must have memory of its own; got a Tensor without$'):
+        pyconv.conv2d(torch.from_numpy(X), w)
+
+
+def test_zeros_without_memory_are_zeros():
+    assert not pyconv.conv2d(torch._efficientzerotensor(X.shape, dtype=torch.float64), torch.from_numpy(W)).any()
+
+
+def test_a_result_of_torch_is_made_after_all_checks(monkeypatch):
+    monkeypatch.setattr('pyconv._evaluate.placed', lambda *_: pytest.fail('a result was made'))
+    x, w = torch.from_numpy(X), torch.from_numpy(W)
+    with pytest.raises(ValueError, match='^finput must have at least'):
+        pyconv.conv2d(x, w, finput=torch.ones(1, dtype=torch.float64))
+
+
+def test_no_memory_for_a_result_of_torch():
+    with pytest.raises(MemoryError):
+        pyconv.conv1d(torch.ones(1, 1, 4), torch.ones(1, 1, 1), padding=2**44)
 
 
 def test_unfold_of_a_part_answers_in_kind(library):

@@ -37,7 +37,8 @@ be said. There torch.func's transforms work, except forward mode, whose tangents
 must be whole (fullgraph=True, torch.export) a RuntimeError says so; where torch.compile may break a graph it does that,
 and the answer is right. An exported program, once made, has forward mode too. torch.fx.symbolic_trace is refused: its
 proxies are no tensors. So are tensors on the device meta (torch's FakeTensors are served). A subclass of Tensor that
-answers for torch's operators (__torch_dispatch__) is asked about pyconv::map; of another, a plain Tensor comes out.
+answers for torch's operators (__torch_dispatch__) is asked about pyconv::map, but where it comes as a gradient to
+backward alone, which is read as it lies; of another subclass a plain Tensor comes out.
 
 The modules are torch.nn's own classes with another forward, so that from the same seed they have torch.nn's weights,
 and load and give its state_dicts. Their padding and padding_mode may be any.

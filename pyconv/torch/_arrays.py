@@ -11,20 +11,21 @@ from torch import Tensor
 
 from pyconv._backend import gpu_room
 from pyconv._integers import Shape
-from pyconv._libraries import bfloat16_of, exchange_of
+from pyconv._libraries import bfloat16_of, exchange_of, with_memory
 from pyconv._memory import claim
 
 EXCHANGE = exchange_of(Tensor)
 
 
 def array_of(tensor: Tensor) -> Any:
-    """The tensor's own memory as an array, a DeviceArray where it is a GPU's. A gradient is not recorded."""
+    """The tensor's own memory as an array, a DeviceArray where it is a GPU's; of a lazily conjugated or negated tensor
+    and of one without memory, whose elements are 0, a copy. A gradient is not recorded.
+    """
     if tensor.is_cuda:
         return gpu_room("arrays").read("tensor", tensor.detach().resolve_conj().resolve_neg())
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.detach().resolve_conj().resolve_neg()
-    if not tensor.data_ptr() and tensor.numel():
-        tensor = _with_memory(tensor)
+    tensor = with_memory("a tensor", tensor)
     if tensor.dtype is torch.bfloat16:
         return _shared(tensor.detach().view(torch.int16)).view(bfloat16_of("tensor", tensor))
     return _shared(tensor)
@@ -35,13 +36,6 @@ def _shared(tensor: Tensor) -> Any:
     return tensor.numpy(force=True) if EXCHANGE is None else np.from_dlpack(EXCHANGE(tensor))
 
 
-def _with_memory(tensor: Tensor) -> Tensor:
-    """Of a tensor that torch keeps without memory: of one of zeros, such as a tangent may be, a usual one."""
-    if not tensor._is_zerotensor():
-        raise TypeError(f"a tensor must have memory of its own; got a {type(tensor).__name__} without")
-    return torch.zeros(tensor.shape, dtype=tensor.dtype)
-
-
 def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[Tensor | None, Any]:
     """(a new tensor in the first operand's type and place, its array); none where a GPU's room makes it itself."""
     if order is not torch.contiguous_format:
@@ -49,7 +43,7 @@ def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[
     elif first.is_cuda:
         return None, None
     else:
-        tensor = torch.empty_strided(shape, _steps(shape), dtype=first.dtype)  # a third faster than torch.empty
+        tensor = torch.empty_strided(shape, _steps(shape), dtype=first.dtype, device="cpu")  # faster than torch.empty
     if first.is_cuda or first.dtype is torch.bfloat16:
         array = array_of(tensor)
     else:
