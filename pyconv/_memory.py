@@ -14,13 +14,13 @@ HUGE_PAGES = 14  # what Linux calls MADV_HUGEPAGE
 
 
 def empty(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """numpy.empty, with its huge pages claimed by this thread: threads that meet in a new page clear all of it each.
+    """numpy.empty, with its huge pages touched by this thread: threads that meet in a new page clear all of it each.
 
     On two threads a convolution that writes 100 MB took 26 ms without this, 20 ms with it.
     """
     array = np.empty(shape, dtype)
     if array.nbytes >= 2 * PAGE:
-        array.reshape(-1).view(np.uint8)[::PAGE] = 0
+        _touch(array)
     return array
 
 
@@ -35,7 +35,11 @@ def claim(array: NDArray[Any]) -> None:
         ask = _advise()
         if ask is not None:
             ask(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), HUGE_PAGES)
-        array.ravel(order="K").view(np.uint8)[::PAGE] = 0
+        _touch(array)
+
+
+def _touch(array: NDArray[Any]) -> None:
+    array.ravel(order="K").view(np.uint8)[::PAGE] = 0
 
 
 @lru_cache(maxsize=1)

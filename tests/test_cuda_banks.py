@@ -44,7 +44,7 @@ def test_tiles(monkeypatch, way, capability, size, problem):
     counts = {kernel: set(statistics) for kernel, statistics in found}
     if 'wgmma' in way:      # the tensor cores read for themselves
         assert counts['gather_hopper'] == {'copy16', 'put_f32', 'shared_f32'}
-        assert counts['correlate_hopper'] == {'copy16'}
+        assert counts['correlate'] == {'copy16'}
         return
     for kernel, names in ACCESSES.items():
         access = 'shared_f64x2' if capability == (8, 6) else names.get(way, names[None])

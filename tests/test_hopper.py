@@ -37,7 +37,7 @@ def of_map(gpu, map, dtype):
 def made(monkeypatch, map, old='', new='', dtype='float16'):
     """As `of_map`, with `old` in the kernel's source replaced."""
     gpu = gpus.Emulated(monkeypatch)
-    kernel, name = gpu.device.kernel, 'gather_hopper' if map == 'forward' else 'correlate_hopper'
+    kernel, name = gpu.device.kernel, 'gather_hopper' if map == 'forward' else 'correlate'
 
     def planted(source, *rest):
         if source.name != name:

@@ -239,6 +239,12 @@ def correlate(
 
     lane_row, lane_column, a_at, b_at = lanes()
     acc = registers()
+    sum_correlated(acc)
+    store_correlated(acc)
+
+
+def sum_correlated(acc):
+    """The sums of the tile's products over all stages of the part; with wgmma `hopper.sum_stages` stands for it."""
     clear(acc)
     for s in unrolled(STAGES - 1):
         copy_correlated(i32(first + s * DEPTH), i32(base + s * STAGE_BYTES))
@@ -253,7 +259,6 @@ def correlate(
         multiply(read, i32(read + BM * LINE), acc)
         read = following(read, base, STAGE_BYTES)
         write = following(write, base, STAGE_BYTES)
-    store_correlated(acc)
 
 
 def find_chunks(a_from, a_wanted, b_from, b_wanted, off_z, off_y, off_x):

@@ -55,32 +55,6 @@ def gather_hopper(
     store_gathered(acc)
 
 
-def correlate_hopper(
-    x, y, target, tiles_n, tiles_n_magic, tiles_n_shift, stages,
-    positions, block_positions, cuts, cuts_magic, cuts_shift, part_positions,
-    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
-    size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
-    source_n, source_z, source_y, source_x, source_group, y_position, y_group, row_chunks,
-    chunks, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
-    rows, target_row, target_group, target_part,
-):
-    """As gemm.correlate."""
-    t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
-    a_from = registers()
-    a_wanted = registers()
-    b_from = registers()
-    b_wanted = registers()
-    off_z = registers()
-    off_y = registers()
-    off_x = registers()
-    a_chunk, a_line, b_chunk, b_line = find_chunks(a_from, a_wanted, b_from, b_wanted, off_z, off_y, off_x)
-    first, end = range_of(part)
-    lane_row, lane_column, a_at, b_at = lanes()
-    acc = registers()
-    sum_stages(acc)
-    store_correlated(acc)
-
-
 def sum_stages(acc):
     """The sums of the tile's products over all stages of the part.
 

@@ -270,7 +270,10 @@ def product(
     if wgmma:
         across = "" if kernel == "gather" else "_across"
         primitives |= {"wgmma": f"{wgmma}_{tile.bn}{across}", "wgmma_results": f"wgmma_results_{tile.bn}"}
-    return Source(getattr(hopper, f"{kernel}_hopper") if wgmma else getattr(gemm, kernel), constants, primitives)
+        constants["sum_correlated"] = hopper.sum_stages
+        if kernel == "gather":
+            return Source(hopper.gather_hopper, constants, primitives)
+    return Source(getattr(gemm, kernel), constants, primitives)
 
 
 @lru_cache(maxsize=512)
