@@ -159,22 +159,29 @@ static void NAME(begin_walk)(NAME(walk) *box)
     }
 }
 
+/* The cell of the next position under the first tap, seen from source. */
+static inline index_t NAME(next_cell)(const NAME(walk) *box)
+{
+    const piece_t *piece = box->work->piece;
+    const block_t *block = &box->work->block;
+    index_t cell = (block->sample + box->sample) * piece->source_batch;
+    for (int a = 0; a < 3; a++) {
+        const axis_t *axis = &piece->axis[a];
+        cell += (axis->step * (block->start[a] + box->at[a]) + axis->offset) * piece->source_stride[a];
+    }
+    return cell;
+}
+
 /* Of the next n positions: the cell under the first tap, seen from source, and the number among the block's. */
 static inline void NAME(take)(NAME(walk) *box, int n, index_t *cell, index_t *position)
 {
     const piece_t *piece = box->work->piece;
-    const block_t *block = &box->work->block;
     const layout_t *layout = &box->work->layout;
-    const index_t pitch[3] = {layout->axis[0], layout->axis[1], 1};
     const index_t end = box->axis[2].start + box->axis[2].count, step = piece->axis[2].step * piece->source_stride[2];
     box->left -= n;
     for (index_t i = 0, run; i < n; i += run) {
-        index_t from = (block->sample + box->sample) * piece->source_batch, place = box->sample * layout->batch;
-        for (int a = 0; a < 3; a++) {
-            const axis_t *axis = &piece->axis[a];
-            from += (axis->step * (block->start[a] + box->at[a]) + axis->offset) * piece->source_stride[a];
-            place += box->at[a] * pitch[a];
-        }
+        const index_t from = NAME(next_cell)(box), *at = box->at;
+        const index_t place = box->sample * layout->batch + at[0] * layout->axis[0] + at[1] * layout->axis[1] + at[2];
         run = n - i < end - box->at[2] ? n - i : end - box->at[2]; /* the rest of a row */
         for (index_t q = 0; q < run; q++) {
             cell[i + q] = from + q * step;
@@ -192,10 +199,11 @@ static inline void NAME(take)(NAME(walk) *box, int n, index_t *cell, index_t *po
 }
 
 /* R positions by V vectors of channels stay in registers, as in `tile`: with 8 x 3 the products of one cell and tap are
-   24 for 3 vectors of weights, which come from L2, and 8 broadcasts. */
+   24 for 3 vectors of weights, which come from L2, and 8 broadcasts. Cells `ahead` are those of the next positions: of
+   many channels each is in a line of its own, which no processor expects. */
 static inline __attribute__((always_inline)) void NAME(spread)(
     const int R, const int V, index_t products, const NAME(product) *product, const REAL *source, const index_t *cell,
-    const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)
+    const REAL *ahead, const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)
 {
     VECTOR sum[24];
     const REAL *from[8];
@@ -207,8 +215,11 @@ static inline __attribute__((always_inline)) void NAME(spread)(
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         from[i] = source + cell[i];
-    for (index_t k = 0; k < products; k++)
+    for (index_t k = 0; k < products; k++) {
+        if (R == ROWS)
+            __builtin_prefetch(ahead + product[k].cell);
         NAME(add_products)(R, V, sum, from, product[k].cell, panel + product[k].row * V * LANES);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         NAME(store_sums)(V, sum + i * V, result + position[i] * pitch, accumulate);
@@ -216,13 +227,13 @@ static inline __attribute__((always_inline)) void NAME(spread)(
 
 #define SPREAD(R, V)                                                                                                  \
     static __attribute__((noinline)) void NAME(spread_##R##x##V)(                                                     \
-        index_t products, const NAME(product) *product, const REAL *source, const index_t *cell, const REAL *panel,   \
-        REAL *result, const index_t *position, index_t pitch, int accumulate)                                         \
+        index_t products, const NAME(product) *product, const REAL *source, const index_t *cell, const REAL *ahead,   \
+        const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)                      \
     {                                                                                                                 \
-        NAME(spread)(R, V, products, product, source, cell, panel, result, position, pitch, accumulate);              \
+        NAME(spread)(R, V, products, product, source, cell, ahead, panel, result, position, pitch, accumulate);       \
     }
 typedef void (*NAME(spread_function))(index_t, const NAME(product) *, const REAL *, const index_t *, const REAL *,
-                                      REAL *, const index_t *, index_t, int);
+                                      const REAL *, REAL *, const index_t *, index_t, int);
 
 SPREAD(1, 1) SPREAD(1, 2) SPREAD(2, 1) SPREAD(2, 2) SPREAD(4, 1) SPREAD(4, 2)
 #if V4 >= 3
@@ -253,11 +264,13 @@ static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel,
                                const REAL *source, NAME(product) *list, REAL *result, int accumulate)
 {
     const index_t products = NAME(list_products)(box, offset, list), pitch = box->work->layout.cell;
+    const index_t step = box->work->piece->axis[2].step * box->work->piece->source_stride[2];
     index_t cell[8], position[8];
     for (NAME(begin_walk)(box); box->left > 0;) {
         const int tall = NAME(tall)(box->left);
         NAME(take)(box, 1 << tall, cell, position);
-        NAME(spreads)[tall][wide - 1](products, list, source, cell, panel, result, position, pitch, accumulate);
+        const REAL *ahead = source + NAME(next_cell)(box) + (ROWS - 1) * step;
+        NAME(spreads)[tall][wide - 1](products, list, source, cell, ahead, panel, result, position, pitch, accumulate);
     }
 }
 

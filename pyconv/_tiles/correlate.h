@@ -101,9 +101,10 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
             const int tall = NAME(tall)(rows - i);
             for (int j = 0; j < 1 << tall; j++)
                 cell[j] = offset[row[i + j]];
-            NAME(spreads)[tall][wide - 1](positions, list, source, cell, panel, result + column, row + i,
-                                          layout->pitch, accumulate);
-            i += (index_t)1 << tall;
+            const index_t next = i + ((index_t)1 << tall);
+            NAME(spreads)[tall][wide - 1](positions, list, source, cell, source + offset[row[next < rows ? next : i]],
+                                          panel, result + column, row + i, layout->pitch, accumulate);
+            i = next;
         }
         panel += layout->positions * wide * LANES;
     }
