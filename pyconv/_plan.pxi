@@ -77,7 +77,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
     piece.weight_base, piece.weight_row, piece.weight_channel = found.weight[:3]
     piece.source_group, piece.target_group, piece.weight_group = (
         found.source.group, found.target.group, found.weight.group)
-    piece.turned, piece.parts = found.turned, found.parts
+    piece.turned, piece.parts, piece.rows = found.turned, found.parts, found.rows
     piece.source_last = found.source_last
     piece.edge, piece.folded = MODES.index(found.edge), MODES.index(found.folded)
 

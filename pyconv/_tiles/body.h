@@ -14,6 +14,7 @@
 #include "store.h"
 #include "flat.h"
 #include "turn.h"
+#include "walk.h"
 #include "broadcast.h"
 #include "correlate.h"
 #include "direct.h"

@@ -2,23 +2,6 @@
    lies. Any stride and dilation reads alike, and no product with padding is made: positions that have the same taps
    are done together, box by box. See body.h for the macros. */
 
-/* One product of every position in a box: its cell, seen from the position's, and its row of the panel. */
-typedef struct {
-    index_t cell, row;
-} NAME(product);
-
-/* Neighbouring positions of a block along one axis that have the same taps. */
-typedef struct {
-    index_t start, count, tap, taps;
-} NAME(stretch);
-
-/* Positions of a box, in the order in which they are done: x fastest, then y, z and the samples. */
-typedef struct {
-    const work_t *work;
-    NAME(stretch) axis[3];
-    index_t sample, at[3], left;
-} NAME(walk);
-
 /* Vectors of target's channels, and the positions that they are kept for: squares of both are turned at the end. */
 static inline index_t NAME(columns)(const work_t *work)
 {
@@ -90,114 +73,6 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
     }
 }
 
-/* The taps under which a position has a cell: they follow each other. */
-static inline void NAME(taps_of)(const axis_t *axis, index_t position, index_t *tap, index_t *taps)
-{
-    const index_t first = axis->step * position + axis->offset, back = axis->tap_step < 0 ? -axis->tap_step : 0;
-    index_t low, high; /* before and behind the taps that have a cell */
-    if (axis->taps <= 1 || axis->tap_step == 0) {
-        low = 0;
-        high = first >= 0 && first < axis->size ? axis->taps : 0;
-    } else if (back) {
-        low = first < axis->size ? 0 : (first - axis->size) / back + 1;
-        high = first < 0 ? 0 : first / back + 1;
-    } else {
-        low = first < 0 ? (axis->tap_step - 1 - first) / axis->tap_step : 0;
-        high = first < axis->size ? (axis->size - 1 - first) / axis->tap_step + 1 : 0;
-    }
-    high = high < axis->taps ? high : axis->taps;
-    *tap = low < high ? low : 0;
-    *taps = low < high ? high - low : 0;
-}
-
-/* The stretch of a block's positions that begins at `start`. */
-static NAME(stretch) NAME(find_stretch)(const axis_t *axis, index_t first, index_t start, index_t extent)
-{
-    NAME(stretch) s = {start, 1, 0, 0};
-    index_t tap, taps;
-    NAME(taps_of)(axis, first + start, &s.tap, &s.taps);
-    for (; start + s.count < extent; s.count++) {
-        NAME(taps_of)(axis, first + start + s.count, &tap, &taps);
-        if (tap != s.tap || taps != s.taps)
-            break;
-    }
-    return s;
-}
-
-/* All products of a box; gives back how many. Where channels lie last, those of a tap follow each other, as their cells
-   do: 9 taps of 8 positions are in 72 lines, for which a cache has no room where their distance is a power of 2. */
-static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset, NAME(product) *list)
-{
-    const axis_t *axis = box->work->piece->axis;
-    const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
-    const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps, channels = box->work->part.channels;
-    const int by_tap = box->work->piece->source_last || z->taps * y->taps * x->taps == 1; /* one order, if of one tap */
-    const index_t at_once = by_tap ? channels : 1;
-    NAME(product) *next = list;
-    for (index_t first = 0; first < channels; first += at_once)
-        for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
-            for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
-                const index_t row = first * taps + (tz * axis[1].taps + ty) * axis[2].taps;
-                if (by_tap)
-                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
-                        for (index_t c = 0; c < channels; c++)
-                            *next++ = (NAME(product)){offset[c * taps + k], c * taps + k};
-                else
-                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
-                        *next++ = (NAME(product)){offset[k], k};
-            }
-    return next - list;
-}
-
-static void NAME(begin_walk)(NAME(walk) *box)
-{
-    box->left = box->work->block.samples;
-    box->sample = 0;
-    for (int a = 0; a < 3; a++) {
-        box->at[a] = box->axis[a].start;
-        box->left *= box->axis[a].count;
-    }
-}
-
-/* The cell of the next position under the first tap, seen from source. */
-static inline index_t NAME(next_cell)(const NAME(walk) *box)
-{
-    const piece_t *piece = box->work->piece;
-    const block_t *block = &box->work->block;
-    index_t cell = (block->sample + box->sample) * piece->source_batch;
-    for (int a = 0; a < 3; a++) {
-        const axis_t *axis = &piece->axis[a];
-        cell += (axis->step * (block->start[a] + box->at[a]) + axis->offset) * piece->source_stride[a];
-    }
-    return cell;
-}
-
-/* Of the next n positions: the cell under the first tap, seen from source, and the number among the block's. */
-static inline void NAME(take)(NAME(walk) *box, int n, index_t *cell, index_t *position)
-{
-    const piece_t *piece = box->work->piece;
-    const layout_t *layout = &box->work->layout;
-    const index_t end = box->axis[2].start + box->axis[2].count, step = piece->axis[2].step * piece->source_stride[2];
-    box->left -= n;
-    for (index_t i = 0, run; i < n; i += run) {
-        const index_t from = NAME(next_cell)(box), *at = box->at;
-        const index_t place = box->sample * layout->batch + at[0] * layout->axis[0] + at[1] * layout->axis[1] + at[2];
-        run = n - i < end - box->at[2] ? n - i : end - box->at[2]; /* the rest of a row */
-        for (index_t q = 0; q < run; q++) {
-            cell[i + q] = from + q * step;
-            position[i + q] = place + q;
-        }
-        box->at[2] += run;
-        for (int a = 2; a >= 0 && box->at[a] == box->axis[a].start + box->axis[a].count; a--) {
-            box->at[a] = box->axis[a].start;
-            if (a > 0)
-                box->at[a - 1]++;
-            else
-                box->sample++;
-        }
-    }
-}
-
 /* R positions by V vectors of channels stay in registers, as in `tile`: with 8 x 3 the products of one cell and tap are
    24 for 3 vectors of weights, which come from L2, and 8 broadcasts. Cells `ahead` are those of the next positions: of
    many channels each is in a line of its own, which no processor expects. */
@@ -259,13 +134,95 @@ static const NAME(spread_function) NAME(spreads)[4][3] = {
 #endif
 };
 
+#define LONGEST (ROWS == 8 ? 14 : 10) /* positions of a row that are done together */
+
+/* N positions side by side by one vector of channels, T taps side by side, positions' cells S apart in units of taps':
+   a cell is broadcast once for all positions that have it. Loads, which bind a lone vector, are S (N - 1) + 2 T for T N
+   products. Sums are those of `spread`. */
+static inline __attribute__((always_inline)) void NAME(spread_row)(
+    const int N, const int T, const int S, index_t products, const NAME(product) *product, const REAL *cell,
+    index_t step, index_t ahead, const REAL *panel, REAL *result, index_t pitch, int accumulate)
+{
+    VECTOR sum[LONGEST], weight[5];
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++) {
+        sum[i] = (VECTOR){0};
+        __builtin_prefetch(result + i * pitch, 1);
+    }
+    for (index_t k = 0, fetched = 0; k < products; k += T) {
+        const REAL *at = cell + product[k].cell, *rows = panel + product[k].row * LANES;
+#pragma GCC unroll 5
+        for (int t = 0; t < T; t++)
+            weight[t] = LOAD(rows + t * LANES);
+        __builtin_prefetch(at + ahead + fetched * step);
+        __builtin_prefetch(at + ahead + (fetched + 1) * step);
+        fetched = fetched < S * (N - 1) + T - 2 ? fetched + 2 : 0;
+#pragma GCC unroll 32
+        for (int j = 0; j < S * (N - 1) + T; j++) {
+            const REAL a = at[j * step];
+#pragma GCC unroll 5
+            for (int t = 0; t < T; t++)
+                if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
+                    sum[(j - t) / S] += a * weight[t];
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++)
+        NAME(store_sums)(1, &sum[i], result + i * pitch, accumulate);
+}
+
+/* Rows of a box in parts as even as they can be. Where taps go backwards, so do positions. */
+#define SPREAD_ROWS(T, S)                                                                                             \
+    static void NAME(spread_rows_##T##x##S)(NAME(walk) *box, index_t products, const NAME(product) *list,             \
+                                            const REAL *source, const REAL *panel, REAL *result, int accumulate)      \
+    {                                                                                                                 \
+        const axis_t *x = &box->work->piece->axis[2];                                                                 \
+        const index_t n = box->axis[2].count, parts = (n + LONGEST - 1) / LONGEST, cell = box->work->layout.cell;     \
+        const index_t step = x->tap_step * box->work->piece->source_stride[2], pitch = x->tap_step < 0 ? -cell : cell; \
+        for (NAME(begin_walk)(box); box->left > 0;)                                                                   \
+            for (index_t part = 0; part < parts; part++) {                                                            \
+                const index_t here = n * (part + 1) / parts - n * part / parts;                                       \
+                const index_t last = x->tap_step < 0 ? here - 1 : 0;                                                  \
+                const index_t first = NAME(next_cell)(box);                                                           \
+                const REAL *from = source + first - last * S * step;                                                  \
+                REAL *to = result + (NAME(next_position)(box) + last) * cell;                                         \
+                NAME(go_on)(box, here);                                                                               \
+                const index_t ahead = NAME(next_cell)(box) - first;                                                   \
+                switch (here) {                                                                                       \
+                    CASE(5, T, S) CASE(6, T, S) CASE(7, T, S) CASE(8, T, S) CASE(9, T, S) CASE(10, T, S)              \
+                    MORE_CASES(T, S)                                                                                  \
+                }                                                                                                     \
+            }                                                                                                         \
+    }
+#define CASE(N, T, S)                                                                                                 \
+    case N:                                                                                                           \
+        NAME(spread_row)(N, T, S, products, list, from, step, ahead, panel, to, pitch, accumulate);                   \
+        break;
+#if LONGEST > 10
+#define MORE_CASES(T, S) CASE(11, T, S) CASE(12, T, S) CASE(13, T, S) CASE(14, T, S)
+#else
+#define MORE_CASES(T, S)
+#endif
+SPREAD_ROWS(2, 1) SPREAD_ROWS(3, 1) SPREAD_ROWS(3, 2) SPREAD_ROWS(5, 1)
+#undef SPREAD_ROWS
+#undef CASE
+#undef MORE_CASES
+
 /* All positions of a box for one panel of columns. */
 static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel, const index_t *offset,
                                const REAL *source, NAME(product) *list, REAL *result, int accumulate)
 {
     const index_t products = NAME(list_products)(box, offset, list), pitch = box->work->layout.cell;
-    const index_t step = box->work->piece->axis[2].step * box->work->piece->source_stride[2];
+    const piece_t *piece = box->work->piece;
+    const axis_t *x = &piece->axis[2];
+    const index_t step = x->step * piece->source_stride[2], taps = box->axis[2].taps;
     index_t cell[8], position[8];
+    if (box->axis[2].count > LONGEST / 2 && NAME(shares_cells)(piece, taps)) {
+        (taps == 2 ? NAME(spread_rows_2x1) : taps == 5 ? NAME(spread_rows_5x1)
+         : x->step == x->tap_step || x->step == -x->tap_step ? NAME(spread_rows_3x1) : NAME(spread_rows_3x2))(
+            box, products, list, source, panel, result, accumulate);
+        return;
+    }
     for (NAME(begin_walk)(box); box->left > 0;) {
         const int tall = NAME(tall)(box->left);
         NAME(take)(box, 1 << tall, cell, position);

@@ -27,7 +27,7 @@ enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
 /* A piece: a box of positions times a box of taps. All strides count elements.
    source  is read through the axes: forward's input, grad_input's grad_output, grad_weight's input;
    target  has one cell a position: forward's output, grad_input's grad_input (a lattice when strided) and, being read,
-           grad_weight's grad_output;
+           grad_weight's grad_output; a group of it has `rows` channels;
    weight  has one cell for each (row = channel of target, channel of source, tap).
    Where no two taps of a convolution meet in a cell, grad_input takes the taps as rows: row_taps of them a channel.
    turned: the channels of a cell lie side by side, in source and target; then positions have the x axis alone.
@@ -45,7 +45,7 @@ enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
    cells of target that lie in the same block. */
 typedef struct {
     axis_t axis[3];
-    index_t count[3];
+    index_t count[3], rows;
     index_t source_base, source_group, source_batch, source_channel, source_stride[3];
     index_t target_base, target_group, target_batch, target_channel, target_stride[3];
     index_t weight_base, weight_group, weight_row, weight_channel, weight_stride[3];

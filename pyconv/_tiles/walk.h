@@ -1,0 +1,163 @@
+/* Positions that have the same taps, box by box, and their products: what the ways go through that broadcast cells from
+   where they lie. See body.h for the macros. */
+
+/* One product of every position in a box: its cell, seen from the position's, and its row of the panel. */
+typedef struct {
+    index_t cell, row;
+} NAME(product);
+
+/* Neighbouring positions of a block along one axis that have the same taps. */
+typedef struct {
+    index_t start, count, tap, taps;
+} NAME(stretch);
+
+/* Positions of a box, in the order in which they are done: x fastest, then y, z and the samples. */
+typedef struct {
+    const work_t *work;
+    NAME(stretch) axis[3];
+    index_t sample, at[3], left;
+} NAME(walk);
+
+/* The taps under which a position has a cell: they follow each other. */
+static inline void NAME(taps_of)(const axis_t *axis, index_t position, index_t *tap, index_t *taps)
+{
+    const index_t first = axis->step * position + axis->offset, back = axis->tap_step < 0 ? -axis->tap_step : 0;
+    index_t low, high; /* before and behind the taps that have a cell */
+    if (axis->taps <= 1 || axis->tap_step == 0) {
+        low = 0;
+        high = first >= 0 && first < axis->size ? axis->taps : 0;
+    } else if (back) {
+        low = first < axis->size ? 0 : (first - axis->size) / back + 1;
+        high = first < 0 ? 0 : first / back + 1;
+    } else {
+        low = first < 0 ? (axis->tap_step - 1 - first) / axis->tap_step : 0;
+        high = first < axis->size ? (axis->size - 1 - first) / axis->tap_step + 1 : 0;
+    }
+    high = high < axis->taps ? high : axis->taps;
+    *tap = low < high ? low : 0;
+    *taps = low < high ? high - low : 0;
+}
+
+/* The stretch of a block's positions that begins at `start`. */
+static NAME(stretch) NAME(find_stretch)(const axis_t *axis, index_t first, index_t start, index_t extent)
+{
+    NAME(stretch) s = {start, 1, 0, 0};
+    index_t tap, taps;
+    NAME(taps_of)(axis, first + start, &s.tap, &s.taps);
+    for (; start + s.count < extent; s.count++) {
+        NAME(taps_of)(axis, first + start + s.count, &tap, &taps);
+        if (tap != s.tap || taps != s.taps)
+            break;
+    }
+    return s;
+}
+
+/* Whether positions side by side have cells in common under the taps side by side that a box has, and there is but one
+   vector of channels: each cell is broadcast once then, by kernels for these numbers of taps, and of steps of theirs
+   that positions are apart. */
+static inline int NAME(shares_cells)(const piece_t *piece, index_t taps)
+{
+    const axis_t *x = &piece->axis[2];
+    const index_t step = x->tap_step < 0 ? -x->tap_step : x->tap_step;
+    return piece->rows <= LANES && ((x->step == step && (taps == 2 || taps == 3 || taps == 5))
+                                    || (x->step == 2 * step && taps == 3));
+}
+
+/* All products of a box; gives back how many. Where channels lie last, those of a tap follow each other, as their cells
+   do: 9 taps of 8 positions are in 72 lines, for which a cache has no room where their distance is a power of 2. Taps
+   that share cells stay together. */
+static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset, NAME(product) *list)
+{
+    const piece_t *piece = box->work->piece;
+    const axis_t *axis = piece->axis;
+    const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
+    const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps, channels = box->work->part.channels;
+    const int by_tap = piece->source_last || z->taps * y->taps * x->taps == 1; /* one order, if of one tap */
+    const int by_row = by_tap && NAME(shares_cells)(piece, x->taps);
+    const index_t at_once = by_tap ? channels : 1;
+    NAME(product) *next = list;
+    for (index_t first = 0; first < channels; first += at_once)
+        for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
+            for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
+                const index_t row = first * taps + (tz * axis[1].taps + ty) * axis[2].taps;
+                if (by_row)
+                    for (index_t c = row + x->tap; c < channels * taps; c += taps)
+                        for (index_t k = c; k < c + x->taps; k++)
+                            *next++ = (NAME(product)){offset[k], k};
+                else if (by_tap)
+                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
+                        for (index_t c = 0; c < channels; c++)
+                            *next++ = (NAME(product)){offset[c * taps + k], c * taps + k};
+                else
+                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
+                        *next++ = (NAME(product)){offset[k], k};
+            }
+    return next - list;
+}
+
+static void NAME(begin_walk)(NAME(walk) *box)
+{
+    box->left = box->work->block.samples;
+    box->sample = 0;
+    for (int a = 0; a < 3; a++) {
+        box->at[a] = box->axis[a].start;
+        box->left *= box->axis[a].count;
+    }
+}
+
+/* The cell of the next position under the first tap, seen from source. */
+static inline index_t NAME(next_cell)(const NAME(walk) *box)
+{
+    const piece_t *piece = box->work->piece;
+    const block_t *block = &box->work->block;
+    index_t cell = (block->sample + box->sample) * piece->source_batch;
+    for (int a = 0; a < 3; a++) {
+        const axis_t *axis = &piece->axis[a];
+        cell += (axis->step * (block->start[a] + box->at[a]) + axis->offset) * piece->source_stride[a];
+    }
+    return cell;
+}
+
+/* Its number among the block's. */
+static inline index_t NAME(next_position)(const NAME(walk) *box)
+{
+    const layout_t *layout = &box->work->layout;
+    return box->sample * layout->batch + box->at[0] * layout->axis[0] + box->at[1] * layout->axis[1] + box->at[2];
+}
+
+/* How many of the next n positions lie side by side. */
+static inline index_t NAME(run)(const NAME(walk) *box, index_t n)
+{
+    const index_t left = box->axis[2].start + box->axis[2].count - box->at[2];
+    return n < left ? n : left;
+}
+
+/* Go on behind n positions of a row. */
+static inline void NAME(go_on)(NAME(walk) *box, index_t n)
+{
+    box->left -= n;
+    box->at[2] += n;
+    for (int a = 2; a >= 0 && box->at[a] == box->axis[a].start + box->axis[a].count; a--) {
+        box->at[a] = box->axis[a].start;
+        if (a > 0)
+            box->at[a - 1]++;
+        else
+            box->sample++;
+    }
+}
+
+/* Of the next n positions: the cell under the first tap, seen from source, and the number among the block's. */
+static inline void NAME(take)(NAME(walk) *box, int n, index_t *cell, index_t *position)
+{
+    const piece_t *piece = box->work->piece;
+    const index_t step = piece->axis[2].step * piece->source_stride[2];
+    for (index_t i = 0, run; i < n; i += run) {
+        const index_t from = NAME(next_cell)(box), place = NAME(next_position)(box);
+        run = NAME(run)(box, n - i);
+        for (index_t q = 0; q < run; q++) {
+            cell[i + q] = from + q * step;
+            position[i + q] = place + q;
+        }
+        NAME(go_on)(box, run);
+    }
+}
