@@ -1,6 +1,6 @@
 """From checked arguments to arrays: check `out` and the buffers of every result, and only then allocate and run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,7 @@ class Result(NamedTuple):
     shape: Shape
     terms: tuple[Term, ...]
     bias: Array | None = None
+    new: Callable[[], Any] | None = None  # makes it on a GPU, where that is not left to the operands' framework
 
 
 class Settings(NamedTuple):

@@ -64,11 +64,44 @@ PLAIN, LAST, OUT, OUT_LAST = (90, 30, 5, 1), (90, 1, 15, 3), (48, 12, 3, 1), (48
 @pytest.mark.parametrize('last', [False, True], ids=['contiguous', 'channels last'])
 def test_cuda_tensors(dtype, last, runs):
     x, w, b = tensors(dtype)
-    y = door.conv2d(x.to(memory_format=torch.channels_last) if last else x, w, b)
+    y = door.conv2d(in_order(x, last), w, b)
     assert (y.device, y.dtype, tuple(y.shape)) == (torch.device('cuda:1'), dtype, (2, 4, 4, 3))
     more = {'allow_tf32': False, 'device': 1}
     assert runs == [('forward', str(dtype)[6:], more, LAST if last else PLAIN, OUT_LAST if last else OUT, 641)]
     assert y.stride() == runs[0][4]
+
+
+def in_order(tensor, last):
+    return tensor.to(memory_format=torch.channels_last) if last else tensor
+
+
+@pytest.mark.parametrize('last', [False, True], ids=['contiguous', 'channels last'])
+def test_no_memory_for_a_result(last, runs, monkeypatch):
+    x, w, _ = tensors()
+    x = in_order(x, last)
+
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError('CUDA out of memory')
+
+    monkeypatch.setattr(torch, 'empty', full)
+    with pytest.raises(MemoryError) as caught:
+        door.conv2d(x, w)
+    assert str(caught.value) == (
+        'cuda:1 must have 384 bytes free for an array of shape (2, 4, 4, 3), dtype float32; got OutOfMemoryError')
+    assert not runs
+
+
+@pytest.mark.parametrize('last', [False, True], ids=['contiguous', 'channels last'])
+def test_a_result_is_made_after_the_checks_of_a_gpu(last, runs, backend, monkeypatch):
+    def refused(*args, **kwargs):
+        raise ValueError('stride must be small')
+
+    x, w, _ = tensors()
+    x = in_order(x, last)
+    monkeypatch.setattr(backend, 'plan', refused)
+    monkeypatch.setattr(torch, 'empty', lambda *args, **kwargs: pytest.fail('a result was made'))
+    with pytest.raises(ValueError, match='^stride must be small$'):
+        door.conv2d(x, w)
 
 
 def test_the_plain_functions_take_them_too(runs):
@@ -143,14 +176,7 @@ def pretending(backend, monkeypatch):
     def array_of(tensor):
         return kind.read('tensor', tensor.detach().resolve_neg())
 
-    def result_of(first, shape, order):
-        if order is torch.contiguous_format:
-            return None, None
-        tensor = torch.empty(shape, dtype=first.dtype, memory_format=order)
-        return tensor, array_of(tensor)
-
     monkeypatch.setattr(maps, 'array_of', array_of)
-    monkeypatch.setattr(maps, 'result_of', result_of)
     return backend
 
 

@@ -11,6 +11,7 @@ in turn, and the first that knows an object reads it.
 """
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -142,10 +143,12 @@ class Kind:
         """The framework with that stream as its current one: its allocator then gives memory in that stream's order."""
         return nullcontext()
 
-    def empty(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray:
-        """A new C-contiguous array. MemoryError where the framework has no memory for it."""
+    def empty(
+        self, shape: Shape, dtype: DeviceType, device: int, new: Callable[[], Any] | None = None
+    ) -> DeviceArray:
+        """A new array, C-contiguous unless `new` makes it. MemoryError where the framework has no memory for it."""
         try:
-            array = self.read("out", self.new(shape, dtype, device))
+            array = self.read("out", self.new(shape, dtype, device) if new is None else new())
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise

@@ -135,7 +135,7 @@ def evaluate(
         if decision is None or (written and decision.meet(addresses)):  # the latter is refused
             decision = keep(tuple(key), _decision(
                 geometry, dtype, result, out, named, written, names, settings, prepare, check_out))
-        work.append((decision, addresses, target, result.shape))
+        work.append((decision, addresses, target, result))
     handle, context = ordered(settings.stream, leader, arrays)
     found: list[Any] = []
     with context:
@@ -143,9 +143,9 @@ def evaluate(
             if one is None:
                 found.append(None)
                 continue
-            decision, addresses, target, shape = one
+            decision, addresses, target, result = one
             if target is None:
-                target = leader.kind.empty(shape, own, leader.device)
+                target = leader.kind.empty(result.shape, own, leader.device, result.new)
             decision.run(addresses, target, dtype, handle)
             found.append(target.owner)
     return found

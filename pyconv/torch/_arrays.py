@@ -1,6 +1,7 @@
 """Tensors as arrays over the same memory, and new tensors for results."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -36,21 +37,22 @@ def _shared(tensor: Tensor) -> Any:
     return tensor.numpy(force=True) if EXCHANGE is None else np.from_dlpack(EXCHANGE(tensor))
 
 
-def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[Tensor | None, Any]:
-    """(a new tensor in the first operand's type and place, its array); none where a GPU's room makes it itself."""
+def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[Tensor, Any]:
+    """(a new tensor of the first operand's type in main memory, its array)."""
     if order is not torch.contiguous_format:
-        tensor = torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=order)
-    elif first.is_cuda:
-        return None, None
+        tensor = torch.empty(shape, dtype=first.dtype, device="cpu", memory_format=order)
     else:
         tensor = torch.empty_strided(shape, _steps(shape), dtype=first.dtype, device="cpu")  # faster than torch.empty
-    if first.is_cuda or first.dtype is torch.bfloat16:
-        array = array_of(tensor)
-    else:
-        array = _shared(tensor)
-    if not first.is_cuda:
-        claim(array)
+    array = array_of(tensor) if first.dtype is torch.bfloat16 else _shared(tensor)
+    claim(array)
     return tensor, array
+
+
+def maker_of(first: Tensor, shape: Shape, order: torch.memory_format) -> Callable[[], Tensor] | None:
+    """Makes a new tensor in the first operand's type and place; None where a GPU's room makes the like of it."""
+    if order is torch.contiguous_format:
+        return None
+    return partial(torch.empty, shape, dtype=first.dtype, device=first.device, memory_format=order)
 
 
 @lru_cache(maxsize=256)

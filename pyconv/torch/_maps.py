@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
@@ -17,7 +18,7 @@ from pyconv._evaluate import Result, Settings, evaluate
 from pyconv._geometry import MAPS, ROLES, Geometry, linear
 from pyconv._integers import Shape
 from pyconv._padding import ZEROS, Mode
-from pyconv.torch._arrays import array_of, result_of
+from pyconv.torch._arrays import array_of, maker_of, result_of
 
 ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
 
@@ -131,10 +132,15 @@ class Geometric(Form):
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
         factors, shape = (array_of(first), array_of(second)), self.shape_of(ROLES[map][2])
         named = (("first", factors[0]), ("second", factors[1]), ("bias", None if bias is None else array_of(bias)))
+        order, dtype = memory_order(map, first, self.rank), factors[0].dtype
         result = Result(shape, ((map, *factors, False),), named[2][1])
-        tensor, out = result_of(first, shape, memory_order(map, first, self.rank))
-        [found] = evaluate(self.geometry, factors[0].dtype, (result,), (out,), named, self.settings)
-        return found if tensor is None else tensor
+        if isinstance(dtype, np.dtype):
+            tensor, out = result_of(first, shape, order)
+            evaluate(self.geometry, dtype, (result,), (out,), named, self.settings)
+            return tensor
+        result = result._replace(new=maker_of(first, shape, order))
+        [found] = evaluate(self.geometry, dtype, (result,), (None,), named, self.settings)
+        return found  # type: ignore[no-any-return]
 
     def of_direction(self) -> "Form":
         """The form without the constant."""
