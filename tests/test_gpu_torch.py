@@ -155,6 +155,18 @@ def test_dtypes_of_a_gpu(runs):
         'torch.complex128; got torch.int32')
 
 
+@pytest.mark.parametrize('place', [0, 1])
+@pytest.mark.parametrize('function', [door.conv2d, door.conv_transpose2d], ids=['plain', 'transposed'])
+def test_a_tensor_without_memory_is_called_by_its_name(function, place, runs, monkeypatch):
+    operands = torch.empty(2, 3, 6, 5, device='cuda:1'), torch.empty(3, 3, 3, 3, device='cuda:1')
+    shape = operands[place].shape
+    monkeypatch.setattr(FakeTensor, 'data_ptr', lambda tensor: 0 if tensor.shape == shape else 4096)
+    with pytest.raises(TypeError) as caught:
+        function(*operands)
+    name = ('input', 'weight')[place]
+    assert str(caught.value) == f'{name} must have memory for its elements; got address 0 and shape {tuple(shape)}'
+
+
 # the CPU's tensors as a GPU's: values and derivatives
 
 
@@ -171,10 +183,12 @@ class HostKind(TorchKind):
 
 @pytest.fixture
 def pretending(backend, monkeypatch):
-    kind = HostKind()
+    kind, names = HostKind(), []
+    backend.names = names  # of the tensors that were read
 
-    def array_of(tensor):
-        return kind.read('tensor', tensor.detach().resolve_neg())
+    def array_of(name, tensor):
+        names.append(name)
+        return kind.read(name, tensor.detach().resolve_neg())
 
     monkeypatch.setattr(maps, 'array_of', array_of)
     return backend
@@ -205,6 +219,14 @@ def test_values_and_gradients(transposed, order, dtype, pretending):
     assert results[0][0].is_contiguous(memory_format=order) and results[0][1].is_contiguous(memory_format=order)
     assert {run.stream for run in pretending.runs} == {640}
     assert all(run.first.owner is not None and run.first.kind.stream(0) == 640 for run in pretending.runs)
+
+
+@pytest.mark.parametrize('function', [door.conv1d, door.conv_transpose1d], ids=['plain', 'transposed'])
+def test_gradients_call_tensors_by_their_names(function, pretending):
+    x, w, b = (integers(*shape).requires_grad_() for shape in ((1, 2, 5), (2, 2, 2), (2,)))
+    gradients = torch.autograd.grad(function(x, w, b).sum(), (x, w))
+    assert len(gradients) == 2 and pretending.names[:5] == ['input', 'weight', 'bias', 'grad_output', 'weight']
+    assert sorted(pretending.names[5:]) == ['grad_output', 'input']
 
 
 @pytest.mark.parametrize('allow_tf32', [False, True])

@@ -433,7 +433,7 @@ def test_a_tensor_whose_memory_is_given_back_is_refused(first):
     x, flat = torch.ones(1, 2, 5), torch.ones(8192)
     w = flat[first:first + 12].view(3, 2, 2)
     flat.untyped_storage().resize_(0)
-    with pytest.raises(TypeError, match='^a tensor must have memory of its own; got a Tensor without'):
+    with pytest.raises(TypeError, match='^weight must have memory of its own; got a Tensor without'):
         door.conv1d(x, w)
 
 

@@ -18,17 +18,19 @@ from pyconv._memory import claim
 EXCHANGE = exchange_of(Tensor)
 
 
-def array_of(tensor: Tensor) -> Any:
+def array_of(name: str, tensor: Tensor) -> Any:
     """The tensor's own memory as an array, a DeviceArray where it is a GPU's; of a lazily conjugated or negated tensor
     and of one without memory, whose elements are 0, a copy. A gradient is not recorded.
+
+    TypeError in the words of the argument `name` where it has no memory.
     """
     if tensor.is_cuda:
-        return gpu_room("arrays").read("tensor", tensor.detach().resolve_conj().resolve_neg())
+        return gpu_room("arrays").read(name, tensor.detach().resolve_conj().resolve_neg())
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.detach().resolve_conj().resolve_neg()
-    tensor = with_memory("a tensor", tensor)
+    tensor = with_memory(name, tensor)
     if tensor.dtype is torch.bfloat16:
-        return _shared(tensor.detach().view(torch.int16)).view(bfloat16_of("tensor", tensor))
+        return _shared(tensor.detach().view(torch.int16)).view(bfloat16_of(name, tensor))
     return _shared(tensor)
 
 
@@ -43,7 +45,7 @@ def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[
         tensor = torch.empty(shape, dtype=first.dtype, device="cpu", memory_format=order)
     else:
         tensor = torch.empty_strided(shape, _steps(shape), dtype=first.dtype, device="cpu")  # faster than torch.empty
-    array = array_of(tensor) if first.dtype is torch.bfloat16 else _shared(tensor)
+    array = array_of("out", tensor) if first.dtype is torch.bfloat16 else _shared(tensor)
     claim(array)
     return tensor, array
 

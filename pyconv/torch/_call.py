@@ -106,5 +106,5 @@ def convolve(
         mode=exact_mode_of(padding_mode, padding_value, input.dtype),
     )
     x, y = (shape, shapes[0]) if transposed else (shapes[0], shape)
-    form = Geometric(x, shapes[1], y, rank, geometry.groups, geometry, TF32 if allow_tf32 else DEFAULTS)
+    form = Geometric(x, shapes[1], y, rank, geometry.groups, geometry, TF32 if allow_tf32 else DEFAULTS, transposed)
     return form.call("grad_input" if transposed else "forward", input, weight, bias)

@@ -22,6 +22,12 @@ from pyconv.torch._arrays import array_of, maker_of, result_of
 
 ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
 
+# What the user calls tensors in these roles, of a convolution and of a transposed one.
+NAMES = (
+    {"x": "input", "w": "weight", "y": "grad_output"},
+    {"x": "grad_output", "w": "weight", "y": "input"},
+)
+
 # A vmapped axis of as many as `count`: the roles that have it say which number of the geometry it multiplies.
 FOLDS = {
     "xy": ("batch",),
@@ -116,10 +122,11 @@ class Form:
 
 @dataclass(slots=True, eq=False)
 class Geometric(Form):
-    """A form on one geometry, as a call that is made now knows it, and the rounding."""
+    """A form on one geometry, as a call that is made now knows it, the rounding, and what the user calls x and y."""
 
     geometry: Geometry
     settings: Settings
+    transposed: bool
 
     def call(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
         """By the Function; what torch.compile calls beside its graphs, it is kept from tracing all the way down."""
@@ -130,8 +137,11 @@ class Geometric(Form):
 
     def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
-        factors, shape = (array_of(first), array_of(second)), self.shape_of(ROLES[map][2])
-        named = (("first", factors[0]), ("second", factors[1]), ("bias", None if bias is None else array_of(bias)))
+        a, b, c = ROLES[map]
+        names, shape = NAMES[self.transposed], self.shape_of(c)
+        factors = array_of(names[a], first), array_of(names[b], second)
+        named = (
+            (names[a], factors[0]), (names[b], factors[1]), ("bias", None if bias is None else array_of("bias", bias)))
         order, dtype = memory_order(map, first, self.rank), factors[0].dtype
         result = Result(shape, ((map, *factors, False),), named[2][1])
         if isinstance(dtype, np.dtype):
@@ -160,7 +170,9 @@ class Geometric(Form):
         numbers = {name: getattr(self.geometry, name) * count for name in FOLDS[roles]}
         geometry = self.geometry._replace(**numbers)
         shapes = self.folded_shapes(roles, count)
-        return Geometric(**shapes, rank=self.rank, groups=geometry.groups, geometry=geometry, settings=self.settings)
+        return Geometric(
+            **shapes, rank=self.rank, groups=geometry.groups, geometry=geometry, settings=self.settings,
+            transposed=self.transposed)
 
 
 def memory_order(map: str, first: Tensor, rank: int) -> torch.memory_format:

@@ -142,7 +142,7 @@ def _kernel(
         mode=exact_mode_of(padding_mode, value, first.dtype),
     )
     settings = TF32 if allow_tf32 else DEFAULTS
-    whole = Geometric(form.x, form.w, form.y, rank, groups, geometry, settings)
+    whole = Geometric(form.x, form.w, form.y, rank, groups, geometry, settings, transposed)
     return whole.evaluate(map, first, second, bias)
 
 
