@@ -71,9 +71,10 @@ def settings_of(
         and padding_mode is ZEROS.name and padding_value is ZEROS.value
     ):
         return DEFAULTS
-    return Settings(
-        finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, Mode(padding_mode, padding_value), dtype
-    )
+    mode = ZEROS
+    if padding_mode is not ZEROS.name or padding_value is not ZEROS.value:
+        mode = Mode(padding_mode, padding_value)
+    return Settings(finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, mode, dtype)
 
 
 def checked(settings: Settings, dtype: DType) -> Settings:
@@ -90,8 +91,10 @@ def checked(settings: Settings, dtype: DType) -> Settings:
     check_flag("allow_tf32", settings.allow_tf32)
     check_stream(settings.stream, dtype)
     check_flag("accumulate", settings.accumulate)
-    return settings._replace(
-        accumulate=bool(settings.accumulate), mode=exact_mode(settings.mode, dtype), result=result)
+    accumulate, mode = bool(settings.accumulate), exact_mode(settings.mode, dtype)
+    if accumulate is settings.accumulate and mode is settings.mode and result is settings.result:
+        return settings
+    return settings._replace(accumulate=accumulate, mode=mode, result=result)
 
 
 def written(dtype: DType, settings: Settings) -> DType:

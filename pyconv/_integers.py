@@ -20,6 +20,8 @@ def ints_rule(count: int, least: int) -> str:
 
 def length_of(value: Any) -> int | None:
     """The length of a sequence; None for what is none, a 0-d array among it."""
+    if type(value) is tuple or type(value) is list:  # most: the classes below take a while to ask
+        return len(value)
     unordered = isinstance(value, str | bytes | bytearray | Mapping | Set)
     if unordered or isinstance(value, type) or not hasattr(value, "__getitem__") or not getattr(value, "ndim", 1):
         return None
@@ -31,7 +33,7 @@ def _exact(value: Any, *counts: int) -> Any:
 
     TypeError for a bool, a float and whatever else is no integer; ValueError for another count.
     """
-    if type(value) is int:
+    if type(value) is int or (counts and _is_exact_tuple(value) and len(value) == counts[0]):
         return value
     length = length_of(value) if counts else None
     if length is None:
@@ -40,7 +42,7 @@ def _exact(value: Any, *counts: int) -> Any:
         return operator.index(value)
     if length != counts[0]:
         raise ValueError
-    return tuple(_exact(entry, *counts[1:]) for entry in value)
+    return tuple([_exact(entry, *counts[1:]) for entry in value])
 
 
 def _is_exact_tuple(value: Any) -> bool:
@@ -79,6 +81,8 @@ def exact_count(name: str, value: Any) -> int:
 
 def exact_shape(name: str, value: Any) -> Shape:
     """A whole shape, as `input_size` or `weight_size`: a sequence of ints >= 0."""
+    if isinstance(value, tuple):
+        value = tuple(value)  # a tensor's is of a class of its own
     if _is_exact_tuple(value) and 0 < len(value) <= MOST_AXES and min(value) >= 0:
         return value  # type: ignore[no-any-return]
     rule = f"be a sequence of at most {MOST_AXES} ints >= 0"

@@ -1,5 +1,6 @@
 """What lies around an input: how many cells on each side of every axis, and what they hold."""
 
+from functools import lru_cache
 from reprlib import repr as shown
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ def held(mode: str, cell: int, size: int) -> int | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def padding_rule(rank: int) -> str:
     """What the argument `padding` must be."""
     return (

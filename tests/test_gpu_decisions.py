@@ -1,5 +1,7 @@
 """What is kept of a GPU's calls: asked for once for arrays that lie alike, right and safe for all others of them."""
 import gc
+import os
+import sys
 import weakref
 
 import numpy as np
@@ -20,7 +22,13 @@ from gpu_fakes import (  # noqa: F401, the fixtures
 )
 from pyconv._gpu import arguments, decisions
 
-SQUARE = integers(2, 2, 5, 5)
+HERE, SQUARE = os.path.dirname(__file__), integers(2, 2, 5, 5)
+
+
+class Size(tuple):
+    """As torch's."""
+
+
 
 
 def test_a_second_call_is_not_decided_again(backend, monkeypatch):
@@ -34,6 +42,40 @@ def test_a_second_call_is_not_decided_again(backend, monkeypatch):
             asked = len(backend.plans)
             monkeypatch.setattr(arguments, 'check_out', None)
     assert len(backend.plans) == asked and len(backend.decisions) == 3
+
+
+def conv_to(out, x, w, _, **more):
+    return pyconv.conv2d(x, w, out=out, **{**SETTINGS, **more})
+
+
+WAYS = {
+    'out': (conv_to, 0), 'stream': (lambda *call: conv_to(*call, stream=0), 12),
+    'pairs': (lambda *call: conv_to(*call, padding=((1, 1), (1, 1))), 9),
+    'buffer': (lambda *call: conv_to(*call, finput=call[-1]), 16),
+    'size': (lambda out, x, w, _: pyconv.conv2d_input(Size(x.shape), w, out, out=x, **SETTINGS), 1),
+}
+
+
+@pytest.mark.parametrize(('way', 'more'), WAYS.values(), ids=WAYS)
+def test_a_second_call_takes_few_steps(way, more, frameworks, backend, monkeypatch):
+    """A call of a Python function takes some 0.1 to 0.3 us, with what it does: so many before the launches, and so many
+    more to check what else is given."""
+    operands = [frameworks.torch.Tensor(array) for array in (np.empty_like(Y), X.copy(), W, np.empty(300, 'f4'))]
+    steps = []
+
+    def step(frame, event, _):
+        if event == 'call' and not frame.f_code.co_filename.startswith(HERE):
+            steps.append(frame.f_code.co_qualname)
+
+    way(*operands)
+    monkeypatch.setattr(decisions.Decision, 'run', lambda *launches: None)
+    before = sys.getprofile()
+    sys.setprofile(step)
+    try:
+        way(*operands)
+    finally:
+        sys.setprofile(before)
+    assert len(steps) <= 45 + more, steps
 
 
 def test_calls_that_differ_are_decided_apart(backend):

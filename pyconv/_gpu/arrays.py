@@ -178,7 +178,7 @@ class TorchKind(Kind):
         dtype = self._dtypes.get(value.dtype)
         if dtype is None:
             dtype = self._dtypes[value.dtype] = checked_dtype(name, str(value.dtype).removeprefix("torch."))
-        if dtype.name.startswith("complex") and value.is_conj():
+        if value.is_conj():
             raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_conj would conjugate")
         address, shape, strides = value.data_ptr(), tuple(value.shape), value.stride()
         _check_address(name, address, shape, strides, dtype)

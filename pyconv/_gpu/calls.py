@@ -5,7 +5,7 @@ Strides are any; nothing is copied here. What the backend makes of arrays that l
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from math import prod
 from typing import Any
@@ -13,20 +13,17 @@ from typing import Any
 from pyconv._backend import cuda
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
+from pyconv._gpu.arrays import DeviceArray, DeviceType
 from pyconv._gpu.decisions import Decision, called, form, keep
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
 
-NOTHING = nullcontext()
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 Named = Sequence[tuple[str, DeviceArray | None]]
 
 
-def ordered(
-    stream: Any, leader: DeviceArray, others: Sequence[DeviceArray | None]
-) -> tuple[int, AbstractContextManager[Any]]:
-    """The handle of the stream that a call runs on, and a context in which new arrays are made in its order.
+def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], Any]) -> Any:
+    """What `run` makes of the handle of the stream that a call on these arrays runs on; new ones it makes in its order.
 
     It is the one that the caller names; else the one that the first operand names (after which nothing has to wait for
     that operand); else the current stream of the first operand's framework. It waits, on the device, for every other
@@ -34,30 +31,24 @@ def ordered(
     arrays' frameworks. A caller who names a stream keeps the frameworks' streams in order with it, as in those
     frameworks: waiting here would break the capture of a graph.
     """
+    leader = arrays[0]
     kind, device = leader.kind, leader.device
-    if stream is None and leader.after is None:
-        for array in others:
-            if array is not None and (array.kind is not kind or array.after is not None):
+    now = kind.stream(device)
+    handle = streams.handle_of(stream) if stream is not None else now if leader.after is None else leader.after
+    if handle == now:  # most: then nothing has to wait for arrays of that framework
+        for array in arrays:
+            if array.kind is not kind or array.after not in (None, now):
                 break
         else:
-            return kind.stream(device), NOTHING
-    arrays = [leader, *(array for array in others if array is not None)]
+            return run(handle)
     current = {array.kind: array.kind.stream(device) for array in arrays}
-    if stream is not None:
-        handle = streams.handle_of(stream)
-    else:
-        handle = current[kind] if leader.after is None else leader.after
     for after in {_after(array, current, stream is None) for array in arrays} - {None, handle}:
         streams.wait(handle, after, device)  # type: ignore[arg-type]
-    return handle, _using([kind for kind, now in current.items() if now != handle], handle, device)
-
-
-@contextmanager
-def _using(kinds: Sequence[Kind], stream: int, device: int) -> Iterator[None]:
     with ExitStack() as stack:
-        for kind in kinds:
-            stack.enter_context(kind.using(stream, device))
-        yield
+        for kind, now in current.items():
+            if now != handle:
+                stack.enter_context(kind.using(handle, device))
+        return run(handle)
 
 
 def _after(array: DeviceArray, current: dict[Any, int], frameworks_too: bool) -> int | None:
@@ -136,9 +127,9 @@ def evaluate(
             decision = keep(tuple(key), _decision(
                 geometry, dtype, result, out, named, written, names, settings, prepare, check_out))
         work.append((decision, addresses, target, result))
-    handle, context = ordered(settings.stream, leader, arrays)
-    found: list[Any] = []
-    with context:
+
+    def run(stream: int) -> list[Any]:
+        found: list[Any] = []
         for one in work:
             if one is None:
                 found.append(None)
@@ -146,9 +137,11 @@ def evaluate(
             decision, addresses, target, result = one
             if target is None:
                 target = leader.kind.empty(result.shape, own, leader.device, result.new)
-            decision.run(addresses, target, dtype, handle)
+            decision.run(addresses, target, dtype, stream)
             found.append(target.owner)
-    return found
+        return found
+
+    return in_order(settings.stream, arrays, run)  # type: ignore[no-any-return]
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
@@ -267,8 +260,10 @@ def _alone(
 ) -> Any:
     """The result, of that shape, of a call that has one operand."""
     decision = cuda().decisions.get(key) or keep(key, decide())
-    handle, context = ordered(stream, source, () if out is None else (out,))
-    with context:
+
+    def run(stream: int) -> Any:
         target = source.kind.empty(shape, dtype, source.device) if out is None else out
-        decision.run({"source": source.address}, target, dtype, handle)
+        decision.run({"source": source.address}, target, dtype, stream)
         return target.owner
+
+    return in_order(stream, (source,) if out is None else (source, out), run)

@@ -23,6 +23,8 @@ def normal(handle: int) -> int:
 
 def handle_of(stream: Any) -> int:
     """The handle of a stream of torch, CuPy, Numba, cuda.core, or the handle itself. TypeError or ValueError."""
+    if type(stream) is int and 0 <= stream < 2**64:
+        return normal(stream)
     handle = stream
     if hasattr(stream, "__cuda_stream__"):
         _, handle = stream.__cuda_stream__()
