@@ -27,6 +27,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PYTHON = sys.executable
 QUICK = "(every_way and (2d-channels-17-64 or 2d-stride-2- or 2d-groups-everything)) or test_cuda_device"
+QUICK_FILES = "tests/test_cuda.py", "tests/test_cuda_device.py"  # to collect the others takes time
 SANITIZED = "real and large_tiles and (2d-channels-17-64 or 2d-stride-2- or 3d-groups-everything)"
 FEWEST_SECONDS = 5  # a step with less than that is not begun
 
@@ -54,9 +55,8 @@ class Ended(NamedTuple):
 
 def pytest_words(*more: str) -> list[str]:
     """The tests of the GPU; a file that does not load, for want of a package, keeps no other from running."""
-    files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/test_cuda*.py"))
     return [PYTHON, "-m", "pytest", "-m", "gpu", "-q", "--tb=short", "-p", "no:cacheprovider", "-rfE",
-            "--continue-on-collection-errors", *more, *files]
+            "--continue-on-collection-errors", *more]
 
 
 def steps(output: Path, more: list[str]) -> list[Step]:
@@ -80,8 +80,8 @@ def steps(output: Path, more: list[str]) -> list[Step]:
         Step("build", build if not built() else [PYTHON, "-c", "print('built before')"], 150, 2),
         Step("environment", ["sh", "-c", environment], 60, 34),
         Step("compile", [PYTHON, "benchmarks/planned.py"], 150, 8),
-        Step("quick", pytest_words("-k", QUICK, "--maxfail=25", "-s"), 120, 25),
-        Step("tests", pytest_words("--maxfail=60", "--durations=8"), 180, 25),
+        Step("quick", pytest_words("-k", QUICK, "--maxfail=25", "-s", *QUICK_FILES), 120, 25),
+        Step("tests", pytest_words("--maxfail=60", "--durations=8", "tests"), 180, 25),
         Step("sanitizer", [PYTHON, "tests/sanitize.py", "--seconds", "45", "-k", SANITIZED], 140, 12),
         Step("benchmark", [PYTHON, "benchmarks/cuda.py", "--no-picture", "--output", str(output / "cuda.json"), *more],
              600, 45),

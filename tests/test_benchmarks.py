@@ -299,6 +299,14 @@ def test_no_more_files_than_come_back(tmp_path):
     assert len(gpu_session.steps(tmp_path, [])) + 1 <= 8
 
 
+def test_the_session_runs_every_test_of_the_gpu(request, tmp_path):
+    """Of those that this run of pytest has collected."""
+    [words] = [step.words for step in gpu_session.steps(tmp_path, []) if step.name == 'tests']
+    given = [gpu_session.ROOT / word for word in words if word.startswith('tests')]
+    files = {item.path for item in request.session.items if item.get_closest_marker('gpu')}
+    assert all(any(path.is_relative_to(one) for one in given) for path in files), files
+
+
 def test_means_of_both_orders():
     rows = [{'dtype': 'float32', 'map': 'forward', 'pyconv_seconds': first, 'pyconv_channels_last_seconds': last}
             for first, last in ((4.0, 2.0), (1.0, 2.0), (2.0, 4.0), (3.0, None))]
