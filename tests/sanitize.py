@@ -24,14 +24,17 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS.parent))
+
+from pyconv._gpu import tiles  # noqa: E402
+
 TOOLS = ('memcheck', 'racecheck', 'synccheck')
 FOUND = 86  # the exit status where a tool has found something; pytest has 0 to 5
 CHOSEN = 'real and (every_way or large_tiles)'
 PROBLEMS = ('2d-stride-2-', '2d-channels-17-64', '2d-groups-everything', '2d-many-input-channels', '1d-long-kernel',
             '3d-groups-everything', '2d-depthwise-strided')
 # What pyconv's kernels are called: the others are torch's, and slow to watch.
-KERNELS = ('gather', 'correlate', 'pack', 'direct', 'finish', 'fill', 'scan', 'clear_flag', 'unfold', 'fold',
-           'channel_sum', 'wgmma')
+KERNELS = tuple(sorted({one.source.name for one in tiles.configurations()}))
 
 
 def parse_arguments():

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pyconv
+from pyconv._gpu import tiles
 
 FOLDER = Path(__file__).parents[1] / 'benchmarks'
 if not FOLDER.is_dir():
@@ -244,8 +245,9 @@ def test_the_sanitizer_is_told_which_kernels(tmp_path):
     program.write_text('#!/bin/sh\necho "  --kernel-regex arg  which kernels"\n')
     program.chmod(0o755)
     words = sanitize.command(str(program), 'memcheck', 'some')
-    assert words[words.index('--kernel-regex') + 1] == 'kns=gather' and words[-3:-1] == ['-k', 'some']
-    assert {'gather', 'correlate', 'pack', 'finish'} <= set(sanitize.KERNELS)
+    named = {after for word, after in zip(words, words[1:]) if word == '--kernel-regex'}
+    assert {'kns=adjoint', 'kns=gather'} <= named and words[-3:-1] == ['-k', 'some']
+    assert named == {f'kns={one.source.name}' for one in tiles.configurations()}
     program.write_text('#!/bin/sh\nexit 0\n')
     assert not sanitize.filters(str(program))
 
