@@ -26,9 +26,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PYTHON = sys.executable
-QUICK = "(every_way and (2d-channels-17-64 or 2d-stride-2- or 2d-groups-everything)) or test_cuda_device"
+PROBLEMS = "2d-stride-2 or 2d-groups-of-4 or 2d-crop-strided-dilated"
+QUICK = f"(large_tiles and ({PROBLEMS})) or (every_way and 2d-channels-33-33) or test_cuda_device"
 QUICK_FILES = "tests/test_cuda.py", "tests/test_cuda_device.py"  # to collect the others takes time
-SANITIZED = "real and large_tiles and (2d-channels-17-64 or 2d-stride-2- or 3d-groups-everything)"
+SANITIZED = f"real and (large_tiles or padding_modes) and ({PROBLEMS})"
 FEWEST_SECONDS = 5  # a step with less than that is not begun
 
 

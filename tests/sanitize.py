@@ -5,8 +5,8 @@
 
 memcheck finds accesses beyond memory, racecheck a missing barrier between two uses of shared memory, synccheck barriers
 that not all threads reach. Chosen by default: tests/test_cuda.py on the real GPU, of each way to multiply a few
-problems (both tiles, sums in parts, padding, strides, groups, a tail in every direction). Everything runs ten to a
-hundred times slower than otherwise.
+problems (both tiles, sums in parts, padding and its modes, strides, groups, a tail in every direction). Everything runs
+ten to a hundred times slower than otherwise.
 
 The kernels should be compiled before (any earlier `pytest -m gpu` does that). torch's cache of memory is switched off
 for memcheck: with it, an access behind an array would hit the next one and not be seen. The exit status is 0 where all
@@ -30,9 +30,9 @@ from pyconv._gpu import tiles  # noqa: E402
 
 TOOLS = ('memcheck', 'racecheck', 'synccheck')
 FOUND = 86  # the exit status where a tool has found something; pytest has 0 to 5
-CHOSEN = 'real and (every_way or large_tiles)'
-PROBLEMS = ('2d-stride-2-', '2d-channels-17-64', '2d-groups-everything', '2d-many-input-channels', '1d-long-kernel',
-            '3d-groups-everything', '2d-depthwise-strided')
+PROBLEMS = ('2d-stride-2', '2d-groups-of-4', '2d-crop-strided-dilated', '2d-many-input-channels', '2d-channels-33-33',
+            '2d-depthwise-strided', 'reflect-2d-cropped-and-padded')
+CHOSEN = f'real and (every_way or large_tiles or padding_modes) and ({" or ".join(PROBLEMS)})'
 # What pyconv's kernels are called: the others are torch's, and slow to watch.
 KERNELS = tuple(sorted({one.source.name for one in tiles.configurations()}))
 
@@ -41,8 +41,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     parser.add_argument('--tools', nargs='+', choices=TOOLS, default=list(TOOLS))
     parser.add_argument('--seconds', type=float, default=120, help='for each tool (default: 120)')
-    parser.add_argument('-k', dest='chosen', default=f'{CHOSEN} and ({" or ".join(PROBLEMS)})',
-                        help="pytest's expression for the tests")
+    parser.add_argument('-k', dest='chosen', default=CHOSEN, help="pytest's expression for the tests")
     parser.add_argument('--sanitizer', help='where compute-sanitizer is, if not on the PATH or in CUDA_HOME')
     return parser.parse_args()
 

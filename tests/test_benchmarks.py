@@ -1,6 +1,7 @@
 """The benchmarks' parts that need no clock and no GPU: layers, statistics, tables, pictures, the plan of a dry run."""
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -250,6 +251,17 @@ def test_the_sanitizer_is_told_which_kernels(tmp_path):
     assert named == {f'kns={one.source.name}' for one in tiles.configurations()}
     program.write_text('#!/bin/sh\nexit 0\n')
     assert not sanitize.filters(str(program))
+
+
+@pytest.mark.parametrize('chosen', ['the sanitizer', gpu_session.SANITIZED, gpu_session.QUICK])
+def test_every_problem_that_is_named_is_run(chosen):
+    import sanitize
+    chosen = sanitize.CHOSEN if chosen == 'the sanitizer' else chosen
+    words = [sys.executable, '-m', 'pytest', '--collect-only', '-q', '-p', 'no:cacheprovider', '-m', 'gpu',
+             '-k', chosen, str(Path(sanitize.__file__).with_name('test_cuda.py'))]
+    found = subprocess.run(words, capture_output=True, text=True)
+    names = set(re.findall(r'\w+-[\w-]+|every_way|large_tiles|padding_modes', chosen))
+    assert len(names) > 2 and {name for name in names if name not in found.stdout} == set()
 
 
 def test_a_result_that_is_not_written_is_wrong(monkeypatch):
