@@ -28,7 +28,9 @@ needs_compiler = pytest.mark.skipif(
 ALL = compiled.by_name()
 ALSO = {'pack f32 reflect', 'pack f32 constant', 'direct f32 reflect', 'direct f32 constant', 'adjoint f32 replicate',
         'direct_weight f32 constant', 'adjoint f32 reflect', 'pack c64', 'pack_weight c64', 'direct c64',
-        'direct_weight c64', 'finish c64 combined', 'direct i8', 'direct_weight i64', 'unfold i8'}
+        'direct_weight c64', 'finish c64 combined', 'direct i8', 'direct_weight i64', 'unfold i8',
+        *(f'{kernel} f64_m16n8k{k} 128x64{partial}' for k in (4, 8)
+          for kernel, partial in (('gather', ''), ('correlate', ' partial')))}
 
 
 # what others stand for, which have the same body and no fewer registers
@@ -45,9 +47,12 @@ SELDOM = {
 
 
 def is_usual(name, configuration):
-    """Whether it is compiled in every run. Of Hopper's products of float64 the deepest stand for all."""
-    if configuration.way in ('f64_m16n8k4', 'f64_m16n8k8') or name in SELDOM:
+    """Whether it is compiled in every run. Of Hopper's products of float64 the deepest stand for all, but the others'
+    large tiles."""
+    if name in SELDOM:
         return False
+    if configuration.way in ('f64_m16n8k4', 'f64_m16n8k8'):
+        return name in ALSO
     if configuration.tile is not None or configuration.element.name in ('float32', 'bfloat16'):
         return name in ALSO or not {'accumulate', *tiles.MODES} & set(name.split())
     return name in ALSO
@@ -175,6 +180,13 @@ def test_one_front_end_serves_several_chips(name):
     first, second = (ptx.to_ptx(one.source, one.threads, one.blocks, chip) for chip in ((8, 0), (9, 0)))
     assert '.target sm_80' in first
     assert first.replace('.target sm_80', '.target sm_90') == second
+
+
+def test_of_every_family_some_are_compiled_in_every_run():
+    def family(name):
+        return ALL[name].source.name, ALL[name].way
+
+    assert set(map(family, ALL)) == {family(name) for name in ALL if is_usual(name, ALL[name])}
 
 
 def test_names_are_distinct():
