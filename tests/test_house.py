@@ -3,6 +3,7 @@ import ast
 import doctest
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 import tomllib
@@ -84,6 +85,17 @@ def test_every_folder_is_packaged():
         pytest.skip('installed without its source')
     folders = {'.'.join(path.parent.relative_to(PACKAGE.parent).parts) for path in PACKAGE.rglob('*.py')}
     assert set(tomllib.loads(project.read_text())['tool']['setuptools']['packages']) == folders
+
+
+@pytest.mark.parametrize('extra', ['cuda12', 'cuda13'])
+def test_the_compiler_ends_at_what_was_tried(extra):
+    """NumPy does not: no bound above for it."""
+    project = PACKAGE.parent / 'pyproject.toml'
+    if not project.exists():
+        pytest.skip('installed without its source')
+    needs = tomllib.loads(project.read_text())['project']['optional-dependencies'][extra]
+    assert all(re.search(r'<|==', need) for need in needs) and not any('numpy' in need for need in needs)
+    assert {re.match(r'[\w-]+', need)[0] for need in needs} >= {'numba', 'numba-cuda', 'cuda-toolkit'}
 
 
 # what speaks to the compiler and to the driver
