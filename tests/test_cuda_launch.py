@@ -406,6 +406,36 @@ def test_names_differ_with_all_that_matters(monkeypatch):
     cubins._compiler.cache_clear()
 
 
+BARE = {'numba-cuda': '0.30.4'}
+WHEELS = BARE | {'nvidia-nvvm': '13.0.88', 'nvidia-nvjitlink': '13.0.88'}
+
+
+@pytest.mark.parametrize(('packages', 'kernels'), [
+    (BARE, 4), (BARE | {'nvidia-nvvm': '13.0.88'}, 4), (WHEELS, 1), (BARE | {'nvidia-cuda-nvcc-cu12': '12.9.86'}, 4)])
+def test_names_differ_with_an_installed_toolkit(monkeypatch, tmp_path, packages, kernels):
+    """Where packages do not stand before it: with its place, with what lies there, and where there is none."""
+    def load(library):
+        if home is None:
+            raise RuntimeError('not found')
+        return SimpleNamespace(abs_path=str(home / f'lib{library}.so'))
+
+    monkeypatch.setattr(cubins, 'versions', lambda: packages)
+    monkeypatch.setitem(sys.modules, 'cuda.pathfinder', SimpleNamespace(load_nvidia_dynamic_lib=load))
+    names = set()
+    for number in ('12.4', '12.9'):
+        (tmp_path / number).mkdir()
+        for library in ('nvvm', 'nvJitLink'):
+            (tmp_path / number / f'lib{library}.so').write_text('code')
+    for folder, text in (('12.4', 'code'), ('12.9', 'code'), ('12.9', 'newer code'), (None, '')):
+        home = folder and tmp_path / folder
+        if home:
+            (home / 'libnvJitLink.so').write_text(text)
+        cubins._compiler.cache_clear()
+        names.add(cubins.key(SOURCE, 128, 1, 'sm_90'))
+    cubins._compiler.cache_clear()
+    assert len(names) == kernels
+
+
 def test_names_differ_with_every_file_that_a_kernel_is_made_of(monkeypatch):
     """Those of the functions that kernels are written in, and of what writes, chooses, compiles and keeps them."""
     functions = {value for made in tiles.configurations() for value in (made.source._made_of[0],

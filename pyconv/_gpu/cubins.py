@@ -60,6 +60,24 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _toolkit() -> list[list[str | int]]:
+    """Which libraries of an installed CUDA toolkit stand in for NVIDIA's packages where these are missing: path, size
+    and time of change. They are found as numba-cuda and cuda.bindings find them."""
+    found: list[list[str | int]] = []
+    for place, library in enumerate(("nvvm", "nvJitLink")):
+        if any(parts[place] in versions() for parts in PARTS.values()):
+            continue
+        try:
+            from cuda.pathfinder import load_nvidia_dynamic_lib
+
+            path = Path(load_nvidia_dynamic_lib(library).abs_path or "").resolve()
+            facts = path.stat()
+        except (ImportError, OSError, RuntimeError):  # then there will be nothing to compile with
+            continue
+        found.append([str(path), facts.st_size, facts.st_mtime_ns])
+    return found
+
+
 @functools.cache
 def _compiler() -> str:
     """What a key says of kernels and compiler: files, packages, the Python whose bytecode is translated.
@@ -67,7 +85,7 @@ def _compiler() -> str:
     The files are all of this folder: a list of those that have a part in a kernel could be out of date.
     """
     files = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    return json.dumps([hashlib.sha256(b"".join(files)).hexdigest(), versions(), sys.version_info[:2],
+    return json.dumps([hashlib.sha256(b"".join(files)).hexdigest(), versions(), _toolkit(), sys.version_info[:2],
                        platform.machine()])
 
 
