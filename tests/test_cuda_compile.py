@@ -11,7 +11,7 @@ import pytest
 from pyconv._gpu import launch
 
 if importlib.util.find_spec('numba_cuda') is None:
-    pytest.skip('the compiler is not installed: pip install "pyconv[cuda13]"', allow_module_level=True)
+    pytest.skip(f'the compiler is not installed: {launch.install_command()}', allow_module_level=True)
 
 from numba.core.errors import TypingError  # noqa: E402
 from numba.cuda import lowering  # noqa: E402

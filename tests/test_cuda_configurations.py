@@ -17,11 +17,11 @@ from compiled import OPCODES, OPCODES_BEFORE_SM80, number
 from gpus import WAYS, Emulated
 from problems import some
 from pyconv import _cuda
-from pyconv._gpu import arrays, tiles
+from pyconv._gpu import arrays, launch, tiles
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
-    reason='the compiler is not installed: pip install "pyconv[cuda13]"')
+    reason=f'the compiler is not installed: {launch.install_command()}')
 # PYCONV_TEST_ALL=1 compiles the rest too: those that add to the target, which differ in a load for each store, and the
 # plain kernels of other types, which differ in their loads and stores; of padding modes, complex and whole numbers
 # those that differ most are compiled always.

@@ -74,6 +74,8 @@ def driver(monkeypatch):
     fake = Driver()
     monkeypatch.setitem(sys.modules, 'cuda.bindings', SimpleNamespace(driver=fake))
     monkeypatch.setattr(launch, 'driver_version', lambda: (12, 4))
+    cubins._compiler()                       # kept, and so of the versions that there are
+    monkeypatch.setattr(cubins, 'versions', lambda: {})
     launch._driver.cache_clear()
     yield fake
     launch._driver.cache_clear()
@@ -230,6 +232,7 @@ def test_two_threads_may_run_one_launch():
 
 # Errors
 
+INSTALL = 'in pyconv\'s checkout, pip install -e ".[cuda{}]"'
 LAUNCH = 'launch kern on a grid of 3 x 1 x 1 blocks'
 RESTART = ('a kernel of this process, perhaps an earlier one, has failed ({}); no CUDA call works in this process any '
            'more: it must restart')
@@ -243,7 +246,7 @@ FORKED = "CUDA does not work in a forked child; start processes with multiproces
     ('NOT_INITIALIZED', RuntimeError, f'could not {LAUNCH}: {FORKED}'),
     ('NO_BINARY_FOR_GPU', RuntimeError,
      f"could not {LAUNCH} (CUDA_ERROR_NO_BINARY_FOR_GPU): the driver does not take the compiler's code; install a "
-     'newer driver, or the compiler that goes with this one: pip install "pyconv[cuda12]"'),
+     f'newer driver, or the compiler that goes with this one: {INSTALL.format(12)}'),
     ('INVALID_VALUE', RuntimeError, f'could not {LAUNCH}: CUDA_ERROR_INVALID_VALUE: the words of the driver'),
 ])
 def test_launch_that_fails(device, driver, kernel, status, error, text):
@@ -295,7 +298,7 @@ def no_answer(monkeypatch, driver):
 
 
 @pytest.mark.parametrize(('miss', 'text'), [
-    (no_package, r'arrays on a GPU need packages that are missing \(.*\): pip install "pyconv\[cuda12\]"'),
+    (no_package, rf'arrays on a GPU need packages that are missing \(.*\): {re.escape(INSTALL.format(12))}'),
     (no_driver, r'no NVIDIA driver is installed here; nvidia-smi shows when there is one'),
     (no_gpu, r'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them'),
     (no_start, r'the NVIDIA driver does not start \(CUDA_ERROR_UNKNOWN\); nvidia-smi says more'),
@@ -313,7 +316,7 @@ def test_no_compiler(driver, monkeypatch, tmp_path):
     monkeypatch.setenv('PYCONV_CACHE_DIR', str(tmp_path))
     monkeypatch.setitem(sys.modules, 'pyconv._gpu.ptx', None)
     monkeypatch.delattr('pyconv._gpu.ptx', raising=False)
-    with pytest.raises(RuntimeError, match=r'^compiling a kernel needs .* \(.*\): pip install "pyconv\[cuda12\]"$'):
+    with pytest.raises(RuntimeError, match=rf'^compiling a kernel needs .* \(.*\): {re.escape(INSTALL.format(12))}$'):
         launch.Device(0).kernel(SOURCE, 128, 0)
 
 
@@ -322,7 +325,7 @@ NUMBA = {'numba-cuda': '0.30.4', 'nvidia-cuda-nvcc-cu12': '12.9.86', 'nvidia-nvj
 NUMBA_LINE = 'compiler: numba-cuda 0.30.4, nvidia-cuda-nvcc-cu12 12.9.86, nvidia-nvjitlink-cu12 12.9.86'
 NUMBA_13 = {'numba-cuda': '0.30.4', 'nvidia-nvvm': '13.0.88', 'nvidia-nvjitlink': '13.0.88'}
 NO_GPU = 'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them'
-LACKS = 'numba-cuda lacks {}, unless a CUDA toolkit is installed: pip install "pyconv[cuda{}]"'
+LACKS = f'numba-cuda lacks {{}}, unless a CUDA toolkit is installed: {INSTALL}'
 TOO_OLD = 'the driver is older than every compiler for kernels: install one for CUDA 12 or newer'
 
 
@@ -344,11 +347,14 @@ def no_count(monkeypatch, driver):
 
 @pytest.mark.parametrize(('miss', 'versions', 'lines'), [
     (nothing_missing, NUMBA, ['driver for CUDA 12.4', GPU_LINE, NUMBA_LINE]),
-    (nothing_missing, {}, ['driver for CUDA 12.4', GPU_LINE, 'no compiler for kernels: pip install "pyconv[cuda12]"']),
+    (nothing_missing, {}, ['driver for CUDA 12.4', GPU_LINE, f'no compiler for kernels: {INSTALL.format(12)}']),
     (nothing_missing, {'numba-cuda': '0.30.4', 'nvidia-nvvm': '13.0.88'}, [
         'driver for CUDA 12.4', GPU_LINE,
-        'the compiler is for CUDA 13, newer than the driver: pip install "pyconv[cuda12]", or a newer driver']),
-    (no_driver, NUMBA, ['no NVIDIA driver, so no GPU; with one, pip install "pyconv[cuda13]"']),
+        'the compiler is for CUDA 13: install a newer driver than this, or in pyconv\'s checkout, '
+        'pip uninstall -y nvidia-nvvm && pip install -e ".[cuda12]"']),
+    (no_driver, {}, [f'no NVIDIA driver, so no GPU; with one, {INSTALL.format(13)}']),
+    *((no_driver, versions, ['no NVIDIA driver, so no GPU', line]) for versions, line in (
+        (NUMBA, NUMBA_LINE), ({'numba-cuda': '0.30.4'}, LACKS.format('nvidia-nvvm and nvidia-nvjitlink', 13)))),
     (nothing_missing, {'numba-cuda': '0.30.4'}, [
         'driver for CUDA 12.4', GPU_LINE, LACKS.format('nvidia-cuda-nvcc-cu12 and nvidia-nvjitlink-cu12', 12)]),
     (driver_13, NUMBA_13, ['driver for CUDA 13.0', GPU_LINE,

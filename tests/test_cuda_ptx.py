@@ -13,9 +13,10 @@ import pytest
 from emulated_device import ran
 from emulator import KernelError
 from ptx_warp import PTXError, Warp
+from pyconv._gpu import launch
 
 if importlib.util.find_spec('numba_cuda') is None:
-    pytest.skip('the compiler is not installed: pip install "pyconv[cuda13]"', allow_module_level=True)
+    pytest.skip(f'the compiler is not installed: {launch.install_command()}', allow_module_level=True)
 
 from pyconv._gpu import ptx  # noqa: E402
 

@@ -8,11 +8,11 @@ import importlib.util
 
 import pytest
 
-from pyconv._gpu import tiles
+from pyconv._gpu import launch, tiles
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
-    reason='the compiler is not installed: pip install "pyconv[cuda13]"')
+    reason=f'the compiler is not installed: {launch.install_command()}')
 
 PROGRAM = '''
 import re

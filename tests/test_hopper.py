@@ -11,7 +11,7 @@ import pyconv
 from emulated_device import ran
 from emulated_hopper import matrix_places, turned
 from emulator import KernelError
-from pyconv._gpu import tiles
+from pyconv._gpu import launch, tiles
 
 pytestmark = pytest.mark.usefixtures('tiles_alone')
 random = np.random.default_rng(11)
@@ -213,7 +213,7 @@ def test_few_rows_of_grad_weight_take_wide_tiles(rows, columns, width):
 @pytest.mark.parametrize(('dtype', 'place'), [('float16', 0), ('bfloat16', 1), ('float16', 2)])
 def test_code(dtype, place, kernel):
     if importlib.util.find_spec('numba_cuda') is None:
-        pytest.skip('the compiler is not installed: pip install "pyconv[cuda13]"')
+        pytest.skip(f'the compiler is not installed: {launch.install_command()}')
     from pyconv._gpu import ptx, sass
     element = tiles.ELEMENTS[dtype]
     way = f'wgmma_{element.suffix}'

@@ -82,9 +82,16 @@ def driver_version() -> tuple[int, int] | None:
 
 
 def install_command() -> str:
-    """The command that installs the packages that go with the driver."""
+    """The command that installs the packages that go with the driver, and where: pyconv is on no index of packages.
+
+    Those of CUDA 13 would be found before those of 12.
+    """
     version = driver_version()
-    return f'pip install "pyconv[cuda{12 if version is not None and version[0] < 13 else 13}]"'
+    if version is None or version[0] >= 13:
+        return "in pyconv's checkout, pip install -e \".[cuda13]\""
+    newer = [name for name in cubins.PARTS[13] if name in cubins.versions()]
+    uninstall = f"pip uninstall -y {' '.join(newer)} && " if newer else ""
+    return f"in pyconv's checkout, {uninstall}pip install -e \".[cuda12]\""
 
 
 @functools.cache
@@ -287,9 +294,11 @@ def device(index: int) -> Device:
 
 def report() -> list[str]:
     """Which GPUs and compilers there are, or what is missing and how to get it. Never raises."""
-    version = driver_version()
+    version, found = driver_version(), cubins.versions()
     if version is None:
-        return [f"no NVIDIA driver, so no GPU; with one, {install_command()}"]
+        if "numba-cuda" not in found:
+            return [f"no NVIDIA driver, so no GPU; with one, {install_command()}"]
+        return ["no NVIDIA driver, so no GPU", _of_compiler((max(cubins.PARTS), 0), found)]
     lines = [f"driver for CUDA {version[0]}.{version[1]}"]
     try:
         driver = _driver()
@@ -301,7 +310,7 @@ def report() -> list[str]:
                          f"{gpu.multiprocessors} multiprocessors")
     except Exception as error:  # whatever a driver answers, the report is about it
         lines.append(str(error))
-    return [*lines, _of_compiler(version, cubins.versions())]
+    return [*lines, _of_compiler(version, found)]
 
 
 def _of_compiler(version: tuple[int, int], found: dict[str, str]) -> str:
@@ -313,7 +322,7 @@ def _of_compiler(version: tuple[int, int], found: dict[str, str]) -> str:
     major = min(version[0], max(cubins.PARTS))
     major = next((number for number, parts in sorted(cubins.PARTS.items(), reverse=True) if parts[0] in found), major)
     if version[0] < major:
-        return f"the compiler is for CUDA {major}, newer than the driver: {install_command()}, or a newer driver"
+        return f"the compiler is for CUDA {major}: install a newer driver than this, or {install_command()}"
     missing = [name for name in cubins.PARTS[major] if name not in found]
     if missing:
         return f"numba-cuda lacks {' and '.join(missing)}, unless a CUDA toolkit is installed: {install_command()}"
