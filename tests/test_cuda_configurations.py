@@ -14,6 +14,7 @@ import compiled
 import plan_runs
 import pyconv
 from compiled import OPCODES, OPCODES_BEFORE_SM80, number
+from emulated_device import SHARED_LIMITS
 from gpus import WAYS, Emulated
 from problems import some
 from pyconv import _cuda
@@ -187,6 +188,14 @@ def test_of_every_family_some_are_compiled_in_every_run():
         return ALL[name].source.name, ALL[name].way
 
     assert set(map(family, ALL)) == {family(name) for name in ALL if is_usual(name, ALL[name])}
+
+
+@pytest.mark.parametrize('capability', [(8, 0), (9, 0)], ids=label)
+def test_shared_memory_holds_the_blocks_that_registers_are_left_for(capability):
+    """A block takes a kilobyte more than it asks for, and may have all of a multiprocessor's but that of one block."""
+    fits = {one.name: one.blocks * (one.tile.shared + 1024) <= SHARED_LIMITS[capability] + 1024
+            for one in ALL.values() if one.tile is not None and capability in one.capabilities}
+    assert fits and all(fits.values())
 
 
 def test_names_are_distinct():

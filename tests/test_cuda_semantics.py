@@ -516,6 +516,18 @@ def test_the_way_that_a_chip_multiplies(capability, dtype, algorithm, allow_tf32
     assert tiles.way_of(tiles.ELEMENTS[dtype], algorithm, allow_tf32, capability) == way
 
 
+@pytest.mark.parametrize(('capability', 'dtype'), [((7, 5), 'float32'), ((8, 6), 'float16')])
+def test_large_tiles_of_chips_that_hold_one(monkeypatch, tiles_alone, capability, dtype):
+    """Shared memory, 64 and 99 KiB, holds one block where registers hold two."""
+    gpu, problem = Emulated(monkeypatch, capability=capability), BY_NAME['2d channels 33 33']
+    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[0])
+    data, wanted = problem.integers(low=-1, high=1), maps(problem, *problem.integers(low=-1, high=1)[:3])
+    x, w, y = upload(gpu, dtype, *data[:3])
+    same(gpu, calls.forward(problem, x, w), wanted.forward, dtype)
+    same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+    assert {'gather', 'correlate'} <= set(gpu.device.launched)
+
+
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])
 def test_chips_before_sm_80(monkeypatch, dtype):
     """No tensor core and no asynchronous copy; 16-bit types by definition."""

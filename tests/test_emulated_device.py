@@ -41,8 +41,9 @@ def test_device():
     assert (out.stored().view(np.int32) == np.arange(20)).all()
     assert device.launched == ['fill'] and device.launches == 1
     assert (device.shared_limit, EmulatedDevice(device.memory).shared_limit) == (163 * 1024, 227 * 1024)
+    assert device.kernel(Source, 32, 82 * 1024, 2)       # blocks_per_sm is a bound on registers
     for wrong in (lambda: device.kernel(Source, 33, 0), lambda: device.kernel(Source, 32, 164 * 1024),
-                  lambda: device.kernel(Source, 32, 82 * 1024, 2),
+                  lambda: EmulatedDevice(capability=(7, 5)).kernel(Source, 32, 64 * 1024 + 1),
                   lambda: device.launch(handle, (1, 65536, 1), 0, [0, 0])):
         with pytest.raises(KernelError):
             wrong()
