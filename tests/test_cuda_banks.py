@@ -19,7 +19,7 @@ ACCESSES = {
 def counted(monkeypatch, capability=(9, 0)):
     """A GPU, and a list of (kernel, wavefronts per phase of each primitive) of its launches."""
     gpu = Emulated(monkeypatch, capability=capability, statistics=True, races=False)
-    gpu.device.shared_limit, found, launch = 227 << 10, [], gpu.device.launch
+    found, launch = [], gpu.device.launch
 
     def and_count(kernel, *rest):
         launch(kernel, *rest)
