@@ -127,11 +127,13 @@ def test_a_tensor_map_is_encoded_once(device, driver):
                        ('FloatOOBfill', 'FLOAT_OOB_FILL_NONE')):
         name(kind, word)
     driver.cuuint32_t = driver.cuuint64_t = int
-    driver.answers['cuTensorMapEncodeTiled'] = lambda *_: SimpleNamespace(opaque=range(16))
-    driver.calls.clear()
+    found = []
+    driver.answers['cuTensorMapEncodeTiled'] = lambda *_: found.append(driver.contexts[-1]) or SimpleNamespace(
+        opaque=range(16))
     for _ in range(2):
         assert device.tensor_map(4096, 72, 30, 144, 64) == array('q', range(16))
-    call, = driver.calls
+    assert (found, driver.contexts) == ([PRIMARY], [CALLER])
+    [call] = [call for call in driver.calls if call[0] == 'cuTensorMapEncodeTiled']
     assert call == ('cuTensorMapEncodeTiled', 'DATA_TYPE_UINT16', 2, 4096, [72, 30], [144], [64, 64], [1, 1],
                     'INTERLEAVE_NONE', 'SWIZZLE_128B', 'L2_PROMOTION_L2_128B', 'FLOAT_OOB_FILL_NONE')
 

@@ -228,14 +228,15 @@ class Device:
     def _encode(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> "array[int]":
         driver = self._driver
         long, short = driver.cuuint64_t, driver.cuuint32_t
-        made = self._ask(
-            "describe a matrix", driver.cuTensorMapEncodeTiled,
-            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, address, [long(columns), long(rows)],
-            [long(row)], [short(64), short(box_rows)], [short(1), short(1)],
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+        with self._current():
+            made = self._ask(
+                "describe a matrix", driver.cuTensorMapEncodeTiled,
+                driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, address, [long(columns), long(rows)],
+                [long(row)], [short(64), short(box_rows)], [short(1), short(1)],
+                driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+                driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         return array("q", array("Q", map(int, made.opaque)).tobytes())
 
     def launch(self, kernel: Kernel, grid: tuple[int, int, int], stream: int, arguments: Arguments) -> None:
