@@ -203,15 +203,15 @@ TILES: dict[str, tuple[Tile, ...]] = {
 # few; those of 16 elements take stages of 128 bytes.
 TILES["f64_m16n8k16"] = tuple(tile._replace(stages=3, line=128) for tile in TILES["f64_m16n8k16"])
 # In hopper's kernels warpgroups of four warps lie one above the other. A multiprocessor's tensor cores make 2048
-# products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions; so a stage, 64 products
-# deep, is predicted to take, in cycles:
-#     tile         products    shared memory, read + written    issue of 200 instructions by 8 warps    registers
-#     128 x 256        1024                        640 + 384                                     400          173
-#     128 x 128         512                        384 + 256                                     400          106
-#     128 x  64         256                        256 + 192                                     400           76
+# products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions, and some 24 bytes arrive
+# from the second-level cache; so a stage, 64 products deep, is predicted to take, in cycles:
+#  tile         products    shared memory, read + written    issue of 190 instructions by 8 warps    copies    registers
+#  128 x 256        1024                        640 + 384                                     380      2070          168
+#  128 x 128         512                        384 + 256                                     380      1380          103
+#  128 x  64         256                        256 + 192                                     380      1035           71
 # correlate's threads copy both operands, in 288, 241 and 216 instructions a stage, with 212, 122 and 90 registers.
-# The large tile alone should keep the tensor cores busy, the others be held up by shared memory. The rates are guesses
-# from this: no GPU has confirmed any of it, and so 'auto' takes none of these.
+# The copies hold up every tile: 49, 37 and 25 % of what the tensor cores can do (benchmarks/cuda_bounds.py). The rates
+# are guesses: no GPU has confirmed any of it, and so 'auto' takes none of these.
 _WARPGROUPS = (Tile(128, 256, 8, 1, blocks=1, line=128), Tile(128, 128, 8, 1, stages=3, line=128),
                Tile(128, 64, 8, 1, line=128))
 TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
