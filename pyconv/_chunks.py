@@ -6,8 +6,11 @@ lie are all lists of pieces, for each axis by itself; a block of several axes re
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
+from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from pyconv._integers import Shape
 from pyconv._padding import REPEATING
 
 Part = tuple[int, int | None, int]
+Chunks = tuple[tuple[int, ...], ...]
 
 
 class Piece(NamedTuple):
@@ -37,6 +41,38 @@ class Reading(NamedTuple):
     pieces: list[Piece]
     length: int
     pads: tuple[int, int] = (0, 0)
+
+
+class Pair(NamedTuple):
+    """Neighbouring cells of one axis, and the positions of a chunk of y that meet them.
+
+    `cells` is a part of a chunk of x, which is PADDED for padding, and `positions` one of the chunk of y. There are
+    `length` cells, more than in that part where one is repeated, and the positions meet `pads` others around them.
+    """
+
+    chunk: int
+    cells: Part
+    positions: tuple[int, int, int]
+    length: int
+    pads: tuple[int, int]
+
+
+class Meeting(NamedTuple):
+    """The same of all axes: parts of two chunks, the shape of the cells, and their padding. Padding is of chunk ()."""
+
+    chunk: Shape
+    cells: tuple[Part, ...]
+    positions: tuple[tuple[int, int, int], ...]
+    shape: Shape
+    pads: tuple[tuple[int, int], ...]
+
+    @property
+    def most_products(self) -> int:
+        """As many as if every position met every cell."""
+        return prod(self.shape) * prod(stop - first for first, stop, _ in self.positions)
+
+
+PADDED, ONE = -1, (0, 1, 1)
 
 
 # --- chunks of one axis ---
@@ -108,6 +144,22 @@ class Axis(NamedTuple):
         count = max(min(high, self.size) - begin, 0)
         return as_they_lie(bounds, begin, begin + count)._replace(pads=(begin - low, high - begin - count))
 
+    def pairs(self, bounds: list[int], first: int, stop: int) -> list[Pair]:
+        """The same piece by piece, each with the positions that meet it; padding that holds a constant is met too."""
+        reading, reach = self.seen(bounds, first, stop), self.dilation * (self.kernel - 1)
+        low, span = reading.pads[0], self._replace(positions=stop - first).span
+        met = [(piece.chunk, piece.part, low + piece.place[0], low + piece.place[1]) for piece in reading.pieces]
+        if self.mode == "constant":
+            met += [(PADDED, ONE, 0, min(low, span)), (PADDED, ONE, max(low + reading.length, 0), span)]
+        found = []
+        for chunk, cells, a, b in met:
+            begin, end = max(-((reach - a) // self.stride), 0), min(-(-b // self.stride), stop - first)
+            if a < b and begin < end:
+                before = a - self.stride * begin
+                behind = self._replace(positions=end - begin).span - before - (b - a)
+                found.append(Pair(chunk, cells, (begin, end, 1), b - a, (before, behind)))
+        return found
+
     def reaching(self, bounds: list[int], first: int, stop: int) -> Reading:
         """The positions of y that reach cells from `first` to `stop`; one that reaches none where there is no other."""
         reach = self.dilation * (self.kernel - 1)
@@ -154,9 +206,55 @@ def runs(size: Shape, most: int) -> list[Shape]:
 # --- blocks of several axes ---
 
 
+def meetings(axes: Sequence[Axis], x: Chunks, y: Chunks) -> dict[Shape, list[Meeting]]:
+    """What every block of y meets of x, chunk by chunk, along the batch, the channels and these axes of space."""
+    rank, at = len(axes), len(x) - len(axes) - 1
+    every = [*(Axis(sum(along), sum(along), 1, 1, 1, 0, "zeros") for along in x[:at]), *axes]
+    pairs = [readings(axis.pairs, *along) for axis, *along in zip(every, x[:at] + x[at + 1:], y[:at] + y[at + 1:])]
+    pairs.insert(at, [[Pair(0, (0, x[at][0], 1), (0, y[at][0], 1), x[at][0], (0, 0))]])
+    found: dict[Shape, list[Meeting]] = {}
+    for index in product(*(range(len(along)) for along in y)):
+        found[index] = []
+        for some in product(*(axis[place] for axis, place in zip(pairs, index))):
+            chunk, cells, positions, shape, pads = zip(*some)
+            if PADDED in chunk:
+                chunk, cells = (), (ONE,) * len(cells)
+            found[index].append(Meeting(chunk, cells, positions, shape, pads[-rank:]))
+    return found
+
+
+def near_and_far(met: dict[Shape, list[Meeting]]) -> tuple[Any, Any, Any]:
+    """Of every block of y its meetings with padding and with the chunks of x that it meets most of, and with others.
+
+    Thirdly the edges at which these others meet: parts, as keys of a dictionary, of a chunk of x, 0, or of y, 1.
+    """
+    homes: dict[Shape, tuple[int, Shape]] = {}
+    for index, some in met.items():
+        for one in some:
+            homes[one.chunk] = max(homes.get(one.chunk, (0, index)), (one.most_products, index), key=itemgetter(0))
+    near, far = ({index: [one for one in some if (one.chunk == () or homes[one.chunk][1] == index) is is_near]
+                  for index, some in met.items()} for is_near in (True, False))
+    edges: dict[Shape, dict[tuple[Part, ...], None]] = defaultdict(dict)
+    for index, some in far.items():
+        for one in some:
+            edges[0, *one.chunk][one.cells] = edges[1, *index][one.positions] = None
+    return near, far, edges
+
+
 def cut(chunk: Any, parts: Sequence[Part]) -> Any:
     """A part of a chunk, for which the chunk itself need not be kept."""
-    return chunk[tuple(slice(*part) for part in parts)].copy()
+    part = chunk[tuple(slice(*part) for part in parts)]
+    return part if part.shape == chunk.shape else part.copy()
+
+
+def edges_of(chunk: Any, edges: Sequence[tuple[Part, ...]]) -> dict[tuple[Part, ...], Any]:
+    """Those parts of a chunk."""
+    return {parts: cut(chunk, parts) for parts in edges}
+
+
+def taken(source: Any, parts: tuple[Part, ...]) -> Any:
+    """A part of a chunk, or of the edges that were cut of it."""
+    return source[parts] if isinstance(source, dict) else source[tuple(slice(*part) for part in parts)]
 
 
 def joined(pieces: list[Any], places: list[list[tuple[int, int]]], shape: Shape, dtype: DType) -> Any:

@@ -25,13 +25,20 @@ with numbers whose sums are exact the same numbers, with others the same up to t
 for what it reads, for that once more in one piece, and for its result. It runs on one thread: how many tasks run at
 once is for dask to say.
 
-What dask holds is more than a chunk. A chunk waits in memory until its neighbours are there, wherever these are
-computed: of an array in chunks along one axis, as strips of a picture, a dozen at most however long it is; along two, a
-front of chunks right across the shorter side, however long the other is. Of one sample dask's own scheduler holds, on
-one thread, up to four rows of chunks across that side and six chunks more; its order of tasks is not pyconv's to say,
-and where samples are summed up it may begin several. On a cluster the workers share the front: two workers, chunks of
-2 MB, pictures of 5, 10 and 20 chunks in square (48, 191 and 763 MB): 16, 43 and 78 MB each for a convolution, 22, 40
-and 63 for a gradient to the weight. Where that is too much, chunks that are strips, along one axis, have no front.
+What dask holds for a convolution is more than a chunk. A chunk waits in memory until its neighbours are there, wherever
+these are computed: of an array in chunks along one axis, as strips of a picture, a dozen at most however long it is;
+along two, a front of chunks right across the shorter side, however long the other is. Of one sample dask's own
+scheduler holds, on one thread, up to four rows of chunks across that side and six chunks more; its order of tasks is
+not pyconv's to say. `chunks` that end as much sooner than the input's as the kernel reaches beyond them, as (399, 400,
+201) of (400, 400, 200) with three taps and a padding of 1, have no neighbours behind and halve it: of 12 by 12 chunks
+14 instead of 32. Where that is too much, chunks that are strips, along one axis, have no front.
+
+For a gradient to the weight no chunk waits. A task reads a chunk of grad_output and the chunks of the input that it
+meets most of, and cuts edges off them for the tasks around it; the edges wait: of 12 by 12 chunks of 200 by 200, with
+3 by 3 taps, 3.5 chunks are held in all, of 24 by 24 chunks of 40 by 40 it is 22. Where chunks of grad_output are other
+parts of the picture than those of the input, much of a chunk is an edge.
+On a cluster the workers share all of it: two workers, chunks of 2 MB, pictures of 5, 10 and 20 chunks in square (48,
+191 and 763 MB): 16, 43 and 78 MB each for a convolution, up to 2, 2 and 15 for a gradient to the weight.
 
 Chunks of a convolution's result are those of its input divided by the stride, in the other direction times the stride:
 with a stride of 1 they are the input's own, but for what padding leaves over at the end. `chunks` asks for others, in
@@ -44,6 +51,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import pairwise, product
 from math import prod
+from operator import getitem
 from typing import Any, NamedTuple, SupportsIndex
 
 import dask.array as da
@@ -57,16 +65,22 @@ from pyconv import _geometry as geometries
 from pyconv._arguments import check_flag, operands
 from pyconv._chunks import (
     Axis,
+    Chunks,
+    Meeting,
     Piece,
     Reading,
     as_they_lie,
     bounds_of,
     cut,
+    edges_of,
     joined,
+    meetings,
+    near_and_far,
     readings,
     returned,
     runs,
     split,
+    taken,
 )
 from pyconv._dtypes import FLOAT32, DType
 from pyconv._evaluate import Settings, checked, settings_of, written
@@ -82,7 +96,6 @@ __all__ = [
 ]
 
 WEIGHT = {1: pyconv.conv1d_weight, 2: pyconv.conv2d_weight, 3: pyconv.conv3d_weight}
-Chunks = tuple[tuple[int, ...], ...]
 Index = tuple[int, ...]
 
 
@@ -94,9 +107,24 @@ def convolved(pieces: list[Any], weight: Any, bias: Any, block: Any, settings: d
         return pyconv.convolution(joined(pieces, *block), weight, bias, output_padding=0, **settings)
 
 
-def weight_gradient(pieces: list[Any], grad_output: Any, block: Any, rank: int, settings: dict[str, Any]) -> Any:
+def weight_gradient(
+    sources: list[Any], grad_output: Any, met: list[Meeting], block: Any, settings: dict[str, Any]
+) -> Any:
+    """The sum of what cells, each of its source, give with the positions of grad_output that meet them."""
+    shape, own, dtype, per_sample = block
+    sums = np.zeros(shape, own)
     with pyconv.num_threads(1):
-        return WEIGHT[rank](joined(pieces, *block), grad_output=grad_output, **settings)
+        for source, (_, cells, positions, size, pads) in zip(sources, met):
+            x = joined([taken(source, cells)], [[(0, length) for length in size]], size, dtype)
+            x = np.ascontiguousarray(x)  # a part of rows far apart is read over and over, which is slow
+            samples = slice(*positions[0]) if per_sample else ...
+            sums[samples] += WEIGHT[len(pads)](x, grad_output=taken(grad_output, positions), padding=pads, **settings)
+    return sums
+
+
+def with_edges(sources: list[Any], grad_output: Any, gradient: Callable[..., Any], edges: list[Any]) -> list[Any]:
+    """Of each source and of grad_output the edges that other chunks meet, and what the whole ones give."""
+    return [*map(edges_of, [*sources, grad_output], edges), gradient(sources, grad_output)]
 
 
 def unfolded(pieces: list[Any], block: Any, settings: dict[str, Any]) -> Any:
@@ -141,16 +169,40 @@ class Graph:
             self.pieces[chunk, parts] = key
         return self.pieces[chunk, parts]
 
+    def weighed(self, y: da.Array, met: dict[Index, list[Meeting]], outside: Any, gradient: Any) -> Iterator[Any]:
+        """The keys of what every chunk of y gives with chunks of the source and with padding, and with others' edges.
+
+        A chunk is read by one task alone, which cuts the edges off that other chunks meet: these wait for their
+        neighbours, it does not.
+        """
+        near, far, asked = near_and_far(met)
+        part, edges = f"{self.name}-part", f"{self.name}-edges"
+        for index, some in near.items():
+            read, given = (f"{self.name}-read", *index), gradient(index, some)
+            cuts = [(0, *one.chunk) for one in some] + [(1, *index)]
+            parts = [list(asked.pop(name, ())) for name in cuts]
+            sources = [(self.source.name, *one.chunk) if one.chunk else outside for one in some]
+            self.tasks[read] = partial(with_edges, gradient=given, edges=parts), sources, (y.name, *index)
+            self.tasks |= {(edges, *name): (getitem, read, at) for at, name in enumerate(cuts) if parts[at]}
+            self.tasks[part, 0, *index] = getitem, read, -1
+            yield part, 0, *index
+        for index, some in far.items():
+            if some:
+                sources = [(edges, 0, *one.chunk) for one in some]
+                self.tasks[part, 1, *index] = gradient(index, some), sources, (edges, 1, *index)
+                yield part, 1, *index
+
     def sum_up(self, parts: dict[Index, Any], index: Index) -> None:
         """Make the chunk of that index the sum of what the keys stand for, by the places of their blocks.
 
         Pairs are added along one axis after another, the one of the fewest blocks first, the batch last: so dask goes
-        along the longest axis, sample after sample, and what waits for its neighbours lies across that axis.
+        along the longest axis, sample after sample, and what waits for its neighbours lies across that axis. The first
+        number of a place is of no axis: it tells sums apart that are to be added in the end.
         """
-        first, *space = range(len(next(iter(parts))))
+        kind, first, *space = range(len(next(iter(parts))))
         blocks = {axis: max(place[axis] for place in parts) for axis in space}
         level = 0
-        for axis in (*sorted(space, key=blocks.__getitem__), first):
+        for axis in (*sorted(space, key=blocks.__getitem__), first, kind):
             while any(place[axis] for place in parts):
                 pairs: dict[Index, list[Any]] = {}
                 level += 1
@@ -311,14 +363,17 @@ def grad_weight(call: Call, x: da.Array, y: da.Array, per_sample: bool) -> da.Ar
     y = of_dtype(y, wide.dtype)
     batch = y.chunks[:-rank - 1] if per_sample else ()
     graph = Graph("grad_weight", x, (y,), call, per_sample)
-    read = [readings(axis.seen, *along)
-            for axis, *along in zip(call.axes(x.shape[-rank:]), x.chunks[-rank:], y.chunks[-rank:])]
-    given = wide.products(weight_size=call.shape[len(batch):], per_sample=per_sample)
+    size, outside = call.shape[len(batch):], np.full((1,) * x.ndim, call.geometry.padding_value, wide.dtype)
+    given = wide.products(weight_size=size, per_sample=per_sample, padding_mode="zeros", padding_value=0)
+
+    def gradient(index: Index, met: list[Meeting]) -> Any:
+        shape = (*(along[place] for along, place in zip(batch, index)), *size)
+        block = shape, wide.own, wide.dtype, bool(batch)
+        return partial(weight_gradient, met=met, block=block, settings=given)
+
     parts: dict[Index, dict[Index, Any]] = {}
-    for index, keys, block, pads in graph.blocks([*like_source(x, y.chunks, rank), *read], wide.dtype):
-        task = partial(weight_gradient, block=block, rank=rank, settings={**given, "padding": tuple(pads[-rank:])})
-        graph.tasks[f"{graph.name}-part", *index] = task, keys, (y.name, *index)
-        parts.setdefault(index[:len(batch)], {})[index] = f"{graph.name}-part", *index
+    for key in graph.weighed(y, meetings(call.axes(x.shape[-rank:]), x.chunks, y.chunks), outside, gradient):
+        parts.setdefault(key[2:2 + len(batch)], {})[key[1:]] = key
     for place, keys in parts.items():
         graph.sum_up(keys, (*place, *(0,) * (rank + 2)))
     chunks = (*batch, *((size,) for size in call.shape[len(batch):]))

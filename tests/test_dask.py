@@ -4,6 +4,8 @@ import os
 import re
 import signal
 import time
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +111,32 @@ def test_gradients_of_each_sample_and_of_the_bias():
     assert found.chunks[0] == y.chunks[0]
     computed(found, reference.grad_weight(data.x, data.y, problem.kernel, per_sample=True, **problem.form))
     computed(door.conv_bias(y), reference.channel_sum(data.y))
+
+
+def at_random(rng, size):
+    """Chunks of an axis, cut at up to three places."""
+    ends = sorted({0, size, *rng.integers(0, size + 1, 3).tolist()})
+    return tuple(stop - first for first, stop in pairwise(ends)) or (0,)
+
+
+@pytest.mark.parametrize('seed', range(40))
+def test_weight_gradients_of_chunks_at_random(seed):
+    """Chunks of grad_output that have nothing to do with the input's; numbers whose sums are exact."""
+    rng = np.random.default_rng(seed)
+    rank, groups, per_sample = int(rng.integers(1, 4)), int(rng.integers(1, 3)), bool(rng.integers(2))
+    x = rng.integers(-4, 5, (3, 2 * groups, *rng.integers(1, 14 - 2 * rank, rank))).astype(float)
+    mode = rng.choice(['zeros', 'constant', 'circular', 'replicate', 'reflect'])
+    kernel, stride, dilation = (rng.integers(1, 4, rank).tolist() for _ in range(3))
+    pads = [(int(low), int(high) + dilation[axis] * (kernel[axis] - 1))
+            for axis, (low, high) in enumerate(rng.integers(0, 4, (rank, 2)))]
+    settings = {'stride': stride, 'padding': pads, 'dilation': dilation, 'groups': groups, 'padding_mode': mode,
+                'padding_value': -2 if mode == 'constant' else 0}
+    weight = np.ones((3 * groups, 2, *kernel))
+    plainly = getattr(pyconv, f'conv{rank}d_weight')
+    y = rng.integers(-4, 5, getattr(pyconv, f'conv{rank}d')(x, weight, **settings).shape).astype(float)
+    lazy_x, lazy_y = (lazy(array, rank, partial(at_random, rng)) for array in (x, y))
+    found = WEIGHT[rank](lazy_x, weight.shape, lazy_y, per_sample=per_sample, **settings)
+    computed(found, plainly(x, weight.shape, y, per_sample=per_sample, **settings))
 
 
 @pytest.mark.parametrize('mode', ['zeros', 'circular'])
@@ -277,6 +305,12 @@ def test_weight_gradients_are_summed_over_a_tree():
     assert found.compute() == 300
 
 
+def size_of(result):
+    """The bytes of an array, or of all arrays in a list or a dictionary."""
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, list) else None
+    return getattr(result, 'nbytes', 0) if parts is None else sum(map(size_of, parts))
+
+
 class Held(Callback):
     """The most bytes of arrays that dask's own scheduler held at once."""
 
@@ -284,7 +318,7 @@ class Held(Callback):
         self.most, self.sizes = 0, {}
 
     def _posttask(self, key, result, graph, state, worker):
-        self.sizes[key] = getattr(result, 'nbytes', 0)
+        self.sizes[key] = size_of(result)
         self.most = max(self.most, sum(self.sizes.get(held, 0) for held in state['cache']))
 
 
@@ -301,6 +335,17 @@ def test_chunks_wait_across_the_shorter_side_alone(name, blocks, samples):
     with Held() as held:
         result.compute()
     assert held.most < (4 * min(blocks) + 6) * 20 * 20 * 8
+
+
+@pytest.mark.parametrize('stride', [1, 2])
+@pytest.mark.parametrize('mode', ['zeros', 'constant', 'circular'])
+def test_edges_alone_wait_for_a_weight_gradient(mode, stride):
+    """Of 288 chunks less than eight: the two of a task, and edges, each a hundredth of a chunk."""
+    x, y = (da.random.default_rng(seed).random((1, 1, 12 * edge, 12 * edge), chunks=(1, 1, edge, edge))
+            for seed, edge in enumerate((100, 100 // stride)))
+    with Held() as held:
+        door.conv2d_weight(x, (1, 1, 3, 3), y, padding=1, stride=stride, padding_mode=mode).compute()
+    assert held.most < 8 * 100 * 100 * 8
 
 
 def test_a_task_runs_on_one_thread(monkeypatch):
