@@ -14,7 +14,7 @@ from numpy import ndarray
 from pyconv._backend import Array, cpu, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, native_dtype, result_dtype
 from pyconv._integers import Shape
-from pyconv._libraries import library_of, name_of, read, visiting
+from pyconv._libraries import check_target, library_of, name_of, read, visiting
 from pyconv._memory import empty
 from pyconv._padding import MODES, ZEROS, Mode
 
@@ -297,6 +297,7 @@ def _in_main_memory(name: str, value: Any, leader_name: str) -> Array:
     if _on_gpu(value):
         raise gpu_room("arguments").not_in_main_memory((leader_name, name), (None, value))
     if hasattr(type(value), "__dlpack__"):
+        check_target(name, value)
         return visiting(read(name, value), value)
     raise TypeError(f"{name} must be an array in main memory; got {type(value).__name__}")
 

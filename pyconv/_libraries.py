@@ -104,12 +104,19 @@ def with_memory(name: str, tensor: Any) -> Any:
 
     TypeError where its memory was given back, of which a view elsewhere than at the start has an address still.
     """
+    if tensor._is_zerotensor():  # its storage has a size all the same
+        return sys.modules["torch"].zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     there = tensor.untyped_storage().nbytes() if tensor.storage_offset() else tensor.data_ptr()
     if there or not tensor.numel():
         return tensor
-    if not tensor._is_zerotensor():
-        raise TypeError(f"{name} must have memory of its own; got a {type(tensor).__name__} without")
-    return sys.modules["torch"].zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+    raise TypeError(f"{name} must have memory of its own; got a {type(tensor).__name__} without")
+
+
+def check_target(name: str, value: Any) -> None:
+    """TypeError where what is written to a tensor of torch would be lost."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value._is_zerotensor():
+        raise TypeError(f"{name} must have memory of its own; got a tensor of zeros without")
 
 
 def _bfloat16(name: str, value: Any) -> NDArray[Any]:

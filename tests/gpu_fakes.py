@@ -189,15 +189,18 @@ class Frameworks:
         class Tensor:
             is_cuda, layout = True, 'strided'
 
-            def __init__(self, host, device=0, neg=False, layout='strided'):
+            def __init__(self, host, device=0, neg=False, layout='strided', zeros=False):
                 self.host, self.device, self.layout = host, SimpleNamespace(index=device, type='cuda'), layout
-                self.shape, self.dtype, self.neg = host.shape, f'torch.{host.dtype}', neg
+                self.shape, self.dtype, self.neg, self.zeros = host.shape, f'torch.{host.dtype}', neg, zeros
 
             def is_conj(self):
                 return False
 
             def is_neg(self):
                 return self.neg
+
+            def _is_zerotensor(self):
+                return self.zeros
 
             def data_ptr(self):
                 return self.host.ctypes.data

@@ -96,6 +96,8 @@ ERRORS = {
                'input must be a dense tensor; got sparse_coo'),
     'negated': (lambda f: conv(x=f.torch.Tensor(X, neg=True)), TypeError,
                 'input must hold its values as they are; got a tensor that resolve_neg would negate'),
+    'zeros without memory': (lambda f: conv(x=f.torch.Tensor(X, zeros=True)), TypeError,
+                             'input must have memory for its elements; got a tensor of zeros without'),
     'version 1': (lambda f: conv(x=Interface(X, 1)), TypeError,
                   'input must have __cuda_array_interface__ of version 2 or 3; got version 1'),
     'mask': (lambda f: conv(x=Interface(X, mask=Interface(X))), TypeError,

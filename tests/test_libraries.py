@@ -149,7 +149,9 @@ def test_memory_that_was_given_back_is_refused(first):
 
 
 def test_zeros_without_memory_are_zeros():
-    assert not pyconv.conv2d(torch._efficientzerotensor(X.shape, dtype=torch.float64), torch.from_numpy(W)).any()
+    zeros = torch._efficientzerotensor((4, *X.shape[1:]), dtype=torch.float64)
+    for x in (zeros, zeros[2:], zeros[:, :, 1:]):
+        assert not pyconv.conv2d(x, torch.from_numpy(W)).any()
 
 
 def test_a_result_of_torch_is_made_after_all_checks(monkeypatch):
@@ -298,6 +300,7 @@ def read_only(library):
 
 
 X_TORCH, W_TORCH, X_STRICT, W_STRICT = Torch.asked(X), Torch.asked(W), Strict.asked(X), Strict.asked(W)
+ZEROS = torch._efficientzerotensor((2, 6, 3, 4), dtype=torch.float64)
 ERRORS = [
     (lambda: pyconv.conv2d(X_TORCH, W_STRICT), TypeError,
      'weight must be an array of the library of input, torch; got array_api_strict'),
@@ -336,6 +339,10 @@ ERRORS = [
      'out must not overlap input; got arrays with common bounds of memory'),
     (lambda: pyconv.conv2d(X_TORCH, W_TORCH, out=NoCpu()), TypeError,
      'out must be an array that NumPy can read; got NoCpu'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH, out=ZEROS), TypeError,
+     'out must have memory of its own; got a tensor of zeros without'),
+    (lambda: pyconv.conv2d(X_TORCH, W_TORCH, finput=ZEROS), TypeError,
+     'finput must have memory of its own; got a tensor of zeros without'),
     (lambda: pyconv.conv2d(X_TORCH, W_TORCH, finput=5), TypeError,
      'finput must be an array in main memory; got int'),
 ]

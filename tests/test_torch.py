@@ -424,8 +424,9 @@ def test_the_memory_of_a_large_result_is_claimed_in_any_order():
 
 
 def test_a_tensor_of_zeros_without_memory():
-    zeros, w = torch._efficientzerotensor((1, 2, 5)), torch.ones(3, 2, 2)
-    assert torch.equal(door.conv1d(zeros, w), torch.zeros(1, 3, 4))
+    zeros, w = torch._efficientzerotensor((2, 2, 5)), torch.ones(3, 2, 2)
+    for x in (zeros[:1], zeros[1:]):
+        assert torch.equal(door.conv1d(x, w), torch.zeros(1, 3, 4))
 
 
 @pytest.mark.parametrize('first', [0, 4096])

@@ -175,6 +175,8 @@ class TorchKind(Kind):
             raise TypeError(f"{name} must be a dense tensor; got {value.layout}")
         if value.is_neg():
             raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_neg would negate")
+        if value._is_zerotensor():  # an address it has, but for the first of a storage
+            raise TypeError(f"{name} must have memory for its elements; got a tensor of zeros without")
         dtype = self._dtypes.get(value.dtype)
         if dtype is None:
             dtype = self._dtypes[value.dtype] = checked_dtype(name, str(value.dtype).removeprefix("torch."))

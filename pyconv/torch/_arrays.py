@@ -24,11 +24,11 @@ def array_of(name: str, tensor: Tensor) -> Any:
 
     TypeError in the words of the argument `name` where it has no memory.
     """
+    tensor = with_memory(name, tensor)
     if tensor.is_cuda:
         return gpu_room("arrays").read(name, tensor.detach().resolve_conj().resolve_neg())
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.detach().resolve_conj().resolve_neg()
-    tensor = with_memory(name, tensor)
     if tensor.dtype is torch.bfloat16:
         return _shared(tensor.detach().view(torch.int16)).view(bfloat16_of(name, tensor))
     return _shared(tensor)
