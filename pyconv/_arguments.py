@@ -14,7 +14,7 @@ from numpy import ndarray
 from pyconv._backend import Array, cpu, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, native_dtype, result_dtype
 from pyconv._integers import Shape
-from pyconv._libraries import check_target, library_of, name_of, read, visiting
+from pyconv._libraries import check_target, check_tensors, library_of, name_of, read, visiting
 from pyconv._memory import empty
 from pyconv._padding import MODES, ZEROS, Mode
 
@@ -153,9 +153,12 @@ def _operands(
     names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...], biases: tuple[Any, ...], wanted: Any
 ) -> tuple[DType, Any]:
     given = required + optional + biases
-    if any(map(_on_gpu, given)):
-        return gpu_room("arguments").operands(  # type: ignore[no-any-return]
-            names, required, optional, biases, wanted)
+    others = [pair for pair in zip(names, given) if pair[1] is not None and not isinstance(pair[1], HOST)]
+    if others:
+        check_tensors(*others)
+        if any(_on_gpu(value) for _, value in others):
+            return gpu_room("arguments").operands(  # type: ignore[no-any-return]
+                names, required, optional, biases, wanted)
     arrays: list[Any] = [
         None if value is None and place >= len(required) else _array(name, value)
         for place, (name, value) in enumerate(zip(names, given))
@@ -218,8 +221,9 @@ def _on_gpu(value: Any) -> bool:
     """Whether its memory is a GPU's, as far as can be told without pyconv._gpu."""
     if isinstance(value, HOST):
         return False
-    if getattr(value, "is_cuda", False) is True:  # a tensor of torch, which says so faster than by DLPack
-        return True
+    on_gpu = getattr(value, "is_cuda", None)
+    if isinstance(on_gpu, bool):  # of a tensor of torch, which says so faster than by DLPack
+        return on_gpu
     if hasattr(type(value), "__dlpack_device__"):
         try:
             return value.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
@@ -297,7 +301,6 @@ def _in_main_memory(name: str, value: Any, leader_name: str) -> Array:
     if _on_gpu(value):
         raise gpu_room("arguments").not_in_main_memory((leader_name, name), (None, value))
     if hasattr(type(value), "__dlpack__"):
-        check_target(name, value)
         return visiting(read(name, value), value)
     raise TypeError(f"{name} must be an array in main memory; got {type(value).__name__}")
 
@@ -311,6 +314,7 @@ def check_out(
     Overlap is judged by the bounds of memory alone: an exact answer can take exponential time. So two views that
     interleave without sharing an element are refused too.
     """
+    check_target(name, out)
     if not isinstance(dtype, np.dtype):
         return gpu_room("arguments").check_out(name, out, shape, dtype, others)
     out = _in_main_memory(name, out, others[0][0])
@@ -332,6 +336,7 @@ def flat_buffer(
     name: str, buffer: Any, dtype: DType, minimum: int, others: Sequence[tuple[str, Array | None]]
 ) -> Array | None:
     """The caller's scratch as flat memory; None for an empty array."""
+    check_target(name, buffer)
     if not isinstance(dtype, np.dtype):
         return gpu_room("arguments").flat_buffer(name, buffer, dtype, minimum, others)
     buffer = _in_main_memory(name, buffer, others[0][0])

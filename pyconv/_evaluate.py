@@ -22,7 +22,7 @@ from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, sc
 from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
-from pyconv._libraries import Visitor, given_back, placed
+from pyconv._libraries import Visitor, check_target, given_back, placed
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -167,8 +167,8 @@ def evaluate_one(
     if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
-        [found] = gpu_room("calls").evaluate(
-            geometry, dtype, (result,), (out,), named, settings, _calls, check_out)
+        check_target("out", out)
+        [found] = _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, check_out)
         return found
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
@@ -188,8 +188,7 @@ def evaluate(
     if settings is not DEFAULTS:
         named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").evaluate(
-            geometry, dtype, results, outs, named, settings, _calls)
+        return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings)
     work = [result and _calls(geometry, dtype, result, out, named, settings, None)
             for result, out in zip(results, outs)]
     if type(named[0][1]) is Visitor:
@@ -200,6 +199,16 @@ def evaluate(
             _run(geometry, dtype, result, calls, out, settings), out, named[0][1])
         for result, calls, out in zip(results, work, outs)
     ]
+
+
+def _evaluate_on_gpu(
+    geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
+    settings: Settings, *check_out: Any,
+) -> Any:
+    """The results; None for None. What a call like another needs not check again, torch may have changed."""
+    check_target("finput", settings.finput)
+    check_target("fgrad_input", settings.fgrad_input)
+    return gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, *check_out)
 
 
 def _takes_last(map: str, geometry: Geometry) -> bool:

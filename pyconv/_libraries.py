@@ -4,8 +4,9 @@ No library is imported: an array of one has brought it along. What has no librar
 """
 
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -49,18 +50,73 @@ def name_of(library: ModuleType | None) -> str:
 
 
 @lru_cache(maxsize=64)
+def answers_for_operators(kind: Any) -> bool:
+    """Whether tensors of that class of torch's may have their values elsewhere than in their memory."""
+    return kind.__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4)
+def _questions(torch: Any) -> tuple[Any, ...]:
+    """What tells that torch compiles what is called, and what that it traces: without the way there, which takes
+    longer. A torch that has not one of them is not asked.
+    """
+    def ask(path: str, *names: str) -> Any:
+        try:
+            return partial(attrgetter(path)(torch), *(attrgetter(name)(torch) for name in names))
+        except AttributeError:
+            return bool
+
+    return (
+        ask("_C._dynamo.eval_frame.get_eval_frame_callback"), ask("_C._is_tracing"),
+        ask("_C._dispatch_tls_is_dispatch_key_included", "_C.DispatchKey.PreDispatch"),
+        ask("_C._len_torch_dispatch_stack"),
+        [ask("_C._get_dispatch_mode", f"_C._TorchDispatchModeKey.{mode}") for mode in ("PROXY", "FUNCTIONAL")],
+    )
+
+
+def check_tensors(*named: tuple[str, Any]) -> None:
+    """TypeError where a tensor of torch has its values elsewhere than in its memory, or torch follows what is done
+    with it: all that it would see of a call is that a result is made.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return
+    found = None
+    for name, value in named:
+        if isinstance(value, torch.Tensor):
+            kind, found = type(value), found or name
+            if kind is not torch.Tensor and answers_for_operators(kind):
+                raise TypeError(
+                    f"{name} must hold its values in its own memory (see pyconv.torch for other tensors); "
+                    f"got a {kind.__name__}")
+    if found is None:
+        return
+    compiled = torch.compiler.is_dynamo_compiling()  # asked in no other function: torch.compile answers True in this
+    if not compiled:
+        compiler, tracing, early, modes, followers = _questions(torch)
+        compiled = compiler() not in (None, False)
+        if tracing() or early() or modes() and any(mode() is not None for mode in followers):
+            raise TypeError(
+                f"{found} must be outside of torch.jit.trace and make_fx, which take pyconv.torch's functions; "
+                "got a tensor inside")
+    if compiled:
+        raise TypeError(
+            f"{found} must be outside of torch.compile, which takes pyconv.torch's functions, and plain ones as "
+            "torch.compiler.disable(pyconv.conv2d); got a tensor inside")
+
+
+@lru_cache(maxsize=64)
 def exchange_of(kind: Any) -> Any:
     """What numpy.from_dlpack asks for a torch tensor of that type; None where there is none, or NumPy would only read.
 
     It is torch's own function, in a third of the time of its method. Tensor.numpy is as fast, but torch can never
-    resize the tensor afterwards. A subclass that answers for torch's operators may have its values elsewhere than in
-    its memory.
+    resize the tensor afterwards.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or not issubclass(kind, torch.Tensor) or np.lib.NumpyVersion(np.__version__) < "2.1.0":
         return None
     export: Any = getattr(torch._C, "_to_dlpack_versioned", None)
-    if export is None or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if export is None or answers_for_operators(kind):
         return None
 
     class Exchange:
@@ -114,6 +170,9 @@ def with_memory(name: str, tensor: Any) -> Any:
 
 def check_target(name: str, value: Any) -> None:
     """TypeError where what is written to a tensor of torch would be lost."""
+    if value is None or isinstance(value, ndarray):
+        return
+    check_tensors((name, value))
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor) and value._is_zerotensor():
         raise TypeError(f"{name} must have memory of its own; got a tensor of zeros without")

@@ -212,6 +212,7 @@ class Frameworks:
                 return 2, self.device.index
 
         module.Tensor, module.strided = Tensor, 'strided'
+        module.compiler = SimpleNamespace(is_dynamo_compiling=lambda: False)
         module.device = lambda kind, index: index
         for name in ('float16', 'float32', 'float64'):
             setattr(module, name, f'torch.{name}')

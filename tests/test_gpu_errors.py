@@ -1,5 +1,6 @@
 """Every error of GPU arrays with its whole text, none of them after an allocation; fakes whose memory is NumPy's."""
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -254,3 +255,18 @@ def test_other_errors_of_an_allocator_are_its_own(frameworks, monkeypatch):
     monkeypatch.setattr(frameworks.torch, 'empty', lambda *_, **__: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         pyconv.conv2d(frameworks.torch.Tensor(X), frameworks.torch.Tensor(W), **SETTINGS)
+
+
+@pytest.mark.parametrize('name', ['input', 'weight', 'out', 'finput'])
+def test_tensors_that_torch_traces_are_refused_in_known_calls_too(name, frameworks, backend):
+    tracing = []
+    frameworks.torch._C = SimpleNamespace(_is_tracing=lambda: bool(tracing))
+    given = {key: Interface(array) for key, array in (
+        ('input', X), ('weight', W), ('out', np.empty_like(Y)), ('finput', np.empty(5000, 'f4')))}
+    given[name] = frameworks.torch.Tensor(given[name].host)
+    pyconv.conv2d(**given, **SETTINGS)
+    tracing.append(True)
+    runs = len(backend.runs)
+    with pytest.raises(TypeError, match=f'^{name} must be outside of torch.jit.trace and make_fx, which take pyconv'):
+        pyconv.conv2d(**given, **SETTINGS)
+    assert len(backend.runs) == runs

@@ -2,6 +2,7 @@
 import subprocess
 import sys
 import tracemalloc
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ import reference
 
 torch = pytest.importorskip('torch')
 strict = pytest.importorskip('array_api_strict')
+FakeTensorMode = import_module('torch._subclasses.fake_tensor').FakeTensorMode
+TwoTensor = import_module('torch.testing._internal.two_tensor').TwoTensor
+make_fx = import_module('torch.fx.experimental.proxy_tensor').make_fx
 
 F32, F64 = np.float32, np.float64
 SETTINGS = (1, 1, 1)  # stride, padding, dilation
@@ -68,6 +72,9 @@ LIBRARIES = [Torch, Strict, Library]
 @pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)
 def library(request):
     return request.param
+
+
+X_TORCH, W_TORCH, X_STRICT, W_STRICT = Torch.asked(X), Torch.asked(W), Strict.asked(X), Strict.asked(W)
 
 
 def numbers(value):
@@ -130,13 +137,85 @@ def test_a_default_device_is_not_asked():
 
 @pytest.mark.filterwarnings('ignore')
 def test_a_mode_whose_tensors_have_no_memory():
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     x, w = torch.from_numpy(X), torch.from_numpy(W)
     with FakeTensorMode(allow_non_fake_inputs=True):
         found = pyconv.conv2d(x, w)
     assert type(found) is torch.Tensor
     np.testing.assert_array_equal(found.numpy(), pyconv.conv2d(X, W))
+
+
+ELSEWHERE = {
+    'FakeTensor': lambda tensor: FakeTensorMode().from_tensor(tensor),
+    'TwoTensor': lambda tensor: TwoTensor(tensor, tensor),
+    'MaskedTensor': lambda tensor: torch.masked.masked_tensor(tensor, tensor > 0),
+}
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('name', ['input', 'weight', 'bias', 'out', 'finput'])
+@pytest.mark.parametrize('kind', ELSEWHERE)
+def test_tensors_whose_values_lie_elsewhere_are_refused(kind, name):
+    call = {'input': X, 'weight': W, 'bias': B, 'out': np.zeros((2, 6, 3, 4)), 'finput': np.zeros(10_000)}
+    call = {key: torch.from_numpy(array) for key, array in call.items()}
+    call[name] = ELSEWHERE[kind](call[name])
+    text = f'^{name} must hold its values in its own memory .see pyconv.torch for other tensors.; got a {kind}$'
+    with pytest.raises(TypeError, match=text):
+        pyconv.conv2d(**call)
+
+
+TRACES = {  # of a function, at X
+    'make_fx': lambda function: make_fx(function)(X_TORCH),
+    'make_fx early': lambda function: make_fx(function, pre_dispatch=True)(X_TORCH),
+    'jit.trace': lambda function: torch.jit.trace(function, X_TORCH),
+    'compile': lambda function: torch.compile(function, backend='aot_eager', fullgraph=True),
+}
+CALLS_OF_X = {
+    'input': lambda x: pyconv.conv2d(x, W_TORCH),
+    'bias': lambda x: pyconv.conv2d(X.tolist(), W.tolist(), x[0, 0, 0]),
+    'out': lambda x: pyconv.conv2d(X, W[:4], padding=1, out=x),
+    'finput': lambda x: pyconv.conv2d(X, W, finput=x.flatten()),
+}
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('name', CALLS_OF_X)
+@pytest.mark.parametrize('trace', ['make_fx', 'make_fx early', 'jit.trace'])
+def test_tensors_that_torch_traces_are_refused(trace, name):
+    text = f"^{name} must be outside of torch.jit.trace and make_fx, which take pyconv.torch's functions; got a tensor"
+    with pytest.raises(TypeError, match=text):
+        TRACES[trace](CALLS_OF_X[name])
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('backend', ['eager', 'aot_eager'])
+def test_in_torch_compile_a_plain_function_is_to_be_disabled(backend):
+    torch._dynamo.reset()
+    text = 'input must be outside of torch.compile, which takes pyconv.torch.s functions, and plain ones as '
+    with pytest.raises(TypeError, match=f'^{text}torch.compiler.disable.pyconv.conv2d.; got a tensor inside$'):
+        torch.compile(lambda x: 2 * pyconv.conv2d(x + 1, W_TORCH), backend=backend)(X_TORCH)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=text):
+        torch.compile(lambda x: 2 * pyconv.conv2d(x + 1, W_TORCH), backend=backend, fullgraph=True)(X_TORCH)
+    disabled = torch.compiler.disable(pyconv.conv2d)
+    found = torch.compile(lambda x: 2 * disabled(x + 1, W_TORCH), backend=backend)(X_TORCH)
+    np.testing.assert_array_equal(found.numpy(), 2 * pyconv.conv2d(X + 1, W))
+
+
+@torch.library.custom_op('pyconv_tests::convolved', mutates_args=())
+def convolved(x: torch.Tensor) -> torch.Tensor:
+    return pyconv.conv2d(x, W_TORCH)
+
+
+@convolved.register_fake
+def _(x):
+    return x.new_empty((2, 6, 3, 4))
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('trace', TRACES)
+def test_an_operator_of_ones_own_may_call_plain_functions_wherever_torch_traces(trace):
+    torch._dynamo.reset()
+    found = TRACES[trace](lambda x: 2 * convolved(x))(X_TORCH)
+    np.testing.assert_array_equal(found.numpy(), 2 * pyconv.conv2d(X, W))
 
 
 @pytest.mark.parametrize('first', [0, 4096])
@@ -299,7 +378,6 @@ def read_only(library):
     return library.asked(array)
 
 
-X_TORCH, W_TORCH, X_STRICT, W_STRICT = Torch.asked(X), Torch.asked(W), Strict.asked(X), Strict.asked(W)
 ZEROS = torch._efficientzerotensor((2, 6, 3, 4), dtype=torch.float64)
 ERRORS = [
     (lambda: pyconv.conv2d(X_TORCH, W_STRICT), TypeError,
