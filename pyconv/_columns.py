@@ -25,7 +25,7 @@ from pyconv._evaluate import (
 )
 from pyconv._geometry import Geometry, box, rank_of
 from pyconv._integers import Shape, exact_shape
-from pyconv._libraries import placed
+from pyconv._libraries import placed, tell_of_writing
 from pyconv._memory import empty
 from pyconv._signatures import Padding, Sizes
 
@@ -89,6 +89,7 @@ def _moved(
         out = check_out("out", out, shape, own, (("input", source),))
     elif accumulate:
         raise no_out("out")
+    tell_of_writing(out)
     like = source
     if not fold:
         geometry, source = x_of(geometry, source)

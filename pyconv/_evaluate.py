@@ -22,7 +22,7 @@ from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, sc
 from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
-from pyconv._libraries import Visitor, check_target, given_back, placed
+from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -175,6 +175,8 @@ def evaluate_one(
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
+    if type(out) is Visitor or settings is not DEFAULTS:
+        tell_of_writing(out, settings.finput, settings.fgrad_input)
     if out is None and type(named[0][1]) is Visitor:
         out = placed(None, named[0][1], result.shape, written(dtype, settings))
     return delivered(_run(geometry, dtype, result, calls, out, settings), out, named[0][1])
@@ -191,6 +193,8 @@ def evaluate(
         return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings)
     work = [result and _calls(geometry, dtype, result, out, named, settings, None)
             for result, out in zip(results, outs)]
+    if settings is not DEFAULTS or Visitor in map(type, outs):
+        tell_of_writing(*outs, settings.finput, settings.fgrad_input)
     if type(named[0][1]) is Visitor:
         outs = [result and placed(out, named[0][1], result.shape, written(dtype, settings))
                 for result, out in zip(results, outs)]
@@ -208,7 +212,9 @@ def _evaluate_on_gpu(
     """The results; None for None. What a call like another needs not check again, torch may have changed."""
     check_target("finput", settings.finput)
     check_target("fgrad_input", settings.fgrad_input)
-    return gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, *check_out)
+    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, *check_out)
+    tell_of_writing(*outs, settings.finput, settings.fgrad_input)
+    return found
 
 
 def _takes_last(map: str, geometry: Geometry) -> bool:
@@ -351,6 +357,7 @@ def delivered(target: Array, out: Any, like: Any) -> Any:
 def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Settings) -> Any:
     """The sum over all axes but one, into `out` where it is not None."""
     own, accumulate = written(dtype, settings), settings.accumulate
+    tell_of_writing(out)
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").sum_channels(array, axis, out, settings.stream, accumulate, own)
     channels = array.shape[axis]

@@ -52,7 +52,7 @@ def name_of(library: ModuleType | None) -> str:
 @lru_cache(maxsize=64)
 def answers_for_operators(kind: Any) -> bool:
     """Whether tensors of that class of torch's may have their values elsewhere than in their memory."""
-    return kind.__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__  # type: ignore[no-any-return]
+    return kind.__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__
 
 
 @lru_cache(maxsize=4)
@@ -85,7 +85,7 @@ def check_tensors(*named: tuple[str, Any]) -> None:
     for name, value in named:
         if isinstance(value, torch.Tensor):
             kind, found = type(value), found or name
-            if kind is not torch.Tensor and answers_for_operators(kind):
+            if kind is not torch.Tensor and answers_for_operators(kind):  # type: ignore[arg-type]
                 raise TypeError(
                     f"{name} must hold its values in its own memory (see pyconv.torch for other tensors); "
                     f"got a {kind.__name__}")
@@ -169,13 +169,26 @@ def with_memory(name: str, tensor: Any) -> Any:
 
 
 def check_target(name: str, value: Any) -> None:
-    """TypeError where what is written to a tensor of torch would be lost."""
+    """TypeError or ValueError where what is written to a tensor of torch would be lost, or a gradient would."""
     if value is None or isinstance(value, ndarray):
         return
     check_tensors((name, value))
     torch: Any = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor) and value._is_zerotensor():
+    if torch is None or not isinstance(value, torch.Tensor):
+        return
+    if value._is_zerotensor():
         raise TypeError(f"{name} must have memory of its own; got a tensor of zeros without")
+    if value.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name} must require no gradient, of which none is recorded; got a tensor that does")
+
+
+def tell_of_writing(*targets: Any) -> None:
+    """Let torch know of tensors that are written to: autograd may have saved what they held."""
+    torch: Any = sys.modules.get("torch")
+    for target in targets if torch is not None else ():
+        owner = getattr(target, "owner", target)
+        if isinstance(owner, torch.Tensor):
+            torch.autograd.graph.increment_version(owner)
 
 
 def _bfloat16(name: str, value: Any) -> NDArray[Any]:

@@ -187,7 +187,7 @@ class Frameworks:
         module, frameworks = ModuleType('torch'), self
 
         class Tensor:
-            is_cuda, layout = True, 'strided'
+            is_cuda, layout, requires_grad, writes = True, 'strided', False, 0
 
             def __init__(self, host, device=0, neg=False, layout='strided', zeros=False):
                 self.host, self.device, self.layout = host, SimpleNamespace(index=device, type='cuda'), layout
@@ -212,6 +212,11 @@ class Frameworks:
                 return 2, self.device.index
 
         module.Tensor, module.strided = Tensor, 'strided'
+        def increment_version(tensor):
+            tensor.writes += 1
+
+        module.is_grad_enabled = lambda: True
+        module.autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=increment_version))
         module.compiler = SimpleNamespace(is_dynamo_compiling=lambda: False)
         module.device = lambda kind, index: index
         for name in ('float16', 'float32', 'float64'):

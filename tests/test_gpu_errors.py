@@ -257,12 +257,17 @@ def test_other_errors_of_an_allocator_are_its_own(frameworks, monkeypatch):
         pyconv.conv2d(frameworks.torch.Tensor(X), frameworks.torch.Tensor(W), **SETTINGS)
 
 
+@pytest.fixture
+def given():
+    """The arrays of a call by name."""
+    return {key: Interface(array) for key, array in (
+        ('input', X), ('weight', W), ('out', np.empty_like(Y)), ('finput', np.empty(5000, 'f4')))}
+
+
 @pytest.mark.parametrize('name', ['input', 'weight', 'out', 'finput'])
-def test_tensors_that_torch_traces_are_refused_in_known_calls_too(name, frameworks, backend):
+def test_tensors_that_torch_traces_are_refused_in_known_calls_too(name, given, frameworks, backend):
     tracing = []
     frameworks.torch._C = SimpleNamespace(_is_tracing=lambda: bool(tracing))
-    given = {key: Interface(array) for key, array in (
-        ('input', X), ('weight', W), ('out', np.empty_like(Y)), ('finput', np.empty(5000, 'f4')))}
     given[name] = frameworks.torch.Tensor(given[name].host)
     pyconv.conv2d(**given, **SETTINGS)
     tracing.append(True)
@@ -270,3 +275,15 @@ def test_tensors_that_torch_traces_are_refused_in_known_calls_too(name, framewor
     with pytest.raises(TypeError, match=f'^{name} must be outside of torch.jit.trace and make_fx, which take pyconv'):
         pyconv.conv2d(**given, **SETTINGS)
     assert len(backend.runs) == runs
+
+
+@pytest.mark.parametrize('name', ['out', 'finput'])
+def test_what_requires_a_gradient_is_not_written_to_and_autograd_knows_of_all_else(name, given, frameworks, backend):
+    tensor = given[name] = frameworks.torch.Tensor(given[name].host)
+    for count in (1, 2):
+        pyconv.conv2d(**given, **SETTINGS)
+        assert tensor.writes == count
+    tensor.requires_grad = True
+    with pytest.raises(ValueError, match=f'^{name} must require no gradient, of which none is recorded; got a tensor'):
+        pyconv.conv2d(**given, **SETTINGS)
+    assert tensor.writes == 2

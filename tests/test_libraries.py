@@ -325,6 +325,73 @@ def test_columns_of_any_library(library):
     np.testing.assert_array_equal(numbers(found), pyconv.conv2d_weight(X, W.shape, Y, padding=1))
 
 
+OF_TARGETS = {  # the least that each function writes to `out`, and to scratch
+    'conv2d': lambda **more: pyconv.conv2d(X, W, padding=1, **more),
+    'conv2d finput': lambda out: pyconv.conv2d(X, W, padding=1, finput=out),
+    'conv2d_input fgrad_input': lambda out: pyconv.conv2d_input(X.shape, W, Y, padding=1, fgrad_input=out),
+    'conv_jvp': lambda **more: pyconv.conv_jvp(X, W, X, None, None, *SETTINGS, **more),
+    'conv_bias': lambda **more: pyconv.conv_bias(Y, **more),
+    'unfold': lambda **more: pyconv.unfold(X, 1, **more),
+    'fold': lambda **more: pyconv.fold(X.reshape(2, 4, 30), (5, 6), 1, **more),
+    'convolution_backward': lambda **more: pyconv.convolution_backward(
+        Y, X, W, *SETTINGS, False, 0, 1, (False, True, False), **more)[1],
+    'convolution_backward fgrad_input': lambda out: pyconv.convolution_backward(
+        Y, X, W, *SETTINGS, False, 0, 1, MASK, fgrad_input=out),
+    'convolution_backward bias': lambda **more: pyconv.convolution_backward(
+        Y, X, W, *SETTINGS, False, 0, 1, (False, False, True), **more)[2],
+    'convolution_double_backward': lambda **more: pyconv.convolution_double_backward(
+        X, None, None, Y, W, X, *SETTINGS, False, 0, 1, (True, False, False), **more)[0],
+}
+PLACES = {'convolution_backward': 1, 'convolution_backward bias': 2, 'convolution_double_backward': 0}
+
+
+def of_target(name):
+    """(a tensor that the call can write to, the call with it)."""
+    call = OF_TARGETS[name]
+    shape = (20_000,) if name.endswith('put') else call().shape
+    target = torch.zeros(shape, dtype=torch.float64)
+    if name in PLACES:
+        return target, lambda: call(out=tuple(target if place == PLACES[name] else None for place in range(3)))
+    return target, lambda: call(out=target)
+
+
+@pytest.mark.parametrize('name', OF_TARGETS)
+def test_autograd_knows_of_what_is_written(name):
+    target, call = of_target(name)
+    loss = (torch.ones(target.shape, dtype=torch.float64, requires_grad=True) * target).sum()
+    call()
+    assert target.any()
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        loss.backward()
+
+
+@pytest.mark.parametrize('name', OF_TARGETS)
+def test_what_requires_a_gradient_is_not_written_to(name):
+    target, call = of_target(name)
+    text = 'must require no gradient, of which none is recorded; got a tensor that does$'
+    target.requires_grad_()
+    with pytest.raises(ValueError, match=text):
+        call()
+    assert not target.any()
+    with torch.no_grad():
+        call()
+    assert target.any()
+
+
+def test_a_refused_call_is_no_writing():
+    out, finput = torch.zeros(2, 6, 3, 4, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    with pytest.raises(ValueError, match='^finput must'):
+        pyconv.conv2d(X, W, out=out, finput=finput)
+    assert out._version == finput._version == 0
+
+
+def test_in_inference_mode_torch_counts_no_writing():
+    with torch.inference_mode():
+        out = torch.zeros(2, 6, 3, 4, dtype=torch.float64)
+        assert pyconv.conv2d(X, W, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), pyconv.conv2d(X, W))
+
+
 def test_what_has_no_library_goes_with_numpy():
     found = pyconv.conv2d(Library(X), W, Library(B))
     np.testing.assert_array_equal(found, pyconv.conv2d(X, W, B))
