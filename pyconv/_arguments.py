@@ -240,6 +240,8 @@ def _array(name: str, value: Any) -> Array:
         raise TypeError(f"{name} must be an array; got None")
     if not isinstance(value, ndarray | list | tuple) and hasattr(type(value), "__dlpack__"):
         return read(name, value)
+    if hasattr(value, "__dask_graph__"):  # NumPy would compute all of it
+        raise TypeError(f"{name} must be an array in memory; got one of dask's, which pyconv.dask takes")
     try:
         return np.asarray(value)
     except ValueError:

@@ -264,6 +264,16 @@ def test_strides_are_read_in_place(library):
     np.testing.assert_array_equal(numbers(pyconv.conv2d(x, library.asked(w))), wanted)
 
 
+@pytest.mark.parametrize('name', ['input', 'weight', 'bias', 'out'])
+def test_arrays_of_dask_are_not_computed(name):
+    dask = pytest.importorskip('dask.array')
+    call = {'input': X, 'weight': W, 'bias': B, 'out': np.empty((2, 6, 3, 4))}
+    lazy = dask.from_delayed(import_module('dask').delayed(pytest.fail)('computed'), call[name].shape, call[name].dtype)
+    rule = 'main memory; got Array' if name == 'out' else "memory; got one of dask's, which pyconv.dask takes"
+    with pytest.raises(TypeError, match=f'^{name} must be an array in {rule}$'):
+        pyconv.conv2d(**call | {name: lazy})
+
+
 def test_of_channels_last_tensors():
     x = torch.from_numpy(X).contiguous(memory_format=torch.channels_last)
     np.testing.assert_array_equal(pyconv.conv2d(x, torch.from_numpy(W)).numpy(), pyconv.conv2d(X, W))

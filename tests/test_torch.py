@@ -481,6 +481,14 @@ def test_a_wrong_kind_of_tensor_is_a_type_error(function, arguments, text):
     assert str(error.value) == text
 
 
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('layout', [torch.strided, torch.jagged], ids=str)
+def test_a_nested_tensor_is_a_type_error(layout):
+    nested = torch.nested.nested_tensor([W, W], layout=layout)
+    with pytest.raises(TypeError, match='^weight must be one tensor of one shape; got a nested tensor$'):
+        door.conv1d(X, nested)
+
+
 @pytest.mark.parametrize('wrong', [
     {'weight': torch.ones(3, 2, 2, 2)}, {'weight': torch.ones(3, 1, 2)}, {'bias': torch.ones(2)}, {'stride': 0},
     {'padding': -1}, {'padding': 'reflect'}, {'dilation': 9}, {'groups': 2}, {'stride': 1.5}, {'padding_mode': 'same'},

@@ -24,11 +24,13 @@ def _check(name: str, tensor: Any, leader: Tensor) -> None:
     """TypeError unless it is a dense tensor on the leader's device and of its dtype."""
     if (
         isinstance(tensor, Tensor) and tensor.is_cpu and leader.is_cpu and tensor.layout is torch.strided
-        and tensor.dtype is leader.dtype and tensor.dtype in DTYPES
+        and tensor.dtype is leader.dtype and tensor.dtype in DTYPES and not tensor.is_nested
     ):
         return
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}")
+    if tensor.is_nested:
+        raise TypeError(f"{name} must be one tensor of one shape; got a nested tensor")
     device = tensor.device
     if device.type not in DEVICES or tensor.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense tensor on the CPU or a CUDA GPU; got {tensor.layout} on {device}")
