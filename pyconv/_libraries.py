@@ -142,9 +142,9 @@ def read(name: str, value: Any) -> NDArray[Any]:
         raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_neg would negate")
     exchange: Any = exchange_of(type(value))  # type: ignore[arg-type]
     try:
-        if exchange is not None and value.is_cpu and value.layout is sys.modules["torch"].strided:
+        if hasattr(value, "is_neg") and value.is_cpu and value.layout is sys.modules["torch"].strided:
             value = with_memory(name, value)
-            if value.dtype is not sys.modules["torch"].bfloat16 and not value.is_conj():
+            if exchange is not None and value.dtype is not sys.modules["torch"].bfloat16 and not value.is_conj():
                 return np.from_dlpack(exchange(value))
         if str(getattr(value, "dtype", "")).endswith("bfloat16"):
             return _bfloat16(name, value)
