@@ -34,6 +34,7 @@ BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
+STRIDED = 2.5  # times as long it takes to unroll cells that lie apart, which are picked from vectors
 UNROLLED_LOSES = 1.1  # the same for unrolled cells
 WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algorithm sums at a time
 WINOGRAD_ROOM = 14 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
@@ -175,6 +176,7 @@ def _cost(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
     taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
     of_axes, flat = _streams(piece.axes), _is_flat(piece)
     weights = 3 * taps * rows / lanes  # they come from beyond L2
+    apart = STRIDED if piece.axes[2].step > 1 else 1
 
     def cost(block: Block) -> float:
         samples, extent, _ = block
@@ -183,7 +185,7 @@ def _cost(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
         products = (vectors + 0.1 * -(-vectors // tile.vectors)) * taps * max(rows, 2)  # a load across two lines is two
         runs = samples * extent[0] * (1 if taps == 1 else extent[1])
         gaps = at_once != prod(extent) * samples
-        unrolled = 0 if flat and samples == 1 else 2 * size / lanes + 3 * runs * streams
+        unrolled = 0 if flat and samples == 1 else apart * (2 * size / lanes + 3 * runs * streams)
         return _blocks(piece, block) * (products + weights + unrolled + 3 * runs * gaps * rows + 40)
 
     return cost
