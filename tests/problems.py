@@ -544,6 +544,17 @@ SMALL = [
     P('reflect grouped', (4,), (3,), (2, 2), groups=2, padding=2, padding_mode='reflect'),
 ]
 
+# Positions side by side whose taps lie as far apart as they do, or half as far, and few channels: cells are shared.
+SHARED_CELLS = [
+    P('rows under 2 taps', (4, 31), (3, 2), (3, 4), batch=2),
+    P('rows under 3 taps', (5, 46), (3, 3), (5, 4), padding=1, batch=2),
+    P('rows under 3 taps at stride 2', (9, 41), (3, 3), (4, 3), padding=1, stride=2, batch=2),
+    P('rows under 5 taps', (3, 33), (2, 5), (3, 4), padding=(0, 2), batch=2),
+    P('rows under taps 3 apart', (65,), (3,), (3, 2), padding=3, stride=3, dilation=3, batch=2),
+    P('rows in groups', (9, 17), (3, 3), (32, 16), padding=1, groups=4, batch=3),
+    P('rows of two phases', (6, 49), (4, 4), (3, 4), padding=1, stride=2, batch=2),
+]
+
 # Ordinary layers at a size that takes milliseconds, with enough work for several threads and several blocks; for
 # random floats only, so they are no rows of PROBLEMS.
 LAYERS = [

@@ -10,7 +10,7 @@ import calls
 import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
-from problems import PROBLEMS, ROWS, VARIED_MODES, P, maps
+from problems import PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, P, maps
 from pyconv import _blocking, _phases, _pieces
 from pyconv._backend import cpu
 from pyconv._geometry import convolved
@@ -36,7 +36,7 @@ EDGED = [
     P('circular 1d cropped', (121,), (5,), (30, 14), stride=3, padding=((2, -1),), groups=2, padding_mode='circular'),
     P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
 ]
-every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
+every_problem = pytest.mark.parametrize('problem', PROBLEMS + SHARED_CELLS + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
 
 
 def check(problem, dtype):
@@ -70,7 +70,7 @@ def test_in_tiles_everywhere(monkeypatch, problem, dtype):
     cpu.plan.cache_clear()
 
 
-@pytest.mark.parametrize('problem', MORE + EDGED, ids=str)
+@pytest.mark.parametrize('problem', SHARED_CELLS + MORE + EDGED, ids=str)
 def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
     data, rank = problem._replace(batch=5).floats(dtype), problem.rank
     x, y = last(data.x, rank), last(data.y, rank)

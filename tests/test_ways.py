@@ -9,7 +9,7 @@ import pytest
 import calls
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
-from problems import PROBLEMS, VARIED, P, maps
+from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
 from pyconv import _blocking, _pieces
 from pyconv._backend import cpu
 from pyconv._geometry import convolved
@@ -30,7 +30,7 @@ MORE = [
     P('phases of planes', (7, 8, 9), (3, 3, 3), (2, 130), stride=2, padding=1),
     P('planes of two', (2, 7, 7), (3, 3, 3), (33, 17), padding=1, batch=3),
 ]
-every_problem = pytest.mark.parametrize('problem', PROBLEMS + MORE, ids=str)
+every_problem = pytest.mark.parametrize('problem', PROBLEMS + SHARED_CELLS + MORE, ids=str)
 
 
 @pytest.fixture
