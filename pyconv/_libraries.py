@@ -94,7 +94,7 @@ def check_tensors(*named: tuple[str, Any]) -> None:
     compiled = torch.compiler.is_dynamo_compiling()  # asked in no other function: torch.compile answers True in this
     if not compiled:
         compiler, tracing, early, modes, followers = _questions(torch)
-        compiled = compiler() not in (None, False)
+        compiled = compiler() not in (None, False) and not torch._dynamo.config.disable  # then torch runs it as it is
         if tracing() or early() or modes() and any(mode() is not None for mode in followers):
             raise TypeError(
                 f"{found} must be outside of torch.jit.trace and make_fx, which take pyconv.torch's functions; "
@@ -180,6 +180,9 @@ def check_target(name: str, value: Any) -> None:
         raise TypeError(f"{name} must have memory of its own; got a tensor of zeros without")
     if value.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"{name} must require no gradient, of which none is recorded; got a tensor that does")
+    forward_mode = torch.autograd.forward_ad
+    if forward_mode._current_level >= 0 and forward_mode.unpack_dual(value).tangent is not None:
+        raise ValueError(f"{name} must have no tangent, as none is worked out; got a dual tensor")
 
 
 def tell_of_writing(*targets: Any) -> None:
@@ -228,7 +231,8 @@ def placed(out: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), device="cpu")
     except RuntimeError:  # no memory, which NumPy says as a MemoryError
         return None
-    if exchange_of(type(tensor)) is None:  # type: ignore[arg-type]  # of a mode, without memory
+    elsewhere = exchange_of(type(tensor)) is None  # type: ignore[arg-type]  # of a mode, without memory
+    if elsewhere or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return None
     array = read("out", tensor)
     claim(array)

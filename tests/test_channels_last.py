@@ -36,7 +36,8 @@ EDGED = [
     P('circular 1d cropped', (121,), (5,), (30, 14), stride=3, padding=((2, -1),), groups=2, padding_mode='circular'),
     P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
 ]
-every_problem = pytest.mark.parametrize('problem', PROBLEMS + SHARED_CELLS + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
+every_problem = pytest.mark.parametrize(
+    'problem', PROBLEMS + SHARED_CELLS + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
 
 
 def check(problem, dtype):

@@ -200,6 +200,30 @@ def test_in_torch_compile_a_plain_function_is_to_be_disabled(backend):
     np.testing.assert_array_equal(found.numpy(), 2 * pyconv.conv2d(X + 1, W))
 
 
+@pytest.mark.filterwarnings('ignore')
+def test_where_torch_compile_is_switched_off_plain_functions_are_called():
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(disable=True):
+        found = torch.compile(lambda x: 2 * pyconv.conv2d(x + 1, W_TORCH), backend='eager')(X_TORCH)
+    np.testing.assert_array_equal(found.numpy(), 2 * pyconv.conv2d(X + 1, W))
+
+
+@pytest.mark.parametrize('transform', [torch.func.grad, torch.func.jacfwd])
+def test_what_torch_transforms_may_use_plain_functions_of_other_tensors(transform):
+    one = torch.ones((), dtype=torch.float64)
+    found = transform(lambda scale: (scale * pyconv.conv2d(X_TORCH, W_TORCH)).sum())(one)
+    np.testing.assert_allclose(found, pyconv.conv2d(X, W).sum(), rtol=1e-12)  # torch's sum in another order
+
+
+def test_a_dual_tensor_is_not_written_to():
+    with torch.autograd.forward_ad.dual_level():
+        plain = torch.zeros(2, 6, 3, 4, dtype=torch.float64)
+        dual = torch.autograd.forward_ad.make_dual(plain, torch.ones_like(plain))
+        with pytest.raises(ValueError, match='^out must have no tangent, as none is worked out; got a dual tensor$'):
+            pyconv.conv2d(X_TORCH, W_TORCH, out=dual)
+        assert pyconv.conv2d(X_TORCH, W_TORCH, out=plain) is plain
+
+
 @torch.library.custom_op('pyconv_tests::convolved', mutates_args=())
 def convolved(x: torch.Tensor) -> torch.Tensor:
     return pyconv.conv2d(x, W_TORCH)
