@@ -216,7 +216,8 @@ class Frameworks:
             tensor.writes += 1
 
         module.is_grad_enabled = lambda: True
-        module.autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=increment_version))
+        module.autograd = SimpleNamespace(
+            graph=SimpleNamespace(increment_version=increment_version), forward_ad=SimpleNamespace(_current_level=-1))
         module.compiler = SimpleNamespace(is_dynamo_compiling=lambda: False)
         module.device = lambda kind, index: index
         for name in ('float16', 'float32', 'float64'):
