@@ -88,6 +88,10 @@ def is_ready(array, dtype):
     return array.flags.c_contiguous and array.flags.aligned and array.dtype is dtype
 
 
+def form(numbers, arrays, written):
+    return None  # every call asks for its plan
+
+
 def unfold(geometry, input, columns, fold, *, threads=None):
     if fold:
         _unfolding.fold(geometry, columns, input)

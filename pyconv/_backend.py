@@ -62,6 +62,12 @@ class Backend(Protocol):
     def is_ready(self, array: Array, dtype: np.dtype[Any]) -> bool:
         """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""
 
+    def form(self, numbers: tuple[Any, ...], arrays: tuple[Any, ...], written: tuple[Any, ...]) -> Any:
+        """What tells calls apart whose arrays a plan takes as they are: the numbers, if each is an int, and the shapes.
+
+        None of all other calls, and where an array that is to be written meets another: they ask for their plan.
+        """
+
     def unfold(
         self, geometry: Geometry, input: Array, columns: Array, fold: bool, *, threads: int | None = None
     ) -> None:

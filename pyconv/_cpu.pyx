@@ -35,6 +35,7 @@ _log = logging.getLogger("pyconv")
 
 cdef double PATIENCE = 0.05  # seconds between two looks for a signal
 cdef index_t LINE = 64  # bytes: every array in scratch begins on a cache line
+cdef index_t SMALL = 1 << 16  # bytes of scratch that are made without regard to pages
 cdef index_t CHECKED = 1 << 16  # elements looked through for NaN and infinities at a time
 cdef double TINY = 3e5  # products that a further thread must find to do
 cdef int MOST_THREADS = 1024  # OpenMP ends the process where it cannot start a thread
@@ -141,6 +142,59 @@ def plan(map, geometry, dtype, algorithm="auto", result=None):
 def is_ready(cnp.ndarray array not None, dtype):
     """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""
     return cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_ALIGNED) and array.descr is dtype
+
+
+def form(tuple numbers, tuple arrays, tuple written):
+    """What tells calls apart whose arrays a plan can take as they are, if those to be written meet no other; else None.
+
+    Only ints are taken for ints: 1.0 and True equal 1, and are no strides.
+    """
+    cdef list key = [numbers]
+    cdef int type_number = -1
+    for number in numbers:
+        if not _is_exact(number, 2):
+            return None
+    for array in arrays + written:
+        if array is None:
+            key.append(None)
+            continue
+        if not _is_float(array) or type_number not in (-1, cnp.PyArray_TYPE(array)):
+            return None
+        type_number = cnp.PyArray_TYPE(array)
+        key.append(array.shape)
+    for target in written:
+        if target is None:
+            continue
+        if not cnp.PyArray_ISWRITEABLE(target) or cnp.PyArray_SIZE(target) == 0:
+            return None
+        for array in arrays:
+            if array is not None and _meet(array, target):
+                return None
+        arrays = (*arrays, target)
+    key.append(type_number)
+    return tuple(key)
+
+
+cdef bint _is_exact(number, int depth):
+    """Whether it is an int, a string, None, or a tuple of such that is so deep at most."""
+    if type(number) is tuple:
+        for one in <tuple>number:
+            if depth == 0 or not _is_exact(one, depth - 1):
+                return False
+        return True
+    return type(number) is int or number is None or type(number) is str
+
+
+cdef bint _is_float(array):
+    """Whether it is an array of NumPy's own type, in C order, aligned, of float32 or float64 in native byte order."""
+    return (type(array) is cnp.ndarray and cnp.PyArray_ISCARRAY_RO(array)
+            and cnp.PyArray_TYPE(array) in (cnp.NPY_FLOAT, cnp.NPY_DOUBLE))
+
+
+cdef bint _meet(cnp.ndarray one, cnp.ndarray other):
+    """Whether the bounds of two arrays in C order have memory in common."""
+    return (_data(one) < _data(other) + cnp.PyArray_NBYTES(other)
+            and _data(other) < _data(one) + cnp.PyArray_NBYTES(one))
 
 
 cdef class Columns:

@@ -22,6 +22,7 @@ from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, sc
 from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
+from pyconv._known import keep
 from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
@@ -75,6 +76,13 @@ def settings_of(
     if padding_mode is not ZEROS.name or padding_value is not ZEROS.value:
         mode = Mode(padding_mode, padding_value)
     return Settings(finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, mode, dtype)
+
+
+def is_usual(settings: Settings) -> bool:
+    """Whether they are those of most calls, but for the buffers."""
+    return settings is DEFAULTS or (
+        settings.stream is settings.result is None and settings.allow_tf32 is settings.accumulate is False
+        and settings.algorithm is AUTO and settings.mode is ZEROS)
 
 
 def checked(settings: Settings, dtype: DType) -> Settings:
@@ -161,9 +169,9 @@ def check_outs(
 
 
 def evaluate_one(
-    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings
+    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings, key: Any = None
 ) -> Any:
-    """The one result of a call, to `out` where it is not None."""
+    """The one result of a call, to `out` where it is not None; `key` tells it from others, where `_known` keeps it."""
     if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
@@ -175,6 +183,8 @@ def evaluate_one(
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
+    if key is not None and calls:
+        keep(key, calls[0][0], result.shape, dtype)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
     if out is None and type(named[0][1]) is Visitor:

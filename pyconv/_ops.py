@@ -19,6 +19,7 @@ from pyconv._evaluate import (
     Settings,
     checked,
     evaluate_one,
+    is_usual,
     no_out,
     settings_of,
     sum_channels,
@@ -26,6 +27,7 @@ from pyconv._evaluate import (
 )
 from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import exact_shape
+from pyconv._known import look
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -36,6 +38,12 @@ def convolve(
     groups: Any, output_padding: Any, output_size: Any, out: Any, settings: Settings,
 ) -> Any:
     """Every forward; a rank of None is read from the weight."""
+    map = "grad_input" if transposed is True else "forward"
+    numbers = (map, rank, stride, padding, dilation, groups, output_padding, output_size)
+    written = (out, settings.fgrad_input if transposed is True else settings.finput)
+    key, found = look(is_usual(settings) and type(transposed) is bool, numbers, (input, weight, bias), written)
+    if found is not None:
+        return found.run(input, weight, bias, *written)
     names = ("input", "weight", "bias")
     dtype, (input, weight, bias) = operands(names, (input, weight), (), (bias,), settings.result)
     settings = checked(settings, dtype)
@@ -45,8 +53,8 @@ def convolve(
         names, settings.mode,
     )
     named = (("input", input), ("weight", weight), ("bias", bias))
-    result = Result(shape, (("grad_input" if transposed else "forward", input, weight, False),), bias)
-    return evaluate_one(geometry, dtype, result, out, named, settings)
+    result = Result(shape, ((map, input, weight, False),), bias)
+    return evaluate_one(geometry, dtype, result, out, named, settings, key)
 
 
 # --- one body, three ranks ---
@@ -124,17 +132,21 @@ def _conv_input(rank: int) -> ConvInput:
         settings = settings_of(
             None, fgrad_input, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
         )
+        steps = (stride, padding, dilation, groups)
+        numbers = ("input_size", rank, input_size, *steps)
+        key, found = look(is_usual(settings), numbers, (weight, grad_output), (out, fgrad_input))
+        if found is not None:
+            return found.run(grad_output, weight, None, out, fgrad_input)  # type: ignore[arg-type]
         size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
         native, (w, y) = operands(names, (weight, grad_output))
         settings = checked(settings, native)
         geometry, _ = geometries.convolved(
-            rank, size, w.shape, None, y.shape, stride, padding, dilation, groups,
-            ("input_size", "weight", "bias"), settings.mode,
+            rank, size, w.shape, None, y.shape, *steps, ("input_size", "weight", "bias"), settings.mode
         )
         result = Result(size, (("grad_input", y, w, False),))
         named = tuple(zip(names, (w, y)))
-        return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore[no-any-return]
+        return evaluate_one(geometry, native, result, out, named, settings, key)  # type: ignore[no-any-return]
 
     return instance(conv_input, f"conv{rank}d_input", rank)
 
@@ -172,6 +184,11 @@ def _conv_weight(rank: int) -> ConvWeight:
         settings = settings_of(
             finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
         )
+        numbers = ("weight_size", rank, weight_size, *steps)
+        usual = is_usual(settings) and per_sample is False
+        key, found = look(usual, numbers, (input, grad_output), (out, finput))
+        if found is not None:
+            return found.run(input, grad_output, None, out, finput)  # type: ignore[arg-type]
         size = exact_shape("weight_size", weight_size)
         if input is None and finput is not None:
             return _weight_of_columns(  # type: ignore[no-any-return]
@@ -187,7 +204,7 @@ def _conv_weight(rank: int) -> ConvWeight:
             geometry, size = _apart(geometry, native, size, y)
         result = Result(size, (("grad_weight", x, y, False),))
         named = tuple(zip(names, (x, y)))
-        return evaluate_one(geometry, native, result, out, named, settings)  # type: ignore[no-any-return]
+        return evaluate_one(geometry, native, result, out, named, settings, key)  # type: ignore[no-any-return]
 
     return instance(conv_weight, f"conv{rank}d_weight", rank)
 

@@ -365,10 +365,17 @@ cdef class Plan:
         """Elements that full speed wants on so many threads."""
         return max(self.scratch_minimum, self.own_scratch(threads))
 
-    def own_scratch(self, threads):
+    cpdef index_t own_scratch(self, int threads):
         """The same, for what is not added to out."""
-        own = self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
+        cdef index_t own = self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
         return own if self.padding is None else max(own, self.padding.own_scratch(threads))
+
+    cdef object new_scratch(self, int threads):
+        """As much, of a call of its own; a small one makes it without a function of Python's."""
+        cdef cnp.npy_intp size = self.own_scratch(threads)
+        if size * self.kernels.itemsize < SMALL:
+            return cnp.PyArray_EMPTY(1, &size, (<cnp.dtype>self.real).num, 0)
+        return empty(size, self.real)
 
     def enough(self, scratch):
         """The scratch, or where that was given but is too small for this plan, the least that is not."""
@@ -398,7 +405,7 @@ cdef class Plan:
         call.threads = _worth(_process_threads if threads is None else threads, self.most_tasks,
                               self.products)
         if scratch is None:
-            scratch = empty(self.own_scratch(call.threads), self.real)
+            scratch = self.new_scratch(call.threads)
         call.place(_data(scratch), scratch.size)
         # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
         # shows in the (smaller) result unless that is added to

@@ -11,8 +11,7 @@ import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from problems import PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, P, maps
-from pyconv import _blocking, _phases, _pieces
-from pyconv._backend import cpu
+from pyconv import _blocking, _known, _phases, _pieces
 from pyconv._geometry import convolved
 
 MORE = [
@@ -66,9 +65,9 @@ def test_exact_for_small_integers(problem, dtype):
 @pytest.mark.parametrize('problem', [p for p in PROBLEMS + MORE if 3 in p.kernel], ids=str)
 def test_in_tiles_everywhere(monkeypatch, problem, dtype):
     monkeypatch.setattr(_blocking, '_tiling_pays', lambda name, piece: True)
-    cpu.plan.cache_clear()
+    _known.forget()
     check(problem, dtype)
-    cpu.plan.cache_clear()
+    _known.forget()
 
 
 @pytest.mark.parametrize('problem', SHARED_CELLS + MORE + EDGED, ids=str)

@@ -10,8 +10,7 @@ import calls
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
-from pyconv import _blocking, _pieces
-from pyconv._backend import cpu
+from pyconv import _blocking, _known, _pieces
 from pyconv._geometry import convolved
 
 UNROLLED, BROADCAST = 0, np.inf
@@ -44,7 +43,7 @@ def force(monkeypatch):
 
 
 def forget():
-    cpu.plan.cache_clear()
+    _known.forget()
     _blocking.gather_blocking.cache_clear()
 
 

@@ -13,8 +13,7 @@ import test_bits as bits
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, P, maps
-from pyconv import _blocking, _pieces
-from pyconv._backend import cpu
+from pyconv import _blocking, _known, _pieces
 from pyconv._geometry import convolved
 
 WAYS = (_blocking.GATHER_WINOGRAD, _blocking.CORRELATE_WINOGRAD)
@@ -56,9 +55,9 @@ every_problem = pytest.mark.parametrize('problem', TILED, ids=str)
 def tiles_everywhere(monkeypatch):
     monkeypatch.setattr(_blocking, '_tiling_pays', lambda name, piece: True)
     monkeypatch.setattr(_pieces, 'is_swapped', lambda name, geometry: False)
-    cpu.plan.cache_clear()
+    _known.forget()
     yield
-    cpu.plan.cache_clear()
+    _known.forget()
 
 
 def test_most_of_these_problems_have_tiles():

@@ -1,0 +1,234 @@
+"""Calls like one before, which are not asked for their geometry again: the same results, the same errors."""
+import sys
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from calls import assert_equal, assert_same_bits, per_channel
+from problems import EVERY, expected
+from pyconv import _evaluate, _known, _ops
+
+X, W, B = np.arange(200.0).reshape(2, 4, 5, 5), np.arange(72.0).reshape(2, 4, 3, 3), np.arange(2.0)
+Y = np.arange(100.0).reshape(2, 2, 5, 5)
+V = np.arange(144.0).reshape(4, 4, 3, 3)  # with as many channels either way
+FINPUT = np.zeros(5000)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    _known.forget()
+    yield
+    _known.forget()
+
+
+def no_geometry(*given):
+    raise AssertionError('asked for the geometry again')
+
+
+@pytest.mark.parametrize('problem', EVERY, ids=str)
+def test_other_numbers_in_arrays_of_the_same_shapes(problem, dtype, monkeypatch):
+    """The second call of each function, on other numbers; without a geometry where zeros pad and nothing is a list."""
+    data, wanted = problem.integers(dtype), expected(problem.name)
+    zeros = [np.zeros_like(array) for array in data]
+    out = np.empty_like(data.y)
+
+    def all_calls(x, w, y, b, c):
+        yield calls.forward(problem, x, w), wanted.forward
+        yield calls.forward(problem, x, w, b), wanted.forward + per_channel(data.b, problem.rank)
+        yield calls.forward(problem, x, w, out=out), wanted.forward
+        yield calls.grad_input(problem, w, y), wanted.grad_input
+        yield calls.grad_weight(problem, x, y), wanted.grad_weight
+        yield (calls.transposed(problem, y, w, c),
+               wanted.grad_input + per_channel(data.c, problem.rank))
+
+    for _ in all_calls(*zeros):
+        pass
+    if problem.padding_mode == 'zeros' and '[' not in str(problem.keywords):
+        monkeypatch.setattr(_ops.geometries, 'problem', no_geometry)
+        monkeypatch.setattr(_ops.geometries, 'convolved', no_geometry)
+    for found, right in all_calls(*data):
+        assert_equal(found, right, dtype)
+
+
+def outcome(call):
+    """What a call returns and leaves in `out`, or the error that it raises."""
+    out = np.full(Y.shape, 7.0)
+    try:
+        return call(out), out
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+
+
+class Sub(np.ndarray):
+    """A kind of array with a type of its own."""
+
+
+def read_only():
+    array = np.zeros(Y.shape)
+    array.flags.writeable = False
+    return array
+
+
+def shared(first, second):
+    """Two arrays of these shapes, of which the second begins within the first."""
+    memory = np.zeros(first.size + second.size)
+    memory[:first.size] = first.ravel()
+    return memory[:first.size].reshape(first.shape), memory[first.size - 1:-1].reshape(second.shape)
+
+
+def conv(x=X, w=W, b=B, stride=1, padding=1, dilation=1, groups=1, **more):
+    return pyconv.conv2d(x, w, b, stride, padding, dilation, groups, **more)
+
+
+def backwards(size=X.shape, w=W, y=Y, stride=1, padding=1, **more):
+    return pyconv.conv2d_input(size, w, y, stride, padding, **more)
+
+
+def to_weight(x=X, size=W.shape, y=Y, stride=1, padding=1, **more):
+    return pyconv.conv2d_weight(x, size, y, stride, padding, **more)
+
+
+def over_input():
+    x, out = shared(X, Y)
+    return conv(x, out=out)
+
+
+def over_buffer():
+    buffer, out = shared(FINPUT, Y)
+    return conv(out=out, finput=buffer)
+
+
+def either(transposed):
+    return pyconv.convolution(X, V, None, 1, 1, 1, transposed, 0, 1)
+
+
+BEFORE = [
+    conv, lambda: conv(out=np.empty_like(Y)), lambda: conv(out=np.empty_like(Y), finput=FINPUT), lambda: conv(b=None),
+    lambda: conv(padding=(1, 1)), lambda: conv(padding=((1, 1), (1, 1))), lambda: conv(padding='same'), backwards,
+    lambda: backwards(fgrad_input=FINPUT), to_weight, lambda: to_weight(finput=FINPUT),
+    lambda: to_weight(out=np.empty_like(W)), lambda: either(False), lambda: either(True),
+    lambda: conv(V, V, None),
+]
+LATER = {
+    'float stride': lambda out: conv(stride=1.0),
+    'bool stride': lambda out: conv(stride=True),
+    'int of numpy': lambda out: conv(stride=np.int64(1)),
+    'float in a tuple': lambda out: conv(padding=(1, 1.0)),
+    'bool in a pair': lambda out: conv(padding=((1, 1), (True, 1))),
+    'list': lambda out: conv(padding=[1, 1]),
+    'padding deep': lambda out: conv(padding=(((1,), 1), (1, 1))),
+    'other padding': lambda out: conv(padding='valid'),
+    'groups': lambda out: conv(groups=2),
+    'rank': lambda out: pyconv.conv1d(X, W, B, 1, 1),
+    'int for transposed': lambda out: either(1),
+    'text for transposed': lambda out: either('True'),
+    'array for transposed': lambda out: either(np.array([True, False])),
+    'no input': lambda out: conv(x=None),
+    'list of numbers': lambda out: conv(b=[0.0, 1.0]),
+    'type of its own': lambda out: conv(x=X.view(Sub)),
+    'float32': lambda out: conv(X.astype('f4'), W.astype('f4'), B.astype('f4')),
+    'float32 weight': lambda out: conv(w=W.astype('f4')),
+    'float32 bias': lambda out: conv(b=B.astype('f4')),
+    'int64': lambda out: conv(X.astype('i8'), W.astype('i8'), B.astype('i8')),
+    'big-endian': lambda out: conv(X.astype('>f8')),
+    'columns first': lambda out: conv(np.asfortranarray(X)),
+    'channels last': lambda out: conv(calls.last(X, 2)),
+    'misaligned': lambda out: conv(np.ndarray(X.shape, 'f8', b'0' + X.tobytes(), 1)),
+    'other bias': lambda out: conv(b=np.zeros(3)),
+    'other channels': lambda out: conv(w=np.zeros((2, 3, 3, 3))),
+    'out': lambda out: conv(out=out),
+    'out of float32': lambda out: conv(out=out.astype('f4')),
+    'out of another shape': lambda out: conv(out=out[:1]),
+    'out in another order': lambda out: conv(out=np.asfortranarray(out)),
+    'out that is read-only': lambda out: conv(out=read_only()),
+    'out that is a list': lambda out: conv(out=out.tolist()),
+    'out over the input': lambda out: over_input(),
+    'out that is the input': lambda out: conv(V, V, None, out=V),
+    'out over the buffer': lambda out: over_buffer(),
+    'buffer': lambda out: conv(out=out, finput=np.full_like(FINPUT, np.nan)),
+    'buffer of float32': lambda out: conv(finput=FINPUT.astype('f4')),
+    'small buffer': lambda out: conv(finput=np.zeros(1)),
+    'no room in the buffer': lambda out: conv(finput=np.zeros(0)),
+    'buffer that is the weight': lambda out: conv(V, V, None, finput=V),
+    'buffer of another map': lambda out: pyconv.convolution(X, W, B, 1, 1, 1, False, 0, 1, fgrad_input='none'),
+    'algorithm': lambda out: conv(algorithm='gemm'),
+    'unknown algorithm': lambda out: conv(algorithm='none'),
+    'stream': lambda out: conv(stream=1),
+    'accumulate': lambda out: conv(out=out, accumulate=True),
+    'accumulate, nowhere': lambda out: conv(accumulate=True),
+    'int for accumulate': lambda out: conv(accumulate=0),
+    'padding mode': lambda out: conv(padding_mode='circular'),
+    'result type': lambda out: conv(dtype='f8'),
+    'size in a list': lambda out: backwards(list(X.shape)),
+    'size of floats': lambda out: backwards((2.0, 4, 5, 5)),
+    'other size': lambda out: backwards((2, 4, 6, 5)),
+    'per sample': lambda out: to_weight(per_sample=True),
+    'int for per_sample': lambda out: to_weight(per_sample=0),
+    'from columns': lambda out: to_weight(None, finput=pyconv.unfold(X, 3, padding=1)),
+    'no input for a weight': lambda out: to_weight(None),
+}
+
+
+@pytest.mark.parametrize('call', LATER.values(), ids=LATER)
+def test_what_differs_in_anything_else(call):
+    """The same outcome as where nothing is known, and nothing else of the calls before."""
+    first = outcome(call)
+    _known.forget()
+    before = [each() for _ in range(2) for each in BEFORE]
+    second = outcome(call)
+    if isinstance(first[0], type):
+        assert first == second
+    else:
+        for one, other in zip(first, second):
+            assert_same_bits(other, one)
+    _known.forget()
+    outcome(call)
+    for each, wanted in zip(BEFORE, before):
+        assert_same_bits(each(), wanted)
+
+
+def test_arrays_that_serve_twice():
+    """A first call with one array in two roles says nothing of a second with two."""
+    other = V[::-1].copy()
+    wanted = conv(V, other, None), conv(other, V, None)
+    _known.forget()
+    conv(V, V, None)
+    assert_same_bits(conv(V, other, None), wanted[0])
+    assert_same_bits(conv(other, V, None), wanted[1])
+
+
+def test_few_are_kept(monkeypatch):
+    monkeypatch.setattr(_known, 'KEPT', 3)
+    for size in range(3, 12):
+        x = np.ones((1, 1, size, size))
+        for _ in range(2):
+            assert pyconv.conv2d(x, np.ones((1, 1, 2, 2))).sum() == 4 * (size - 1)**2
+        assert len(_known._known) <= 3
+
+
+@pytest.mark.parametrize('call', [BEFORE[0], BEFORE[2], BEFORE[7], BEFORE[9]], ids=['conv', 'out', 'input', 'weight'])
+def test_a_second_call_takes_few_functions(call):
+    """Of Python's, each of which takes some 0.1 us: what a small call costs."""
+    call()
+    steps = []
+
+    def step(frame, event, _):
+        if event == 'call' and 'pyconv' in frame.f_code.co_filename and 'tests' not in frame.f_code.co_filename:
+            steps.append(frame.f_code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(step)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    assert len(steps) <= 8, steps
+
+
+def test_settings_that_are_usual():
+    assert _evaluate.is_usual(_evaluate.DEFAULTS) and _evaluate.is_usual(_evaluate.settings_of(finput=FINPUT))
+    for more in ({'algorithm': 'gemm'}, {'allow_tf32': True}, {'allow_tf32': 0}, {'stream': 1}, {'accumulate': True},
+                 {'padding_mode': 'circular'}, {'padding_value': 1}, {'dtype': 'f4'}):
+        assert not _evaluate.is_usual(_evaluate.settings_of(**more))
