@@ -205,7 +205,7 @@ def _check_libraries(names: Sequence[str], given: tuple[Any, ...], present: list
 
 def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Array:
     """The array, if it has that dtype in any byte order, or is a nested list whose numbers it can hold."""
-    if array.dtype.newbyteorder("=") == dtype:
+    if array.dtype is dtype or array.dtype.newbyteorder("=") == dtype:
         return array  # type: ignore[no-any-return]
     kinds = "iu" if is_integer(dtype) else "iufc" if dtype.kind == "c" else "iuf"
     if isinstance(given, list | tuple) and array.dtype.kind in kinds:

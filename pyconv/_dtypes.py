@@ -17,6 +17,7 @@ INTEGERS = tuple(sign + f"int{bits}" for sign in ("", "u") for bits in (8, 16, 3
 NAMES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *INTEGERS)
 RULE = f"{', '.join(NAMES[:-1])} or {NAMES[-1]}"
 _NATIVE = {name: np.dtype(name) for name in NAMES if name != "bfloat16"}
+_NUMBERED = {dtype.num: dtype for dtype in _NATIVE.values()}
 _SUMS: dict[str, DType] = dict.fromkeys(INTEGERS, np.dtype(np.int64)) | {
     "int8": np.dtype(np.int32), "uint8": np.dtype(np.int32), "uint64": np.dtype(np.uint64)}
 _COMPUTED: dict[str, DType] = {"float16": FLOAT32, "bfloat16": FLOAT32, "complex64": FLOAT32, "complex128": FLOAT64}
@@ -24,6 +25,9 @@ _COMPUTED: dict[str, DType] = {"float16": FLOAT32, "bfloat16": FLOAT32, "complex
 
 def _native(dtype: DType) -> DType | None:
     """The one object for a dtype in native byte order; None where it is none that is computed in."""
+    native = _NUMBERED.get(dtype.num)  # NumPy takes a microsecond to name a dtype
+    if native is not None:
+        return native
     return dtype if dtype.name == "bfloat16" else _NATIVE.get(dtype.name)
 
 
@@ -51,7 +55,7 @@ def dtype_argument(dtype: Any) -> DType:
     return native
 
 
-@lru_cache(maxsize=64)  # NumPy takes a microsecond to name a dtype
+@lru_cache(maxsize=64)
 def is_integer(dtype: Any) -> bool:
     """Whether it is a type of integers, of NumPy or of a GPU."""
     return dtype.name in _SUMS
