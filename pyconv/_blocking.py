@@ -45,6 +45,9 @@ CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
 POSITIONS = (32, 64, 128, 256, 512, 1024, 2048)  # about so many of a block whose cells are broadcast
 PAGES = 1 << 18  # bytes of pages that the processor finds quickly
 STORE_COST = 16  # operations of turning and storing a vector of results
+# operations of storing it where channels lie last: with all of a position's while a cache holds the block's, or later
+STORE_COST_TOGETHER, STORE_COST_APART = 4, 30
+TOGETHER = 1 << 16  # bytes of such a block's results
 ALL = 7  # all axes share their streams
 
 
@@ -309,7 +312,11 @@ def broadcast_blocking(
                 continue
             work = piece.channels * (products * (times * vectors + cell * panels) + BOX_COST * boxes * panels)
             tasks = times * number
-            cost = work + STORE_COST * positions * times * vectors + 300 * tasks
+            store = STORE_COST
+            if piece.target.channel == 1:
+                together = times == 1 and size * rows * tile.itemsize <= TOGETHER
+                store = STORE_COST_TOGETHER if together else STORE_COST_APART
+            cost = work + store * positions * times * vectors + 300 * tasks
             cost *= max(1, least_tasks / (tasks * groups))
             if cost < least:
                 least, best = cost, Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)

@@ -74,8 +74,8 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
 }
 
 /* R positions by V vectors of channels stay in registers, as in `tile`: with 8 x 3 the products of one cell and tap are
-   24 for 3 vectors of weights, which come from L2, and 8 broadcasts. Cells `ahead` are those of the next positions: of
-   many channels each is in a line of its own, which no processor expects. */
+   24 for 3 vectors of weights, which come from L2, and 8 broadcasts. Cells are asked for a tile ahead, results, which may
+   be target's own, two: of few channels a tile takes less time than memory. */
 static inline __attribute__((always_inline)) void NAME(spread)(
     const int R, const int V, index_t products, const NAME(product) *product, const REAL *source, const index_t *cell,
     const REAL *ahead, const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)
@@ -85,14 +85,14 @@ static inline __attribute__((always_inline)) void NAME(spread)(
 #pragma GCC unroll 24
     for (int i = 0; i < R * V; i++) {
         sum[i] = (VECTOR){0};
-        __builtin_prefetch(result + position[i / V] * pitch + i % V * LANES, 1);
+        __builtin_prefetch(result + (position[i / V] + 2 * R) * pitch + i % V * LANES, 1);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         from[i] = source + cell[i];
     for (index_t k = 0; k < products; k++) {
         if (R == ROWS)
-            __builtin_prefetch(ahead + product[k].cell);
+            __builtin_prefetch(ahead + product[k].ahead);
         NAME(add_products)(R, V, sum, from, product[k].cell, panel + product[k].row * V * LANES);
     }
 #pragma GCC unroll 8
@@ -203,30 +203,32 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
 #else
 #define MORE_CASES(T, S)
 #endif
-SPREAD_ROWS(2, 1) SPREAD_ROWS(3, 1) SPREAD_ROWS(3, 2) SPREAD_ROWS(5, 1)
+SHARED_CELLS(SPREAD_ROWS)
 #undef SPREAD_ROWS
 #undef CASE
 #undef MORE_CASES
+
+#define KERNEL(T, S) NAME(spread_rows_##T##x##S),
+static void (*const NAME(spread_rows)[])(NAME(walk) *, index_t, const NAME(product) *, const REAL *, const REAL *, REAL *,
+                                         int) = {SHARED_CELLS(KERNEL)};
+#undef KERNEL
+#undef SHARED_CELLS
 
 /* All positions of a box for one panel of columns. */
 static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel, const index_t *offset,
                                const REAL *source, NAME(product) *list, REAL *result, int accumulate)
 {
     const index_t products = NAME(list_products)(box, offset, list), pitch = box->work->layout.cell;
-    const piece_t *piece = box->work->piece;
-    const axis_t *x = &piece->axis[2];
-    const index_t step = x->step * piece->source_stride[2], taps = box->axis[2].taps;
+    const int shared = NAME(shared_cells)(box->work->piece, box->axis[2].taps);
     index_t cell[8], position[8];
-    if (box->axis[2].count > LONGEST / 2 && NAME(shares_cells)(piece, taps)) {
-        (taps == 2 ? NAME(spread_rows_2x1) : taps == 5 ? NAME(spread_rows_5x1)
-         : x->step == x->tap_step || x->step == -x->tap_step ? NAME(spread_rows_3x1) : NAME(spread_rows_3x2))(
-            box, products, list, source, panel, result, accumulate);
+    if (shared && box->axis[2].count > LONGEST / 2) {
+        NAME(spread_rows)[shared - 1](box, products, list, source, panel, result, accumulate);
         return;
     }
     for (NAME(begin_walk)(box); box->left > 0;) {
         const int tall = NAME(tall)(box->left);
         NAME(take)(box, 1 << tall, cell, position);
-        const REAL *ahead = source + NAME(next_cell)(box) + (ROWS - 1) * step;
+        const REAL *ahead = source + NAME(next_cell)(box);
         NAME(spreads)[tall][wide - 1](products, list, source, cell, ahead, panel, result, position, pitch, accumulate);
     }
 }

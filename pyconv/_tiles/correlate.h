@@ -58,7 +58,7 @@ static index_t NAME(list_positions)(const work_t *work, const NAME(reached) reac
                 const index_t cell = corner + s * piece->source_batch + i * step[0] + j * step[1];
                 const index_t row = s * layout->batch + i * layout->axis[0] + j * layout->axis[1];
                 for (index_t k = x->low; k < x->high; k++)
-                    *next++ = (NAME(product)){cell + k * step[2], row + k};
+                    *next++ = (NAME(product)){cell + k * step[2], (int)(row + k), 0};
             }
     return next - list;
 }

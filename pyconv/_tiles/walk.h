@@ -1,9 +1,11 @@
 /* Positions that have the same taps, box by box, and their products: what the ways go through that broadcast cells from
    where they lie. See body.h for the macros. */
 
-/* One product of every position in a box: its cell, seen from the position's, and its row of the panel. */
+/* One product of every position in a box: its cell, seen from the position's, its row of the panel, and a cell of later
+   positions to ask for meanwhile, seen from the first of them. */
 typedef struct {
-    index_t cell, row;
+    index_t cell;
+    int row, ahead;
 } NAME(product);
 
 /* Neighbouring positions of a block along one axis that have the same taps. */
@@ -52,15 +54,37 @@ static NAME(stretch) NAME(find_stretch)(const axis_t *axis, index_t first, index
     return s;
 }
 
-/* Whether positions side by side have cells in common under the taps side by side that a box has, and there is but one
-   vector of channels: each cell is broadcast once then, by kernels for these numbers of taps, and of steps of theirs
-   that positions are apart. */
-static inline int NAME(shares_cells)(const piece_t *piece, index_t taps)
+/* Numbers of taps side by side, and of steps of theirs that positions are apart, for which kernels broadcast a cell once
+   for all positions that have it. */
+#define SHARED_CELLS(KERNEL) KERNEL(2, 1) KERNEL(3, 1) KERNEL(5, 1) KERNEL(3, 2)
+
+/* Which of these kernels is for a box of so many taps, counted from 1; 0 where none is, or where there is more than one
+   vector of channels. */
+static inline int NAME(shared_cells)(const piece_t *piece, index_t taps)
 {
     const axis_t *x = &piece->axis[2];
     const index_t step = x->tap_step < 0 ? -x->tap_step : x->tap_step;
-    return piece->rows <= LANES && ((x->step == step && (taps == 2 || taps == 3 || taps == 5))
-                                    || (x->step == 2 * step && taps == 3));
+    int which = 0;
+#define IS_FOR(T, S)                                                                                                  \
+    which++;                                                                                                          \
+    if (taps == T && x->step == S * step)                                                                             \
+        return which;
+    if (piece->rows <= LANES) {
+        SHARED_CELLS(IS_FOR)
+    }
+#undef IS_FOR
+    return 0;
+}
+
+/* What to ask for at the c-th of so many channels of a tap, whose first cell is `cell` and which are `channel` apart. Of
+   many channels each cell of a position is in a line of its own, and all positions' are near the last one's. Where
+   channels lie last, each position has lines of its own. */
+static inline int NAME(ahead)(const piece_t *piece, index_t cell, index_t channel, index_t c, index_t channels)
+{
+    const index_t step = piece->axis[2].step * piece->source_stride[2], line = c / ROWS * (index_t)(64 / sizeof(REAL));
+    if (!piece->source_last)
+        return (int)(cell + c * channel + (ROWS - 1) * step);
+    return (int)(line < channels ? cell + c % ROWS * step + line : cell);
 }
 
 /* All products of a box; gives back how many. Where channels lie last, those of a tap follow each other, as their cells
@@ -72,25 +96,24 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
     const axis_t *axis = piece->axis;
     const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
     const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps, channels = box->work->part.channels;
+    const index_t channel = piece->source_channel;
     const int by_tap = piece->source_last || z->taps * y->taps * x->taps == 1; /* one order, if of one tap */
-    const int by_row = by_tap && NAME(shares_cells)(piece, x->taps);
+    const int by_row = by_tap && NAME(shared_cells)(piece, x->taps);
     const index_t at_once = by_tap ? channels : 1;
     NAME(product) *next = list;
     for (index_t first = 0; first < channels; first += at_once)
         for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
             for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
-                const index_t row = first * taps + (tz * axis[1].taps + ty) * axis[2].taps;
+                const index_t row = first * taps + (tz * axis[1].taps + ty) * axis[2].taps, end = x->tap + x->taps;
                 if (by_row)
                     for (index_t c = row + x->tap; c < channels * taps; c += taps)
                         for (index_t k = c; k < c + x->taps; k++)
-                            *next++ = (NAME(product)){offset[k], k};
-                else if (by_tap)
-                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
-                        for (index_t c = 0; c < channels; c++)
-                            *next++ = (NAME(product)){offset[c * taps + k], c * taps + k};
+                            *next++ = (NAME(product)){offset[k], (int)k, 0};
                 else
-                    for (index_t k = row + x->tap; k < row + x->tap + x->taps; k++)
-                        *next++ = (NAME(product)){offset[k], k};
+                    for (index_t k = row + x->tap; k < row + end; k++)
+                        for (index_t c = 0; c < at_once; c++)
+                            *next++ = (NAME(product)){offset[c * taps + k], (int)(c * taps + k),
+                                                      NAME(ahead)(piece, offset[k], channel, c, channels)};
             }
     return next - list;
 }
