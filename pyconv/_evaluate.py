@@ -365,9 +365,8 @@ def delivered(target: Array, out: Any, like: Any) -> Any:
 
 
 def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Settings) -> Any:
-    """The sum over all axes but one, into `out` where it is not None."""
+    """The sum over all axes but one, into `out` where it is not None, of which torch was told."""
     own, accumulate = written(dtype, settings), settings.accumulate
-    tell_of_writing(out)
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").sum_channels(array, axis, out, settings.stream, accumulate, own)
     channels = array.shape[axis]

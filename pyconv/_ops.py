@@ -28,6 +28,7 @@ from pyconv._evaluate import (
 from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import exact_shape
 from pyconv._known import look
+from pyconv._libraries import tell_of_writing
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -291,4 +292,5 @@ def conv_bias(
         out = check_out("out", out, y.shape[axis:axis + 1], own, (("grad_output", y),))
     elif settings.accumulate:
         raise no_out("out")
+    tell_of_writing(out)
     return sum_channels(y, axis, native, out, settings)  # type: ignore[no-any-return]

@@ -395,9 +395,9 @@ def of_target(name):
 @pytest.mark.parametrize('name', OF_TARGETS)
 def test_autograd_knows_of_what_is_written(name):
     target, call = of_target(name)
-    loss = (torch.ones(target.shape, dtype=torch.float64, requires_grad=True) * target).sum()
+    loss, before = (torch.ones(target.shape, dtype=torch.float64, requires_grad=True) * target).sum(), target._version
     call()
-    assert target.any()
+    assert target.any() and target._version == before + 1
     with pytest.raises(RuntimeError, match='modified by an inplace operation'):
         loss.backward()
 
