@@ -153,12 +153,10 @@ def _operands(
     names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...], biases: tuple[Any, ...], wanted: Any
 ) -> tuple[DType, Any]:
     given = required + optional + biases
-    others = [pair for pair in zip(names, given) if pair[1] is not None and not isinstance(pair[1], HOST)]
-    if others:
-        check_tensors(*others)
-        if any(_on_gpu(value) for _, value in others):
-            return gpu_room("arguments").operands(  # type: ignore[no-any-return]
-                names, required, optional, biases, wanted)
+    check_tensors(names, given)
+    if any(map(_on_gpu, given)):
+        return gpu_room("arguments").operands(  # type: ignore[no-any-return]
+            names, required, optional, biases, wanted)
     arrays: list[Any] = [
         None if value is None and place >= len(required) else _array(name, value)
         for place, (name, value) in enumerate(zip(names, given))
@@ -219,7 +217,7 @@ def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Ar
 
 def _on_gpu(value: Any) -> bool:
     """Whether its memory is a GPU's, as far as can be told without pyconv._gpu."""
-    if isinstance(value, HOST):
+    if value is None or isinstance(value, HOST):
         return False
     on_gpu = getattr(value, "is_cuda", None)
     if isinstance(on_gpu, bool):  # of a tensor of torch, which says so faster than by DLPack
@@ -316,7 +314,7 @@ def check_out(
     Overlap is judged by the bounds of memory alone: an exact answer can take exponential time. So two views that
     interleave without sharing an element are refused too.
     """
-    check_target(name, out)
+    check_target(name, out, others[0][1])
     if not isinstance(dtype, np.dtype):
         return gpu_room("arguments").check_out(name, out, shape, dtype, others)
     out = _in_main_memory(name, out, others[0][0])
@@ -338,9 +336,9 @@ def flat_buffer(
     name: str, buffer: Any, dtype: DType, minimum: int, others: Sequence[tuple[str, Array | None]]
 ) -> Array | None:
     """The caller's scratch as flat memory; None for an empty array."""
-    check_target(name, buffer)
-    if not isinstance(dtype, np.dtype):
+    if not isinstance(dtype, np.dtype):  # then _evaluate has asked
         return gpu_room("arguments").flat_buffer(name, buffer, dtype, minimum, others)
+    check_target(name, buffer, others[0][1])
     buffer = _in_main_memory(name, buffer, others[0][0])
     if not buffer.size:
         return None

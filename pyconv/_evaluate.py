@@ -175,9 +175,9 @@ def evaluate_one(
     if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
-        check_target("out", out)
-        [found] = _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, check_out)
-        return found
+        if out is not None:
+            check_target("out", out, named[0][1])
+        return _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, True)[0]
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
     if settings is not DEFAULTS:
@@ -200,7 +200,7 @@ def evaluate(
     if settings is not DEFAULTS:
         named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
     if not isinstance(dtype, np.dtype):
-        return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings)
+        return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings, False)
     work = [result and _calls(geometry, dtype, result, out, named, settings, None)
             for result, out in zip(results, outs)]
     if settings is not DEFAULTS or Visitor in map(type, outs):
@@ -217,12 +217,16 @@ def evaluate(
 
 def _evaluate_on_gpu(
     geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
-    settings: Settings, *check_out: Any,
+    settings: Settings, unchecked: bool,
 ) -> Any:
-    """The results; None for None. What a call like another needs not check again, torch may have changed."""
-    check_target("finput", settings.finput)
-    check_target("fgrad_input", settings.fgrad_input)
-    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, *check_out)
+    """The results; None for None. What a call like another needs not check again, torch may have changed.
+
+    unchecked: whether `outs` are as the user gave them, of which torch alone was asked.
+    """
+    if settings is not DEFAULTS:
+        check_target("finput", settings.finput, named[0][1])
+        check_target("fgrad_input", settings.fgrad_input, named[0][1])
+    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, unchecked)
     tell_of_writing(*outs, settings.finput, settings.fgrad_input)
     return found
 

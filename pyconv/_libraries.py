@@ -4,6 +4,7 @@ No library is imported: an array of one has brought it along. What has no librar
 """
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from operator import attrgetter
@@ -74,7 +75,7 @@ def _questions(torch: Any) -> tuple[Any, ...]:
     )
 
 
-def check_tensors(*named: tuple[str, Any]) -> None:
+def check_tensors(names: Sequence[str], values: Sequence[Any]) -> None:
     """TypeError where a tensor of torch has its values elsewhere than in its memory, or torch follows what is done
     with it: all that it would see of a call is that a result is made.
     """
@@ -82,7 +83,7 @@ def check_tensors(*named: tuple[str, Any]) -> None:
     if torch is None:
         return
     found = None
-    for name, value in named:
+    for name, value in zip(names, values):
         if isinstance(value, torch.Tensor):
             kind, found = type(value), found or name
             if kind is not torch.Tensor and answers_for_operators(kind):  # type: ignore[arg-type]
@@ -168,14 +169,16 @@ def with_memory(name: str, tensor: Any) -> Any:
     raise TypeError(f"{name} must have memory of its own; got a {type(tensor).__name__} without")
 
 
-def check_target(name: str, value: Any) -> None:
-    """TypeError or ValueError where what is written to a tensor of torch would be lost, or a gradient would."""
-    if value is None or isinstance(value, ndarray):
-        return
-    check_tensors((name, value))
+def check_target(name: str, value: Any, operand: Any) -> None:
+    """TypeError or ValueError where what is written to a tensor of torch would be lost, or a gradient would.
+
+    operand: the first of the call. Where it is torch's, check_tensors has asked whether torch follows the call.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return
+    if type(value) is not torch.Tensor or not isinstance(getattr(operand, "owner", None), torch.Tensor):
+        check_tensors((name,), (value,))
     if value._is_zerotensor():
         raise TypeError(f"{name} must have memory of its own; got a tensor of zeros without")
     if value.requires_grad and torch.is_grad_enabled():
@@ -189,7 +192,9 @@ def tell_of_writing(*targets: Any) -> None:
     """Let torch know of tensors that are written to: autograd may have saved what they held."""
     torch: Any = sys.modules.get("torch")
     for target in targets if torch is not None else ():
-        owner = getattr(target, "owner", target)
+        if target is None:
+            continue
+        owner = target if isinstance(target, torch.Tensor) else getattr(target, "owner", None)
         if isinstance(owner, torch.Tensor):
             torch.autograd.graph.increment_version(owner)
 

@@ -119,6 +119,12 @@ def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Name
     leader_name, leader = others[0]
     assert leader is not None
     array = beside(name, out, leader_name, leader)
+    check_place(name, array, shape, dtype, others)
+    return array
+
+
+def check_place(name: str, array: DeviceArray, shape: Shape, dtype: DeviceType, others: Named) -> None:
+    """TypeError or ValueError where the array cannot hold the result."""
     if array.dtype is not dtype:
         raise TypeError(f"{name} must have dtype {dtype}; got {array.dtype}")
     if array.shape != shape:
@@ -130,7 +136,6 @@ def check_out(name: str, out: Any, shape: Shape, dtype: DeviceType, others: Name
     other = overlapped(array, others)
     if other is not None:
         raise ValueError(f"{name} must not overlap {other}; got arrays with common bounds of memory")
-    return array
 
 
 def flat_buffer(name: str, buffer: Any, dtype: DeviceType, minimum: int, others: Named) -> DeviceArray | None:

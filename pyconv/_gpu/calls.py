@@ -76,13 +76,13 @@ def part_of(array: DeviceArray, part: tuple[slice, ...]) -> DeviceArray:
 
 def evaluate(
     geometry: Geometry, dtype: DeviceType, results: Sequence[Any], outs: Sequence[Any], named: Named, settings: Any,
-    prepare: Callable[..., list[Call]], check_out: Callable[..., Any] | None = None,
+    prepare: Callable[..., list[Call]], unchecked: bool,
 ) -> list[Any]:
     """The arrays of the results, of the first operand's kind where no `out` is given; None for None.
 
     named: the operands, and the outs that are checked already. prepare: _evaluate's _calls, which checks the buffers
-    too. check_out, of a single result: its `out` is as the user gave it; this refuses it where it cannot be one.
-    Neither is asked where what the call does is known.
+    too. unchecked, of a single result: its `out` is as the user gave it. Neither that nor a buffer is checked where
+    what the call does is known.
     """
     leader_name, leader = named[0]
     assert leader is not None
@@ -105,28 +105,28 @@ def evaluate(
         if result is None:
             work.append(None)
             continue
-        key, target, addresses = [*common, result.shape, result.bias is None], out, places
+        key, target = [*common, result.shape, result.bias is None], out
         for map, first, second, direction in result.terms:
             key += map, names[id(first)], names[id(second)], direction
         written: list[tuple[str, DeviceArray]] = []
-        if out is not None and check_out is not None:
-            target = arguments.beside("out", out, leader_name, leader)
-            written.append(("out", target))
+        if out is not None:
+            if unchecked:
+                target = arguments.beside("out", out, leader_name, leader)
+                written.append(("out", target))
+            else:
+                arrays.append(target)
         if settings.finput is not None or settings.fgrad_input is not None:
             written += _buffers(result, settings, leader_name, leader)
-        if written:
-            addresses = places.copy()
-            for name, array in written:
-                addresses[name] = array.address
-                key += name, array.shape, array.strides, array.dtype, array.read_only
-                arrays.append(array)
-        elif target is not None:
-            arrays.append(target)
-        decision = decisions.get(tuple(key))
-        if decision is None or (written and decision.meet(addresses)):  # the latter is refused
-            decision = keep(tuple(key), _decision(
-                geometry, dtype, result, out, named, written, names, settings, prepare, check_out))
-        work.append((decision, addresses, target, result))
+        for name, array in written:
+            places[name] = array.address
+            key += name, array.shape, array.strides, array.dtype, array.read_only
+            arrays.append(array)
+        given = tuple(key)
+        decision = decisions.get(given)
+        if decision is None or (written and decision.meet(places)):  # the latter is refused
+            decision = keep(given, _decision(
+                geometry, dtype, result, named, written, names, settings, prepare))
+        work.append((decision, target, result))
 
     def run(stream: int) -> list[Any]:
         found: list[Any] = []
@@ -134,10 +134,10 @@ def evaluate(
             if one is None:
                 found.append(None)
                 continue
-            decision, addresses, target, result = one
+            decision, target, result = one
             if target is None:
                 target = leader.kind.empty(result.shape, own, leader.device, result.new)
-            decision.run(addresses, target, dtype, stream)
+            decision.run(places, target, dtype, stream)
             found.append(target.owner)
         return found
 
@@ -156,16 +156,15 @@ def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) 
 
 
 def _decision(
-    geometry: Geometry, dtype: DeviceType, result: Any, out: Any, named: Named,
-    written: Sequence[tuple[str, DeviceArray]], names: Mapping[int, str], settings: Any,
-    prepare: Callable[..., list[Call]], check_out: Callable[..., Any] | None,
+    geometry: Geometry, dtype: DeviceType, result: Any, named: Named, written: Sequence[tuple[str, DeviceArray]],
+    names: Mapping[int, str], settings: Any, prepare: Callable[..., list[Call]],
 ) -> Decision:
     """What is done for a result; names: by the arrays' id. TypeError or ValueError where its out or a buffer cannot
     serve."""
     leader = named[0][1]
     assert leader is not None
-    if out is not None and check_out is not None:
-        check_out("out", out, result.shape, dtype if settings.result is None else settings.result, named)
+    if written and written[0][0] == "out":
+        arguments.check_place(*written[0], result.shape, dtype if settings.result is None else settings.result, named)
         named = (*named, written[0])
     known = {name: called(array, name) for name, array in (*named, *written) if array is not None}
     terms = tuple((map, known[names[id(first)]], known[names[id(second)]], direction)
