@@ -23,7 +23,7 @@ from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
 from pyconv._known import keep
-from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
+from pyconv._libraries import Visitor, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -175,9 +175,7 @@ def evaluate_one(
     if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
-        if out is not None:
-            check_target("out", out, named[0][1])
-        return _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, True)[0]
+        return gpu_room("calls").evaluate(geometry, dtype, (result,), (out,), named, settings, _calls, True)[0]
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
     if settings is not DEFAULTS:
@@ -200,7 +198,8 @@ def evaluate(
     if settings is not DEFAULTS:
         named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
     if not isinstance(dtype, np.dtype):
-        return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings, False)
+        return gpu_room("calls").evaluate(
+            geometry, dtype, results, outs, named, settings, _calls, False)
     work = [result and _calls(geometry, dtype, result, out, named, settings, None)
             for result, out in zip(results, outs)]
     if settings is not DEFAULTS or Visitor in map(type, outs):
@@ -213,22 +212,6 @@ def evaluate(
             _run(geometry, dtype, result, calls, out, settings), out, named[0][1])
         for result, calls, out in zip(results, work, outs)
     ]
-
-
-def _evaluate_on_gpu(
-    geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
-    settings: Settings, unchecked: bool,
-) -> Any:
-    """The results; None for None. What a call like another needs not check again, torch may have changed.
-
-    unchecked: whether `outs` are as the user gave them, of which torch alone was asked.
-    """
-    if settings is not DEFAULTS:
-        check_target("finput", settings.finput, named[0][1])
-        check_target("fgrad_input", settings.fgrad_input, named[0][1])
-    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, unchecked)
-    tell_of_writing(*outs, settings.finput, settings.fgrad_input)
-    return found
 
 
 def _takes_last(map: str, geometry: Geometry) -> bool:

@@ -421,9 +421,10 @@ def problem(
         return transposed(*shapes, stride, padding, dilation, groups, output_padding, output_size, names, mode)
     if is_transposed is not False:
         raise TypeError(f"transposed must be True or False; got {shown(is_transposed)}")
-    added = exact_ints("output_padding", output_padding, rank, 0)
-    if added != 0 and any(_spread("output_padding", added, rank, 0)):
-        raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
+    if type(output_padding) is not int or output_padding:
+        added = exact_ints("output_padding", output_padding, rank, 0)
+        if any(_spread("output_padding", added, rank, 0)):
+            raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
     return convolved(*shapes, stride, padding, dilation, groups, names, mode, output_size)
 
 

@@ -84,9 +84,12 @@ def check_tensors(names: Sequence[str], values: Sequence[Any]) -> None:
         return
     found = None
     for name, value in zip(names, values):
-        if isinstance(value, torch.Tensor):
-            kind, found = type(value), found or name
-            if kind is not torch.Tensor and answers_for_operators(kind):  # type: ignore[arg-type]
+        kind = type(value)
+        if kind is torch.Tensor:
+            found = found or name
+        elif value is not None and isinstance(value, torch.Tensor):
+            found = found or name
+            if answers_for_operators(kind):  # type: ignore[arg-type]
                 raise TypeError(
                     f"{name} must hold its values in its own memory (see pyconv.torch for other tensors); "
                     f"got a {kind.__name__}")

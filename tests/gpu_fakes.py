@@ -202,6 +202,9 @@ class Frameworks:
             def _is_zerotensor(self):
                 return self.zeros
 
+            def get_device(self):
+                return self.device.index
+
             def data_ptr(self):
                 return self.host.ctypes.data
 

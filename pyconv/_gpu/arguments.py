@@ -63,7 +63,9 @@ def _none(name: str) -> TypeError:
 
 def beside(name: str, value: Any, leader_name: str, leader: DeviceArray) -> DeviceArray:
     """The array, if it is one on the leader's device; TypeError where it is not."""
-    array = arrays.read(name, value)
+    array = leader.kind.read(name, value) if type(value) is type(leader.owner) else None  # most are of one kind
+    if array is None:
+        array = arrays.read(name, value)
     if array is None:
         word = type(value).__name__
         got = f"an array in main memory ({word})" if hasattr(value, "shape") else word

@@ -17,6 +17,7 @@ from pyconv._gpu.arrays import DeviceArray, DeviceType
 from pyconv._gpu.decisions import Decision, called, form, keep
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
+from pyconv._libraries import check_target, tell_of_writing
 
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 Named = Sequence[tuple[str, DeviceArray | None]]
@@ -81,13 +82,19 @@ def evaluate(
     """The arrays of the results, of the first operand's kind where no `out` is given; None for None.
 
     named: the operands, and the outs that are checked already. prepare: _evaluate's _calls, which checks the buffers
-    too. unchecked, of a single result: its `out` is as the user gave it. Neither that nor a buffer is checked where
-    what the call does is known.
+    too. unchecked, of a single result: its `out` is as the user gave it. Where what the call does is known, that and
+    the buffers are asked only what torch may have changed, and whether they meet another array.
     """
     leader_name, leader = named[0]
     assert leader is not None
+    if unchecked:
+        check_target("out", outs[0], leader)
+    lends = settings.finput is not None or settings.fgrad_input is not None
+    if lends:
+        check_target("finput", settings.finput, leader)
+        check_target("fgrad_input", settings.fgrad_input, leader)
     own = dtype if settings.result is None else settings.result
-    common = [geometry, own, leader.device, settings.algorithm, settings.allow_tf32, settings.accumulate]
+    common = [geometry, dtype, own, leader.device, settings.algorithm, settings.allow_tf32, settings.accumulate]
     places: dict[str, int] = {}
     names: dict[int, str] = {}
     arrays = []
@@ -96,7 +103,7 @@ def evaluate(
             common.append(None)
         else:
             places[name] = address = array.address
-            common += array.shape, array.strides, array.dtype, address & 15
+            common += array.shape, array.strides, address & 15
             names[id(array)] = name
             arrays.append(array)
     decisions = cuda().decisions
@@ -105,43 +112,43 @@ def evaluate(
         if result is None:
             work.append(None)
             continue
-        key, target = [*common, result.shape, result.bias is None], out
+        key = [*common, result.shape, result.bias is None]
         for map, first, second, direction in result.terms:
             key += map, names[id(first)], names[id(second)], direction
-        written: list[tuple[str, DeviceArray]] = []
-        if out is not None:
-            if unchecked:
-                target = arguments.beside("out", out, leader_name, leader)
-                written.append(("out", target))
-            else:
-                arrays.append(target)
-        if settings.finput is not None or settings.fgrad_input is not None:
-            written += _buffers(result, settings, leader_name, leader)
+        written = _buffers(result, settings, leader_name, leader) if lends else []
+        if out is not None and unchecked:
+            out = arguments.beside("out", out, leader_name, leader)
+            written.insert(0, ("out", out))
+        elif out is not None:
+            arrays.append(out)
         for name, array in written:
             places[name] = array.address
             key += name, array.shape, array.strides, array.dtype, array.read_only
             arrays.append(array)
-        given = tuple(key)
-        decision = decisions.get(given)
+        found = tuple(key)
+        decision = decisions.get(found)
         if decision is None or (written and decision.meet(places)):  # the latter is refused
-            decision = keep(given, _decision(
-                geometry, dtype, result, named, written, names, settings, prepare))
-        work.append((decision, target, result))
+            decision = keep(found, _decision(geometry, dtype, result, named, written, names, settings, prepare))
+        work.append((decision, out, result))
 
     def run(stream: int) -> list[Any]:
-        found: list[Any] = []
+        made: list[Any] = []
         for one in work:
             if one is None:
-                found.append(None)
+                made.append(None)
                 continue
             decision, target, result = one
             if target is None:
                 target = leader.kind.empty(result.shape, own, leader.device, result.new)
             decision.run(places, target, dtype, stream)
-            found.append(target.owner)
-        return found
+            made.append(target.owner)
+        return made
 
-    return in_order(settings.stream, arrays, run)  # type: ignore[no-any-return]
+    made = in_order(settings.stream, arrays, run)
+    tell_of_writing(*outs)
+    if lends:
+        tell_of_writing(settings.finput, settings.fgrad_input)
+    return made  # type: ignore[no-any-return]
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:

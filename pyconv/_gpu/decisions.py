@@ -29,18 +29,16 @@ class Decision:
         self._steps, self._known = steps, known
         self._launches: dict[Shape, tuple[list[Launch], int]] = {}
         spans = {name: _span(array) for name, array in known.items() if array.size}
-        self._apart = [(name, *spans[name], [(other, *span) for other, span in spans.items() if other != name])
-                       for name in written if name in spans]
+        self._apart = [  # (one, another, between which bounds of their distance they meet)
+            (name, other, spans[name][0] - end, spans[name][1] - first)
+            for name in written if name in spans for other, (first, end) in spans.items() if other != name]
         self._buffer = next(((name, spans[name][0]) for name in written if name != "out" and name in spans), None)
 
     def meet(self, addresses: Mapping[str, int]) -> bool:
         """Whether the bounds of an array that is written to and of another have memory in common."""
-        for name, first, end, others in self._apart:
-            low, high = addresses[name] + first, addresses[name] + end
-            for other, begin, stop in others:
-                at = addresses[other]
-                if at + begin < high and low < at + stop:
-                    return True
+        for name, other, least, most in self._apart:
+            if least < addresses[other] - addresses[name] < most:
+                return True
         return False
 
     def run(self, addresses: dict[str, int], target: DeviceArray, dtype: DeviceType, stream: int) -> None:
