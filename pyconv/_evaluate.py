@@ -23,7 +23,7 @@ from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
 from pyconv._known import keep
-from pyconv._libraries import Visitor, given_back, placed, tell_of_writing
+from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -95,11 +95,16 @@ def checked(settings: Settings, dtype: DType) -> Settings:
     result = result_dtype(dtype, settings.result) if is_integer(dtype) or settings.result is not None else None
     if settings is DEFAULTS:
         return settings if result is None else settings._replace(result=result)
-    check_algorithm(settings.algorithm, dtype)
-    check_flag("allow_tf32", settings.allow_tf32)
-    check_stream(settings.stream, dtype)
-    check_flag("accumulate", settings.accumulate)
-    accumulate, mode = bool(settings.accumulate), exact_mode(settings.mode, dtype)
+    if settings.algorithm is not AUTO:  # what is the default itself is right for every dtype
+        check_algorithm(settings.algorithm, dtype)
+    if settings.allow_tf32 is not False:
+        check_flag("allow_tf32", settings.allow_tf32)
+    if settings.stream is not None:
+        check_stream(settings.stream, dtype)
+    if settings.accumulate is not False:
+        check_flag("accumulate", settings.accumulate)
+    accumulate = bool(settings.accumulate)
+    mode = settings.mode if settings.mode is ZEROS else exact_mode(settings.mode, dtype)
     if accumulate is settings.accumulate and mode is settings.mode and result is settings.result:
         return settings
     return settings._replace(accumulate=accumulate, mode=mode, result=result)
@@ -175,7 +180,7 @@ def evaluate_one(
     if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
-        return gpu_room("calls").evaluate(geometry, dtype, (result,), (out,), named, settings, _calls, True)[0]
+        return _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, True)[0]
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
     if settings is not DEFAULTS:
@@ -198,8 +203,7 @@ def evaluate(
     if settings is not DEFAULTS:
         named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").evaluate(
-            geometry, dtype, results, outs, named, settings, _calls, False)
+        return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings, False)
     work = [result and _calls(geometry, dtype, result, out, named, settings, None)
             for result, out in zip(results, outs)]
     if settings is not DEFAULTS or Visitor in map(type, outs):
@@ -212,6 +216,27 @@ def evaluate(
             _run(geometry, dtype, result, calls, out, settings), out, named[0][1])
         for result, calls, out in zip(results, work, outs)
     ]
+
+
+def _evaluate_on_gpu(
+    geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
+    settings: Settings, unchecked: bool,
+) -> Any:
+    """The results; None for None. What a call like another needs not check again, torch may have changed.
+
+    unchecked, of a single result: its `out` is as the user gave it.
+    """
+    leader, lends = named[0][1], settings.finput is not None or settings.fgrad_input is not None
+    if unchecked:
+        check_target("out", outs[0], leader)
+    if lends:
+        check_target("finput", settings.finput, leader)
+        check_target("fgrad_input", settings.fgrad_input, leader)
+    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, unchecked)
+    tell_of_writing(*outs)
+    if lends:
+        tell_of_writing(settings.finput, settings.fgrad_input)
+    return found
 
 
 def _takes_last(map: str, geometry: Geometry) -> bool:

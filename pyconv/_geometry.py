@@ -416,16 +416,19 @@ def problem(
     output_size: Any = None, names: tuple[str, str, str] = NAMES, mode: Mode = ZEROS,
 ) -> tuple[Geometry, Shape]:
     """`transposed` where is_transposed, else `convolved`."""
-    shapes = (rank, input_shape, weight_shape, bias_shape, grad_output_shape)
     if is_transposed is True:
-        return transposed(*shapes, stride, padding, dilation, groups, output_padding, output_size, names, mode)
+        return transposed(
+            rank, input_shape, weight_shape, bias_shape, grad_output_shape, stride, padding, dilation, groups,
+            output_padding, output_size, names, mode)
     if is_transposed is not False:
         raise TypeError(f"transposed must be True or False; got {shown(is_transposed)}")
     if type(output_padding) is not int or output_padding:
         added = exact_ints("output_padding", output_padding, rank, 0)
         if any(_spread("output_padding", added, rank, 0)):
             raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
-    return convolved(*shapes, stride, padding, dilation, groups, names, mode, output_size)
+    return convolved(
+        rank, input_shape, weight_shape, bias_shape, grad_output_shape, stride, padding, dilation, groups, names, mode,
+        output_size)
 
 
 def output_shape(

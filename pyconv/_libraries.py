@@ -195,10 +195,8 @@ def tell_of_writing(*targets: Any) -> None:
     """Let torch know of tensors that are written to: autograd may have saved what they held."""
     torch: Any = sys.modules.get("torch")
     for target in targets if torch is not None else ():
-        if target is None:
-            continue
-        owner = target if isinstance(target, torch.Tensor) else getattr(target, "owner", None)
-        if isinstance(owner, torch.Tensor):
+        owner = getattr(target, "owner", target)
+        if owner is not None and isinstance(owner, torch.Tensor):
             torch.autograd.graph.increment_version(owner)
 
 

@@ -49,17 +49,17 @@ def conv_to(out, x, w, _, **more):
 
 
 WAYS = {
-    'out': (conv_to, 0), 'stream': (lambda *call: conv_to(*call, stream=0), 12),
+    'out': (conv_to, 0), 'stream': (lambda *call: conv_to(*call, stream=0), 7),
     'pairs': (lambda *call: conv_to(*call, padding=((1, 1), (1, 1))), 9),
-    'buffer': (lambda *call: conv_to(*call, finput=call[-1]), 17),
-    'size': (lambda out, x, w, _: pyconv.conv2d_input(Size(x.shape), w, out, out=x, **SETTINGS), 1),
+    'buffer': (lambda *call: conv_to(*call, finput=call[-1]), 10),
+    'size': (lambda out, x, w, _: pyconv.conv2d_input(Size(x.shape), w, out, out=x, **SETTINGS), 0),
 }
 
 
 @pytest.mark.parametrize(('way', 'more'), WAYS.values(), ids=WAYS)
 def test_a_second_call_takes_few_steps(way, more, frameworks, backend, monkeypatch):
-    """A call of a Python function takes some 0.1 to 0.3 us, with what it does: so many before the launches, nine of
-    them to see that the tensors are plain ones, and so many more to check what else is given."""
+    """A call of a Python function takes some 0.1 to 0.3 us, with what it does: so many before the launches, six of
+    them of NumPy for these tensors' addresses, and so many more to check what else is given."""
     operands = [frameworks.torch.Tensor(array) for array in (np.empty_like(Y), X.copy(), W, np.empty(300, 'f4'))]
     steps = []
 
@@ -75,7 +75,7 @@ def test_a_second_call_takes_few_steps(way, more, frameworks, backend, monkeypat
         way(*operands)
     finally:
         sys.setprofile(before)
-    assert len(steps) <= 54 + more, steps
+    assert len(steps) <= 38 + more, steps
 
 
 def test_calls_that_differ_are_decided_apart(backend):

@@ -196,9 +196,12 @@ class TorchKind(Kind):
 
     def stream(self, device: int) -> int:
         """torch.cuda.current_stream; the handle alone where torch gives it so, a twentieth of the work."""
-        torch = sys.modules["torch"]
-        raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
-        return streams.normal(torch.cuda.current_stream(device).cuda_stream if raw is None else raw(device))
+        torch: Any = sys.modules["torch"]
+        try:
+            ask = torch._C._cuda_getCurrentRawStream
+        except AttributeError:
+            return streams.normal(torch.cuda.current_stream(device).cuda_stream)
+        return streams.normal(ask(device))
 
     def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
         """torch.cuda.stream, of a stream that torch need not have made."""

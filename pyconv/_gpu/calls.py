@@ -17,7 +17,6 @@ from pyconv._gpu.arrays import DeviceArray, DeviceType
 from pyconv._gpu.decisions import Decision, called, form, keep
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
-from pyconv._libraries import check_target, tell_of_writing
 
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 Named = Sequence[tuple[str, DeviceArray | None]]
@@ -38,7 +37,7 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], An
     handle = streams.handle_of(stream) if stream is not None else now if leader.after is None else leader.after
     if handle == now:  # most: then nothing has to wait for arrays of that framework
         for array in arrays:
-            if array.kind is not kind or array.after not in (None, now):
+            if array.kind is not kind or (array.after is not None and array.after != now):
                 break
         else:
             return run(handle)
@@ -82,17 +81,12 @@ def evaluate(
     """The arrays of the results, of the first operand's kind where no `out` is given; None for None.
 
     named: the operands, and the outs that are checked already. prepare: _evaluate's _calls, which checks the buffers
-    too. unchecked, of a single result: its `out` is as the user gave it. Where what the call does is known, that and
-    the buffers are asked only what torch may have changed, and whether they meet another array.
+    too. unchecked, of a single result: its `out` is as the user gave it. Neither that nor a buffer is checked where
+    what the call does is known, but for whether they meet another array.
     """
     leader_name, leader = named[0]
     assert leader is not None
-    if unchecked:
-        check_target("out", outs[0], leader)
     lends = settings.finput is not None or settings.fgrad_input is not None
-    if lends:
-        check_target("finput", settings.finput, leader)
-        check_target("fgrad_input", settings.fgrad_input, leader)
     own = dtype if settings.result is None else settings.result
     common = [geometry, dtype, own, leader.device, settings.algorithm, settings.allow_tf32, settings.accumulate]
     places: dict[str, int] = {}
@@ -115,12 +109,15 @@ def evaluate(
         key = [*common, result.shape, result.bias is None]
         for map, first, second, direction in result.terms:
             key += map, names[id(first)], names[id(second)], direction
-        written = _buffers(result, settings, leader_name, leader) if lends else []
-        if out is not None and unchecked:
-            out = arguments.beside("out", out, leader_name, leader)
-            written.insert(0, ("out", out))
-        elif out is not None:
-            arrays.append(out)
+        written: list[tuple[str, DeviceArray]] = []
+        if out is not None:
+            if unchecked:
+                out = arguments.beside("out", out, leader_name, leader)
+                written.append(("out", out))
+            else:
+                arrays.append(out)
+        if lends:
+            written += _buffers(result, settings, leader_name, leader)
         for name, array in written:
             places[name] = array.address
             key += name, array.shape, array.strides, array.dtype, array.read_only
@@ -144,19 +141,15 @@ def evaluate(
             made.append(target.owner)
         return made
 
-    made = in_order(settings.stream, arrays, run)
-    tell_of_writing(*outs)
-    if lends:
-        tell_of_writing(settings.finput, settings.fgrad_input)
-    return made  # type: ignore[no-any-return]
+    return in_order(settings.stream, arrays, run)  # type: ignore[no-any-return]
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
     """The buffers that a result's maps use, as the user gave them."""
-    found = {}
-    for map, *_ in result.terms:
-        name = BUFFERS[map]
-        buffer = getattr(settings, name)
+    found: dict[str, DeviceArray] = {}
+    for term in result.terms:
+        name = BUFFERS[term[0]]
+        buffer = settings.finput if name == "finput" else settings.fgrad_input
         if buffer is not None and name not in found:
             found[name] = arguments.beside(name, buffer, leader_name, leader)
     return list(found.items())
