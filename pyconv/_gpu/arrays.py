@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from math import prod
@@ -68,8 +68,10 @@ NAMES_OF_TYPESTR = {np.dtype(name).str: name for name in DTYPES if name != "bflo
 RULE = f"{', '.join(list(DTYPES)[:-1])} or {list(DTYPES)[-1]}"
 
 
-class DeviceArray(NamedTuple):
-    """Memory of a GPU in the shape of an array."""
+@dataclass(slots=True, eq=False)
+class DeviceArray:
+    """Memory of a GPU in the shape of an array; never changed. A call makes and reads some: no NamedTuple, which takes
+    longer."""
 
     owner: Any  # the object that the caller knows, and that keeps the memory alive
     address: int  # of the element at index 0, ..., 0
@@ -80,6 +82,10 @@ class DeviceArray(NamedTuple):
     kind: "Kind"
     read_only: bool = False
     after: int | None = None  # the stream that writes it, where a protocol names one that is not a framework's current
+
+    def _replace(self, **changes: Any) -> "DeviceArray":
+        """Another with these fields."""
+        return replace(self, **changes)
 
     @property
     def size(self) -> int:
@@ -186,8 +192,7 @@ class TorchKind(Kind):
         address, shape, strides = value.data_ptr(), tuple(value.shape), value.stride()
         if not address or address % dtype.size:
             _check_address(name, address, shape, strides, dtype)
-        # as DeviceArray itself would do it, in half the time
-        return tuple.__new__(DeviceArray, (value, address, shape, strides, dtype, value.get_device(), self, False, None))
+        return DeviceArray(value, address, shape, strides, dtype, value.get_device(), self)
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
         """From torch's caching allocator."""
