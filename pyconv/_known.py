@@ -6,6 +6,8 @@ settings, with buffers or without, numbers that are ints, NumPy's arrays that a 
 
 from typing import Any, NamedTuple
 
+from numpy import ndarray
+
 from pyconv._backend import Array, Plan, cpu
 from pyconv._dtypes import DType
 from pyconv._integers import Shape
@@ -43,7 +45,9 @@ def look(
 
     usual: whether its settings are. written: `out` and the buffer, each an array or None.
     """
-    key = cpu.form(numbers, arrays, written) if usual else None
+    if not usual or type(arrays[0]) is not ndarray:  # torch.compile, which reads this, cannot read Cython's functions
+        return None, None
+    key = cpu.form(numbers, arrays, written)
     return key, _known.get(key)
 
 
