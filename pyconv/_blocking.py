@@ -326,6 +326,8 @@ def broadcast_blocking(
 def channels_at_once(piece: Piece, most_taps: int = 0) -> int:
     """How many channels are summed in registers; what makes the order of a sum."""
     taps = prod(axis.taps for axis in piece.axes)
+    if piece.woven:  # of a cell, all channels are loaded as one vector
+        return piece.channels
     return _even(piece.channels, min(128, DEPTH // max(1, taps, most_taps)))
 
 
@@ -335,7 +337,7 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
 
     Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
     """
-    direct = direct_blocking(piece, groups, tile, DIRECT_WEIGHTS) if may_direct else None
+    direct = direct_blocking(piece, groups, tile, DIRECT_WEIGHTS) if may_direct and not piece.woven else None
     if direct:
         return direct
     taps, channels = prod(axis.taps for axis in piece.axes), channels_at_once(piece, most_taps)

@@ -22,6 +22,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         int turned
         index_t tile[3]
         int parts, edge, only_edges, source_last, folded
+        index_t woven, weight_woven
         index_t before[3]
         index_t behind[3]
         int stored[3]

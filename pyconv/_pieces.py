@@ -110,6 +110,8 @@ class Piece(NamedTuple):
     edge: str = "zeros"  # what source has beyond its edge
     folded: str = "zeros"  # what stand for positions beyond target's edge,
     folds: Folds = NO_FOLDS  # of which there are so many before and behind each axis
+    woven: int = 0  # channels of each of the groups that one vector holds
+    weight_woven: int = 0  # from one of these to the next in weight
 
     @property
     def source_last(self) -> bool:
@@ -321,6 +323,24 @@ def has_padding(axes: Axes) -> bool:
     return any(axis.clipped(tap).positions < axis.positions for axis in axes for tap in {0, axis.taps - 1} if axis.taps)
 
 
+def groups_of_vector(map: str, g: Geometry, pieces: list[Piece], lanes: int) -> int:
+    """How many small groups one vector holds where channels lie last: of a cell, all of their channels lie together."""
+    width, outs = g.in_channels // g.groups, g.out_channels // g.groups
+    able = map != "grad_weight" and g.x_last and g.y_last and g.padding_mode == "zeros" and not _is_copied(g) and (
+        lanes >= 8 and 1 < width == outs < lanes and lanes % width == 0 and g.groups % (lanes // width) == 0)
+    plain = all(not piece.turned and not piece.swapped and piece.row_taps == ((1, 0),) * 3 for piece in pieces)
+    return lanes // width if able and plain else 1
+
+
+def weave(piece: Piece, groups: int) -> Piece:
+    """The piece with so many groups as one, of all their rows; none of these reads another group's channels."""
+    source, target, weight = (
+        strides._replace(group=groups * strides.group) for strides in (piece.source, piece.target, piece.weight))
+    return piece._replace(
+        rows=groups * piece.rows, source=source, target=target, weight=weight, woven=piece.channels,
+        weight_woven=piece.weight.group)
+
+
 def _fill(map: str, g: Geometry) -> Piece:
     size = g.input_size if map == "grad_input" else g.output_size
     return _place(tuple(Axis(n, 0, 1, 0, 0, 0) for n in size), map, g, 0, False, channels=0)
@@ -462,7 +482,7 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
     piece = _ascending(piece)
     z, *others = piece.axes
     three = [axis.taps == 3 for axis in others]
-    if piece.turned or piece.swapped or not any(three) or any(n > 1 for n, _ in piece.row_taps):
+    if piece.turned or piece.swapped or piece.woven or not any(three) or any(n > 1 for n, _ in piece.row_taps):
         return None
     if any(axis.step != 1 for axis in piece.axes) or any(axis.taps not in (1, 3) for axis in others):
         return None

@@ -78,7 +78,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
     piece.source_group, piece.target_group, piece.weight_group = (
         found.source.group, found.target.group, found.weight.group)
     piece.turned, piece.parts, piece.rows = found.turned, found.parts, found.rows
-    piece.source_last = found.source_last
+    piece.source_last, piece.woven, piece.weight_woven = found.source_last, found.woven, found.weight_woven
     piece.edge, piece.folded = MODES.index(found.edge), MODES.index(found.folded)
 
 
@@ -188,11 +188,14 @@ cdef class Plan:
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
             found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry)
+        tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
+        woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
+        if woven > 1:
+            found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
         self.steps = <step_t *>calloc(max(1, len(found)), sizeof(step_t))
         if self.steps == NULL:
             raise MemoryError
         self.count = len(found)
-        tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
         for i, (piece, blocking) in enumerate(_phases.choose_all(map, found, self.groups, tile, algorithm)):
             self._prepare(&self.steps[i], piece, blocking)
         for i in range(self.count):

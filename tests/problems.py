@@ -555,6 +555,22 @@ SHARED_CELLS = [
     P('rows of two phases', (6, 49), (4, 4), (3, 4), padding=1, stride=2, batch=2),
 ]
 
+# Small groups whose channels one vector holds together, 8 or 16 of them, where channels lie last.
+WOVEN = [
+    P('woven groups of 8', (9, 31), (3, 3), (32, 32), padding=1, groups=4, batch=2),
+    P('woven groups of 4', (8, 17), (3, 3), (32, 32), padding=1, groups=8, batch=2),
+    P('woven groups of 2', (7, 19), (3, 3), (32, 32), padding=1, groups=16, batch=2),
+    P('woven at stride 2', (9, 41), (3, 3), (32, 32), padding=1, stride=2, groups=4, batch=2),
+    P('woven phases', (6, 33), (4, 4), (32, 32), padding=1, stride=2, groups=4, batch=2),
+    P('woven, dilated, off the edge', (9, 21), (3, 3), (16, 16), padding=((3, -1), (0, 5)), dilation=2, groups=4),
+    P('woven under one tap', (5, 6), (1, 1), (32, 32), groups=4, batch=2),
+    P('woven under many taps', (10, 26), (7, 9), (16, 16), padding=3, groups=2),
+    P('woven lines', (50,), (5,), (16, 16), padding=2, groups=2, batch=3),
+    P('woven volumes', (4, 5, 18), (2, 3, 3), (16, 16), padding=1, groups=4, batch=2),
+    P('groups that are no whole vector', (6, 20), (3, 3), (24, 24), padding=1, groups=3, batch=2),
+    P('groups of more rows than channels', (6, 20), (3, 3), (16, 32), padding=1, groups=4, batch=2),
+]
+
 # Ordinary layers at a size that takes milliseconds, with enough work for several threads and several blocks; for
 # random floats only, so they are no rows of PROBLEMS.
 LAYERS = [

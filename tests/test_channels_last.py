@@ -10,7 +10,7 @@ import calls
 import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
-from problems import PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, P, maps
+from problems import PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
 from pyconv import _blocking, _known, _phases, _pieces
 from pyconv._geometry import convolved
 
@@ -36,7 +36,7 @@ EDGED = [
     P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
 ]
 every_problem = pytest.mark.parametrize(
-    'problem', PROBLEMS + SHARED_CELLS + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
+    'problem', PROBLEMS + SHARED_CELLS + WOVEN + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
 
 
 def check(problem, dtype):
@@ -70,7 +70,7 @@ def test_in_tiles_everywhere(monkeypatch, problem, dtype):
     _known.forget()
 
 
-@pytest.mark.parametrize('problem', SHARED_CELLS + MORE + EDGED, ids=str)
+@pytest.mark.parametrize('problem', SHARED_CELLS + WOVEN + MORE + EDGED, ids=str)
 def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
     data, rank = problem._replace(batch=5).floats(dtype), problem.rank
     x, y = last(data.x, rank), last(data.y, rank)
@@ -150,3 +150,37 @@ def test_a_tensor_in_that_order_gives_one():
         ours, theirs = (torch.autograd.grad(result, (x, w), weights) for result in (y, conv[1](x, w, padding=1)))
         assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
         assert ours[0].is_contiguous(memory_format=order) and not ours[0].is_contiguous()
+
+
+@pytest.mark.parametrize('lanes', [8, 16])
+def test_which_groups_a_vector_holds(lanes):
+    """As many as fill it, if channels lie last on either side."""
+    def held(problem, **changes):
+        geometry = convolved(
+            problem.rank, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
+        geometry = geometry._replace(**{'x_last': True, 'y_last': True, **changes})
+        return {_pieces.groups_of_vector(name, geometry, _pieces.pieces(name, geometry), lanes)
+                for name in ('forward', 'grad_input')}
+
+    for problem in WOVEN[:-2]:
+        width = problem.channels[0] // problem.groups
+        assert held(problem) == {lanes // width}
+        assert held(problem, x_last=False) == held(problem, y_last=False) == {1}
+    assert held(WOVEN[-2]) == {1}
+    assert held(WOVEN[-1]) == {1}
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf])
+@pytest.mark.parametrize('problem', WOVEN, ids=str)
+def test_no_group_meets_another(problem, bad, dtype):
+    """What is not finite stays in its group, in the operands as in the weight."""
+    data, rank = problem.integers(dtype), problem.rank
+    x, w, y = data.x, data.w, data.y
+    x[0, 1], y[0, 1], w[w.shape[0] // 2] = bad, -bad, bad
+    out, into = last(poisoned(y.shape, dtype), rank), last(poisoned(x.shape, dtype), rank)
+    with np.errstate(invalid='ignore'):
+        wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
+    calls.forward(problem, last(x, rank), w, out=out)
+    calls.grad_input(problem, w, last(y, rank), out=into)
+    assert_equal(out, wanted.forward, dtype)
+    assert_equal(into, wanted.grad_input, dtype)

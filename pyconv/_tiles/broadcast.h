@@ -43,7 +43,8 @@ static void NAME(unroll_broadcast)(const work_t *work, const void *source, const
     *(const void **)scratch = source;
 }
 
-/* [panels of columns][channel][tap][columns of a panel], filled up with zeros */
+/* [panels of columns][channel][tap][columns of a panel], filled up with zeros; woven groups side by side in the one
+   panel of theirs */
 static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *panels)
 {
     const piece_t *piece = work->piece;
@@ -54,31 +55,37 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
         wide = NAME(panel)(rows - column) * LANES;
         const index_t here = rows - column < wide ? rows - column : wide;
         const REAL *from = (const REAL *)weight + (work->part.row + column) * piece->weight_row;
-        REAL *next = to;
+        const index_t together = piece->woven ? piece->woven : here;
         if (here < wide)
             NAME(zero)(depth * wide, to);
-        if (NAME(is_dense)(piece)) {
-            NAME(transpose)(to, wide, from, piece->weight_row, here, depth, 0);
-            continue;
+        for (index_t lane = 0; lane < here; lane += together, from += piece->weight_woven) {
+            REAL *next = to + lane;
+            if (NAME(is_dense)(piece)) {
+                NAME(transpose)(next, wide, from, piece->weight_row, together, depth, 0);
+                continue;
+            }
+            for (index_t c = 0; c < work->part.channels; c++)
+                for (index_t z = 0; z < axis[0].taps; z++)
+                    for (index_t y = 0; y < axis[1].taps; y++)
+                        for (index_t x = 0; x < axis[2].taps; x++, next += wide) {
+                            const REAL *cell = from + c * piece->weight_channel + z * stride[0] + y * stride[1]
+                                + x * stride[2];
+                            for (index_t i = 0; i < together; i++)
+                                next[i] = cell[i * piece->weight_row];
+                        }
         }
-        for (index_t c = 0; c < work->part.channels; c++)
-            for (index_t z = 0; z < axis[0].taps; z++)
-                for (index_t y = 0; y < axis[1].taps; y++)
-                    for (index_t x = 0; x < axis[2].taps; x++, next += wide) {
-                        const REAL *cell = from + c * piece->weight_channel + z * stride[0] + y * stride[1]
-                            + x * stride[2];
-                        for (index_t i = 0; i < here; i++)
-                            next[i] = cell[i * piece->weight_row];
-                    }
     }
 }
 
 /* R positions by V vectors of channels stay in registers, as in `tile`: with 8 x 3 the products of one cell and tap are
    24 for 3 vectors of weights, which come from L2, and 8 broadcasts. Cells are asked for a tile ahead, results, which may
-   be target's own, two: of few channels a tile takes less time than memory. */
+   be target's own, two: of few channels a tile takes less time than memory.
+   WOVEN: the vector of channels is that of several groups, and each lane has the cell of its own group: one of the
+   lanes that lie there, counted from the `first` of the group. */
 static inline __attribute__((always_inline)) void NAME(spread)(
-    const int R, const int V, index_t products, const NAME(product) *product, const REAL *source, const index_t *cell,
-    const REAL *ahead, const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)
+    const int R, const int V, const int WOVEN, index_t products, const NAME(product) *product, const REAL *source,
+    const index_t *cell, const REAL *ahead, const MASK *first, const REAL *panel, REAL *result,
+    const index_t *position, index_t pitch, int accumulate)
 {
     VECTOR sum[24];
     const REAL *from[8];
@@ -91,31 +98,43 @@ static inline __attribute__((always_inline)) void NAME(spread)(
     for (int i = 0; i < R; i++)
         from[i] = source + cell[i];
     for (index_t k = 0; k < products; k++) {
+        const REAL *row = panel + product[k].row * V * LANES;
+        if (WOVEN) {
+            const NAME(mask) lanes = *(const NAME(mask) *)first + product[k].channel;
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++)
+                sum[i] += NAME(pick)(LOAD(from[i] + product[k].cell), lanes) * LOAD(row);
+            continue;
+        }
         if (R == ROWS)
             __builtin_prefetch(ahead + product[k].ahead);
-        NAME(add_products)(R, V, sum, from, product[k].cell, panel + product[k].row * V * LANES);
+        NAME(add_products)(R, V, sum, from, product[k].cell, row);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         NAME(store_sums)(V, sum + i * V, result + position[i] * pitch, accumulate);
 }
 
-#define SPREAD(R, V)                                                                                                  \
-    static __attribute__((noinline)) void NAME(spread_##R##x##V)(                                                     \
+#define SPREAD_AS(NAMED, R, V, WOVEN)                                                                                 \
+    static __attribute__((noinline)) void NAMED(                                                                      \
         index_t products, const NAME(product) *product, const REAL *source, const index_t *cell, const REAL *ahead,   \
-        const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)                      \
+        const MASK *first, const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)   \
     {                                                                                                                 \
-        NAME(spread)(R, V, products, product, source, cell, ahead, panel, result, position, pitch, accumulate);       \
+        NAME(spread)(R, V, WOVEN, products, product, source, cell, ahead, first, panel, result, position, pitch,      \
+                     accumulate);                                                                                     \
     }
+#define SPREAD(R, V) SPREAD_AS(NAME(spread_##R##x##V), R, V, 0)
+#define SPREAD_WOVEN(R) SPREAD_AS(NAME(spread_woven_##R), R, 1, 1)
 typedef void (*NAME(spread_function))(index_t, const NAME(product) *, const REAL *, const index_t *, const REAL *,
-                                      const REAL *, REAL *, const index_t *, index_t, int);
+                                      const MASK *, const REAL *, REAL *, const index_t *, index_t, int);
 
+SPREAD_WOVEN(1) SPREAD_WOVEN(2) SPREAD_WOVEN(4)
 SPREAD(1, 1) SPREAD(1, 2) SPREAD(2, 1) SPREAD(2, 2) SPREAD(4, 1) SPREAD(4, 2)
 #if V4 >= 3
 SPREAD(1, 3) SPREAD(2, 3) SPREAD(4, 3)
 #endif
 #if ROWS == 8
-SPREAD(8, 1) SPREAD(8, 2) SPREAD(8, 3)
+SPREAD_WOVEN(8) SPREAD(8, 1) SPREAD(8, 2) SPREAD(8, 3)
 #endif
 
 /* [log2 positions][vectors - 1] */
@@ -133,6 +152,13 @@ static const NAME(spread_function) NAME(spreads)[4][3] = {
     {NAME(spread_8x1), NAME(spread_8x2), NAME(spread_8x3)},
 #endif
 };
+/* [log2 positions] */
+static const NAME(spread_function) NAME(spreads_woven)[4] = {
+    NAME(spread_woven_1), NAME(spread_woven_2), NAME(spread_woven_4),
+#if ROWS == 8
+    NAME(spread_woven_8),
+#endif
+};
 
 #define LONGEST (ROWS == 8 ? 14 : 10) /* positions of a row that are done together */
 
@@ -140,8 +166,9 @@ static const NAME(spread_function) NAME(spreads)[4][3] = {
    a cell is broadcast once for all positions that have it. Loads, which bind a lone vector, are S (N - 1) + 2 T for T N
    products. Sums are those of `spread`. */
 static inline __attribute__((always_inline)) void NAME(spread_row)(
-    const int N, const int T, const int S, index_t products, const NAME(product) *product, const REAL *cell,
-    index_t step, index_t ahead, const REAL *panel, REAL *result, index_t pitch, int accumulate)
+    const int N, const int T, const int S, const int WOVEN, index_t products, const NAME(product) *product,
+    const REAL *cell, index_t step, index_t ahead, const MASK *first, const REAL *panel, REAL *result, index_t pitch,
+    int accumulate)
 {
     VECTOR sum[LONGEST], weight[5];
 #pragma GCC unroll 16
@@ -154,12 +181,19 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
 #pragma GCC unroll 5
         for (int t = 0; t < T; t++)
             weight[t] = LOAD(rows + t * LANES);
+        NAME(mask) lanes = {0};
+        if (WOVEN)
+            lanes = *(const NAME(mask) *)first + product[k].channel;
         __builtin_prefetch(at + ahead + fetched * step);
         __builtin_prefetch(at + ahead + (fetched + 1) * step);
         fetched = fetched < S * (N - 1) + T - 2 ? fetched + 2 : 0;
 #pragma GCC unroll 32
         for (int j = 0; j < S * (N - 1) + T; j++) {
-            const REAL a = at[j * step];
+            VECTOR a;
+            if (WOVEN)
+                a = NAME(pick)(LOAD(at + j * step), lanes);
+            else
+                a = at[j * step] - (VECTOR){0};
 #pragma GCC unroll 5
             for (int t = 0; t < T; t++)
                 if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
@@ -172,9 +206,9 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
 }
 
 /* Rows of a box in parts as even as they can be. Where taps go backwards, so do positions. */
-#define SPREAD_ROWS(T, S)                                                                                             \
-    static void NAME(spread_rows_##T##x##S)(NAME(walk) *box, index_t products, const NAME(product) *list,             \
-                                            const REAL *source, const REAL *panel, REAL *result, int accumulate)      \
+#define SPREAD_ROWS(NAMED, T, S, WOVEN)                                                                               \
+    static void NAMED(NAME(walk) *box, index_t products, const NAME(product) *list, const REAL *source,               \
+                      const MASK *first, const REAL *panel, REAL *result, int accumulate)                             \
     {                                                                                                                 \
         const axis_t *x = &box->work->piece->axis[2];                                                                 \
         const index_t n = box->axis[2].count, parts = (n + LONGEST - 1) / LONGEST, cell = box->work->layout.cell;     \
@@ -183,53 +217,64 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
             for (index_t part = 0; part < parts; part++) {                                                            \
                 const index_t here = n * (part + 1) / parts - n * part / parts;                                       \
                 const index_t last = x->tap_step < 0 ? here - 1 : 0;                                                  \
-                const index_t first = NAME(next_cell)(box);                                                           \
-                const REAL *from = source + first - last * S * step;                                                  \
+                const index_t begin = NAME(next_cell)(box);                                                           \
+                const REAL *from = source + begin - last * S * step;                                                  \
                 REAL *to = result + (NAME(next_position)(box) + last) * cell;                                         \
                 NAME(go_on)(box, here);                                                                               \
-                const index_t ahead = NAME(next_cell)(box) - first;                                                   \
+                const index_t ahead = NAME(next_cell)(box) - begin;                                                   \
                 switch (here) {                                                                                       \
-                    CASE(5, T, S) CASE(6, T, S) CASE(7, T, S) CASE(8, T, S) CASE(9, T, S) CASE(10, T, S)              \
-                    MORE_CASES(T, S)                                                                                  \
+                    CASE(5, T, S, WOVEN) CASE(6, T, S, WOVEN) CASE(7, T, S, WOVEN) CASE(8, T, S, WOVEN)               \
+                    CASE(9, T, S, WOVEN) CASE(10, T, S, WOVEN) MORE_CASES(T, S, WOVEN)                                \
                 }                                                                                                     \
             }                                                                                                         \
     }
-#define CASE(N, T, S)                                                                                                 \
+#define CASE(N, T, S, WOVEN)                                                                                          \
     case N:                                                                                                           \
-        NAME(spread_row)(N, T, S, products, list, from, step, ahead, panel, to, pitch, accumulate);                   \
+        NAME(spread_row)(N, T, S, WOVEN, products, list, from, step, ahead, first, panel, to, pitch, accumulate);     \
         break;
 #if LONGEST > 10
-#define MORE_CASES(T, S) CASE(11, T, S) CASE(12, T, S) CASE(13, T, S) CASE(14, T, S)
+#define MORE_CASES(T, S, WOVEN)                                                                                       \
+    CASE(11, T, S, WOVEN) CASE(12, T, S, WOVEN) CASE(13, T, S, WOVEN) CASE(14, T, S, WOVEN)
 #else
-#define MORE_CASES(T, S)
+#define MORE_CASES(T, S, WOVEN)
 #endif
-SHARED_CELLS(SPREAD_ROWS)
+#define KERNEL(T, S)                                                                                                  \
+    SPREAD_ROWS(NAME(spread_rows_##T##x##S), T, S, 0) SPREAD_ROWS(NAME(spread_rows_woven_##T##x##S), T, S, 1)
+SHARED_CELLS(KERNEL)
+#undef KERNEL
 #undef SPREAD_ROWS
 #undef CASE
 #undef MORE_CASES
 
+typedef void (*NAME(rows_function))(NAME(walk) *, index_t, const NAME(product) *, const REAL *, const MASK *,
+                                    const REAL *, REAL *, int);
+/* [whether groups are woven][which] */
 #define KERNEL(T, S) NAME(spread_rows_##T##x##S),
-static void (*const NAME(spread_rows)[])(NAME(walk) *, index_t, const NAME(product) *, const REAL *, const REAL *, REAL *,
-                                         int) = {SHARED_CELLS(KERNEL)};
+#define WOVEN_KERNEL(T, S) NAME(spread_rows_woven_##T##x##S),
+static const NAME(rows_function) NAME(spread_rows)[2][4] = {{SHARED_CELLS(KERNEL)}, {SHARED_CELLS(WOVEN_KERNEL)}};
 #undef KERNEL
+#undef WOVEN_KERNEL
 #undef SHARED_CELLS
 
 /* All positions of a box for one panel of columns. */
 static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel, const index_t *offset,
                                const REAL *source, NAME(product) *list, REAL *result, int accumulate)
 {
+    const piece_t *piece = box->work->piece;
     const index_t products = NAME(list_products)(box, offset, list), pitch = box->work->layout.cell;
-    const int shared = NAME(shared_cells)(box->work->piece, box->axis[2].taps);
+    const int shared = NAME(shared_cells)(piece, box->axis[2].taps), woven = piece->woven > 0;
+    const MASK *first = NAME(first_lanes)[piece->woven == 8 ? 3 : piece->woven / 2];
     index_t cell[8], position[8];
     if (shared && box->axis[2].count > LONGEST / 2) {
-        NAME(spread_rows)[shared - 1](box, products, list, source, panel, result, accumulate);
+        NAME(spread_rows)[woven][shared - 1](box, products, list, source, first, panel, result, accumulate);
         return;
     }
     for (NAME(begin_walk)(box); box->left > 0;) {
         const int tall = NAME(tall)(box->left);
         NAME(take)(box, 1 << tall, cell, position);
-        const REAL *ahead = source + NAME(next_cell)(box);
-        NAME(spreads)[tall][wide - 1](products, list, source, cell, ahead, panel, result, position, pitch, accumulate);
+        (woven ? NAME(spreads_woven)[tall] : NAME(spreads)[tall][wide - 1])(
+            products, list, source, cell, source + NAME(next_cell)(box), first, panel, result, position, pitch,
+            accumulate);
     }
 }
 

@@ -58,7 +58,7 @@ static index_t NAME(list_positions)(const work_t *work, const NAME(reached) reac
                 const index_t cell = corner + s * piece->source_batch + i * step[0] + j * step[1];
                 const index_t row = s * layout->batch + i * layout->axis[0] + j * layout->axis[1];
                 for (index_t k = x->low; k < x->high; k++)
-                    *next++ = (NAME(product)){cell + k * step[2], (int)(row + k), 0};
+                    *next++ = (NAME(product)){cell + k * step[2], (int)(row + k), {(int)(cell + k * step[2])}};
             }
     return next - list;
 }
@@ -103,7 +103,7 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
                 cell[j] = offset[row[i + j]];
             const index_t next = i + ((index_t)1 << tall);
             NAME(spreads)[tall][wide - 1](positions, list, source, cell, source + offset[row[next < rows ? next : i]],
-                                          panel, result + column, row + i, layout->pitch, accumulate);
+                                          NULL, panel, result + column, row + i, layout->pitch, accumulate);
             i = next;
         }
         panel += layout->positions * wide * LANES;

@@ -41,6 +41,8 @@ enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
    edge: what source has beyond its edge, and the constant; only_edges: nothing but this keeps it from being read as it
    lies.
    source_last: source's channels lie last in memory, wherever a block's are copied to: it decides the order of sums.
+   woven: channels of each of the small groups that one vector holds where channels lie last, 0 where it holds but one.
+   They count as one group, whose rows are those of all; weight_woven leads from one to the next in weight.
    folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
    cells of target that lie in the same block. */
 typedef struct {
@@ -53,6 +55,7 @@ typedef struct {
     int turned;
     index_t tile[3];
     int parts, stored[3], edge, only_edges, source_last;
+    index_t woven, weight_woven;
     long long edge_value[2]; /* its bytes, as stored */
     int folded;
     index_t before[3], behind[3];

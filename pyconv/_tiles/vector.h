@@ -25,7 +25,25 @@ static const MASK NAME(stage)[4][2][16] = {{OF_16(UPPER, 1), OF_16(LOWER, 1)},
                                            {OF_16(UPPER, 8), OF_16(LOWER, 8)}};
 #undef UPPER
 #undef LOWER
+
+/* The first lane of each lane's group, where these have 1, 2, 4 or 8 lanes. */
+#define FIRST(e, w) ((e) / (w) * (w))
+static const MASK NAME(first_lanes)[4][16] = {OF_16(FIRST, 1), OF_16(FIRST, 2), OF_16(FIRST, 4), OF_16(FIRST, 8)};
+#undef FIRST
 #undef OF_16
+
+/* Any lanes of a vector. */
+static inline __attribute__((always_inline)) VECTOR NAME(pick)(VECTOR from, NAME(mask) lanes)
+{
+#if defined(__GNUC__) && !defined(__clang__)
+    return __builtin_shuffle(from, lanes);
+#else
+    VECTOR picked = from;
+    for (int i = 0; i < LANES; i++)
+        picked[i] = from[lanes[i]];
+    return picked;
+#endif
+}
 
 /* LANES x LANES in registers: stage w swaps the off-diagonal blocks of width w, for w = 1, 2, 4, ... */
 static inline __attribute__((always_inline)) void NAME(turn_square)(VECTOR *rows)

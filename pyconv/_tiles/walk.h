@@ -2,10 +2,14 @@
    where they lie. See body.h for the macros. */
 
 /* One product of every position in a box: its cell, seen from the position's, its row of the panel, and a cell of later
-   positions to ask for meanwhile, seen from the first of them. */
+   positions to ask for meanwhile, seen from the first of them. In woven groups the cell is that of the first channel of
+   the first, and `channel` tells which one of each group it is. */
 typedef struct {
     index_t cell;
-    int row, ahead;
+    int row;
+    union {
+        int ahead, channel;
+    };
 } NAME(product);
 
 /* Neighbouring positions of a block along one axis that have the same taps. */
@@ -105,15 +109,14 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
         for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
             for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
                 const index_t row = first * taps + (tz * axis[1].taps + ty) * axis[2].taps, end = x->tap + x->taps;
-                if (by_row)
-                    for (index_t c = row + x->tap; c < channels * taps; c += taps)
-                        for (index_t k = c; k < c + x->taps; k++)
-                            *next++ = (NAME(product)){offset[k], (int)k, 0};
-                else
-                    for (index_t k = row + x->tap; k < row + end; k++)
-                        for (index_t c = 0; c < at_once; c++)
-                            *next++ = (NAME(product)){offset[c * taps + k], (int)(c * taps + k),
-                                                      NAME(ahead)(piece, offset[k], channel, c, channels)};
+                const index_t many = by_row ? channels : at_once, group = by_row ? x->taps : 1;
+                for (index_t k = row + x->tap; k < row + end; k += group)
+                    for (index_t c = 0; c < many; c++)
+                        for (index_t t = k; t < k + group; t++)
+                            *next++ = piece->woven
+                                ? (NAME(product)){offset[t], (int)(c * taps + t), {.channel = (int)c}}
+                                : (NAME(product)){offset[c * taps + t], (int)(c * taps + t),
+                                                  {NAME(ahead)(piece, offset[t], channel, c, channels)}};
             }
     return next - list;
 }
