@@ -14,7 +14,7 @@ from numpy import ndarray
 from pyconv._backend import Array, cpu, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, native_dtype, result_dtype
 from pyconv._integers import Shape
-from pyconv._libraries import check_target, check_tensors, library_of, name_of, read, visiting
+from pyconv._libraries import check_target, check_tensors, library_of, name_of, plain, read, visiting
 from pyconv._memory import empty
 from pyconv._padding import MODES, ZEROS, Mode
 
@@ -154,6 +154,9 @@ def _operands(
 ) -> tuple[DType, Any]:
     given = required + optional + biases
     check_tensors(names, given)
+    tensors = None if _on_gpu(given[0]) else _plain_tensors(given, len(required))
+    if tensors is not None:
+        return tensors
     if any(map(_on_gpu, given)):
         return gpu_room("arguments").operands(  # type: ignore[no-any-return]
             names, required, optional, biases, wanted)
@@ -180,6 +183,24 @@ def _operands(
         arrays[place] = _of_dtype(names[place], given[place], arrays[place], own, whose)
     if library_of(whose_library) is not None:
         arrays[0] = visiting(arrays[0], whose_library)
+    return dtype, tuple(arrays)
+
+
+def _plain_tensors(given: tuple[Any, ...], needed: int) -> tuple[DType, Any] | None:
+    """As `operands`, where all are torch's tensors in main memory, of one type of floats; else None."""
+    first = plain(given[0])
+    if first is None:
+        return None
+    dtype = first.dtype
+    arrays: list[Any] = [visiting(first, given[0])]
+    for place in range(1, len(given)):
+        array = plain(given[place])
+        if array is not None and array.dtype is dtype:
+            arrays.append(array)
+        elif given[place] is None and place >= needed:
+            arrays.append(None)
+        else:
+            return None
     return dtype, tuple(arrays)
 
 
@@ -236,7 +257,7 @@ def _on_gpu(value: Any) -> bool:
 def _array(name: str, value: Any) -> Array:
     if value is None:
         raise TypeError(f"{name} must be an array; got None")
-    if not isinstance(value, ndarray | list | tuple) and hasattr(type(value), "__dlpack__"):
+    if not isinstance(value, HOST) and hasattr(type(value), "__dlpack__"):
         return read(name, value)
     if hasattr(value, "__dask_graph__"):  # NumPy would compute all of it
         raise TypeError(f"{name} must be an array in memory; got one of dask's, which pyconv.dask takes")

@@ -26,6 +26,7 @@ from pyconv._dtypes import element, scratch_dtype
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
     pyconv_openmp, pyconv_seconds, way_t, work_t)
+from pyconv._libraries import Visitor
 from pyconv._memory import empty
 from pyconv._padding import MODES
 
@@ -186,8 +187,9 @@ cdef bint _is_exact(number, int depth):
 
 
 cdef bint _is_float(array):
-    """Whether it is an array of NumPy's own type, in C order, aligned, of float32 or float64 in native byte order."""
-    return (type(array) is cnp.ndarray and cnp.PyArray_ISCARRAY_RO(array)
+    """Whether it is an array of NumPy's own type, or what it sees of another library's, in C order, aligned, of float32
+    or float64 in native byte order."""
+    return ((type(array) is cnp.ndarray or type(array) is Visitor) and cnp.PyArray_ISCARRAY_RO(array)
             and cnp.PyArray_TYPE(array) in (cnp.NPY_FLOAT, cnp.NPY_DOUBLE))
 
 

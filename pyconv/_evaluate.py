@@ -22,7 +22,7 @@ from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, sc
 from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
-from pyconv._known import keep
+from pyconv._known import keep, look
 from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
@@ -173,6 +173,26 @@ def check_outs(
     return outs
 
 
+def evaluate_known(
+    numbers: tuple[Any, ...], arrays: tuple[Any, ...], named: Named, out: Any, settings: Settings
+) -> tuple[Any, Any]:
+    """The key of a call whose operands are read, and its result where one like it is known; each None where there is
+    none. arrays: as _known has them. What is written to says nothing of it: `out` is checked as ever.
+    """
+    key, found = look(settings is DEFAULTS, numbers, arrays, (None, None))
+    if found is None:
+        return key, None
+    if out is not None:
+        out = check_out("out", out, found.shape, found.dtype, named)
+        if not cpu.is_ready(out, found.dtype):
+            return None, None
+        tell_of_writing(out)
+    like = named[0][1]
+    target = placed(out, like, found.shape, found.dtype)
+    return key, delivered(
+        found.run(*arrays, target, None), target, like)  # type: ignore[call-arg]
+
+
 def evaluate_one(
     geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings, key: Any = None
 ) -> Any:
@@ -186,7 +206,7 @@ def evaluate_one(
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
-    if key is not None and calls:
+    if key is not None and calls and (out is None or cpu.is_ready(out, dtype)):
         keep(key, calls[0][0], result.shape, dtype)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)

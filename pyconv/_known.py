@@ -11,10 +11,12 @@ from numpy import ndarray
 from pyconv._backend import Array, Plan, cpu
 from pyconv._dtypes import DType
 from pyconv._integers import Shape
+from pyconv._libraries import Visitor
 from pyconv._memory import empty
 from pyconv._threads import get_num_threads
 
 KEPT = 1024
+READ = (ndarray, Visitor)
 
 
 class Known(NamedTuple):
@@ -43,9 +45,10 @@ def look(
 ) -> tuple[Any, Known | None]:
     """The key of a call, and what is known of it; None where there is none.
 
-    usual: whether its settings are. written: `out` and the buffer, each an array or None.
+    usual: whether its settings are. arrays: first, second and bias, in the order of a backend's plan. written: `out`
+    and the buffer, each an array or None.
     """
-    if not usual or type(arrays[0]) is not ndarray:  # torch.compile, which reads this, cannot read Cython's functions
+    if not usual or type(arrays[0]) not in READ:  # torch.compile, which reads this, cannot read Cython's functions
         return None, None
     key = cpu.form(numbers, arrays, written)
     return key, _known.get(key)

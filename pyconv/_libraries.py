@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib import import_module
-from operator import attrgetter
+from itertools import accumulate
+from operator import attrgetter, mul
 from types import ModuleType
 from typing import Any
 
@@ -29,16 +30,20 @@ class Visitor(ndarray[Any, Any]):
 
 def library_of(value: Any) -> ModuleType | None:
     """The module whose from_dlpack makes arrays of the kind that `value` is; None for NumPy."""
-    if isinstance(value, ndarray | list | tuple) or not hasattr(type(value), "__dlpack__"):
+    if isinstance(value, (ndarray, list, tuple)):
         return None
-    if hasattr(type(value), "__array_namespace__"):
-        return value.__array_namespace__()  # type: ignore[no-any-return]
-    return _module_of(type(value))  # type: ignore[arg-type]
+    kind: Any = type(value)
+    return value.__array_namespace__() if _says_library(kind) else _module_of(kind)
+
+
+@lru_cache(maxsize=64)
+def _says_library(kind: type) -> bool:
+    return hasattr(kind, "__dlpack__") and hasattr(kind, "__array_namespace__")
 
 
 @lru_cache(maxsize=64)
 def _module_of(kind: type) -> ModuleType | None:
-    for base in kind.__mro__:
+    for base in kind.__mro__ if hasattr(kind, "__dlpack__") else ():
         module = sys.modules.get(base.__module__.partition(".")[0])
         if hasattr(module, "from_dlpack"):
             return module
@@ -122,9 +127,14 @@ def exchange_of(kind: Any) -> Any:
     export: Any = getattr(torch._C, "_to_dlpack_versioned", None)
     if export is None or answers_for_operators(kind):
         return None
+    own = None if _says_library(kind) else name_of(_module_of(kind))
+    floats = torch.float32, torch.float64
 
     class Exchange:
         __slots__ = ("tensor",)
+
+        dtypes = floats if own == "torch" else ()  # of the arrays that `plain` is asked for
+        layout = torch.strided
 
         def __init__(self, tensor: Any) -> None:
             self.tensor = tensor
@@ -135,11 +145,31 @@ def exchange_of(kind: Any) -> Any:
     return Exchange
 
 
+def plain(value: Any) -> NDArray[Any] | None:
+    """The memory of a tensor of torch, of float32 or float64 and in main memory, that has nothing else to be asked or
+    done, as most have; else None."""
+    exchange: Any = exchange_of(type(value))  # type: ignore[arg-type]
+    if exchange is None:
+        return None
+    try:
+        if (
+            value.is_cpu and value.dtype in exchange.dtypes and value.layout is exchange.layout and not value.is_neg()
+            and not value._is_zerotensor() and _memory_of(value)
+        ):
+            return np.from_dlpack(exchange(value))
+    except RuntimeError:  # of torch's, as there is no memory to see
+        pass
+    return None
+
+
 def read(name: str, value: Any) -> NDArray[Any]:
     """The memory of an array that has __dlpack__; a gradient that it requires is not recorded.
 
     TypeError in the words of the argument `name` where NumPy cannot see what it holds.
     """
+    array = plain(value)
+    if array is not None:
+        return array
     if getattr(value, "requires_grad", False):
         value = value.detach()
     if hasattr(value, "is_neg") and value.is_neg():
@@ -166,10 +196,15 @@ def with_memory(name: str, tensor: Any) -> Any:
     """
     if tensor._is_zerotensor():  # its storage has a size all the same
         return sys.modules["torch"].zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    there = tensor.untyped_storage().nbytes() if tensor.storage_offset() else tensor.data_ptr()
-    if there or not tensor.numel():
+    if _memory_of(tensor) or not tensor.numel():
         return tensor
     raise TypeError(f"{name} must have memory of its own; got a {type(tensor).__name__} without")
+
+
+def _memory_of(tensor: Any) -> int:
+    """0 where it has none, that was never there or was given back."""
+    found: int = tensor.untyped_storage().nbytes() if tensor.storage_offset() else tensor.data_ptr()
+    return found
 
 
 def check_target(name: str, value: Any, operand: Any) -> None:
@@ -223,6 +258,12 @@ def visiting(array: NDArray[Any], owner: Any) -> Visitor:
     return visitor
 
 
+@lru_cache(maxsize=256)
+def steps_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor: torch.empty_strided is faster than torch.empty."""
+    return tuple(accumulate((max(size, 1) for size in shape[:0:-1]), mul, initial=1))[::-1]
+
+
 def placed(out: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """`out`, or a new one of torch's where there is none and the operand `like` is torch's; else None.
 
@@ -234,15 +275,21 @@ def placed(out: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         return None
     torch: Any = sys.modules["torch"]
     try:
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), device="cpu")
+        tensor = torch.empty_strided(shape, steps_of(shape), dtype=_torch_dtype(dtype), device="cpu")
     except RuntimeError:  # no memory, which NumPy says as a MemoryError
         return None
-    elsewhere = exchange_of(type(tensor)) is None  # type: ignore[arg-type]  # of a mode, without memory
-    if elsewhere or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    exchange: Any = exchange_of(type(tensor))  # type: ignore[arg-type]
+    if exchange is None or torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # of a mode, without memory
         return None
-    array = read("out", tensor)
+    array = np.from_dlpack(exchange(tensor)) if dtype.kind != "V" else read("out", tensor)
     claim(array)
     return visiting(array, tensor)
+
+
+@lru_cache(maxsize=64)
+def _torch_dtype(dtype: np.dtype[Any]) -> Any:
+    """torch's of that name, which NumPy takes a microsecond to say."""
+    return getattr(sys.modules["torch"], dtype.name)
 
 
 def given_back(array: NDArray[Any], like: Any) -> Any:

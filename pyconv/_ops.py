@@ -18,6 +18,7 @@ from pyconv._evaluate import (
     Result,
     Settings,
     checked,
+    evaluate_known,
     evaluate_one,
     is_usual,
     no_out,
@@ -47,15 +48,19 @@ def convolve(
         return found.run(input, weight, bias, *written)
     names = ("input", "weight", "bias")
     dtype, (input, weight, bias) = operands(names, (input, weight), (), (bias,), settings.result)
+    named = (("input", input), ("weight", weight), ("bias", bias))
+    if key is None and type(transposed) is bool:
+        key, result = evaluate_known(numbers, (input, weight, bias), named, out, settings)
+        if result is not None:
+            return result
     settings = checked(settings, dtype)
     geometry, shape = geometries.problem(
         transposed, rank or rank_of("weight", weight.shape), input.shape, weight.shape,
         None if bias is None else bias.shape, None, stride, padding, dilation, groups, output_padding, output_size,
         names, settings.mode,
     )
-    named = (("input", input), ("weight", weight), ("bias", bias))
-    result = Result(shape, ((map, input, weight, False),), bias)
-    return evaluate_one(geometry, dtype, result, out, named, settings, key)
+    term = map, input, weight, False
+    return evaluate_one(geometry, dtype, Result(shape, (term,), bias), out, named, settings, key)
 
 
 # --- one body, three ranks ---
@@ -135,18 +140,24 @@ def _conv_input(rank: int) -> ConvInput:
         )
         steps = (stride, padding, dilation, groups)
         numbers = ("input_size", rank, input_size, *steps)
-        key, found = look(is_usual(settings), numbers, (weight, grad_output), (out, fgrad_input))
+        arrays = grad_output, weight, None
+        key, found = look(is_usual(settings), numbers, arrays, (out, fgrad_input))
         if found is not None:
-            return found.run(grad_output, weight, None, out, fgrad_input)  # type: ignore[arg-type]
+            return found.run(*arrays, out, fgrad_input)  # type: ignore[arg-type]
         size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
         native, (w, y) = operands(names, (weight, grad_output))
+        named = tuple(zip(names, (w, y)))
+        if key is None:
+            numbers = ("input_size", rank, size, *steps)
+            key, known = evaluate_known(numbers, (y, w, None), named, out, settings)
+            if known is not None:
+                return known  # type: ignore[no-any-return]
         settings = checked(settings, native)
         geometry, _ = geometries.convolved(
             rank, size, w.shape, None, y.shape, *steps, ("input_size", "weight", "bias"), settings.mode
         )
         result = Result(size, (("grad_input", y, w, False),))
-        named = tuple(zip(names, (w, y)))
         return evaluate_one(geometry, native, result, out, named, settings, key)  # type: ignore[no-any-return]
 
     return instance(conv_input, f"conv{rank}d_input", rank)
@@ -187,9 +198,10 @@ def _conv_weight(rank: int) -> ConvWeight:
         )
         numbers = ("weight_size", rank, weight_size, *steps)
         usual = is_usual(settings) and per_sample is False
-        key, found = look(usual, numbers, (input, grad_output), (out, finput))
+        arrays = input, grad_output, None
+        key, found = look(usual, numbers, arrays, (out, finput))
         if found is not None:
-            return found.run(input, grad_output, None, out, finput)  # type: ignore[arg-type]
+            return found.run(*arrays, out, finput)  # type: ignore[arg-type]
         size = exact_shape("weight_size", weight_size)
         if input is None and finput is not None:
             return _weight_of_columns(  # type: ignore[no-any-return]
@@ -197,6 +209,12 @@ def _conv_weight(rank: int) -> ConvWeight:
             )
         names = ("input", "grad_output")
         native, (x, y) = operands(names, (input, grad_output))
+        named = tuple(zip(names, (x, y)))
+        if key is None and per_sample is False:
+            numbers = ("weight_size", rank, size, *steps)
+            key, known = evaluate_known(numbers, (x, y, None), named, out, settings)
+            if known is not None:
+                return known  # type: ignore[no-any-return]
         settings = checked(settings, native)
         geometry, _ = geometries.convolved(
             rank, x.shape, size, None, y.shape, *steps, ("input", "weight_size", "bias"), settings.mode
@@ -204,7 +222,6 @@ def _conv_weight(rank: int) -> ConvWeight:
         if per_sample:
             geometry, size = _apart(geometry, native, size, y)
         result = Result(size, (("grad_weight", x, y, False),))
-        named = tuple(zip(names, (x, y)))
         return evaluate_one(geometry, native, result, out, named, settings, key)  # type: ignore[no-any-return]
 
     return instance(conv_weight, f"conv{rank}d_weight", rank)

@@ -1,9 +1,7 @@
 """Tensors as arrays over the same memory, and new tensors for results."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from itertools import accumulate
-from operator import mul
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from pyconv._backend import gpu_room
 from pyconv._integers import Shape
-from pyconv._libraries import bfloat16_of, exchange_of, with_memory
+from pyconv._libraries import bfloat16_of, exchange_of, steps_of, with_memory
 from pyconv._memory import claim
 
 EXCHANGE = exchange_of(Tensor)
@@ -44,7 +42,7 @@ def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[
     if order is not torch.contiguous_format:
         tensor = torch.empty(shape, dtype=first.dtype, device="cpu", memory_format=order)
     else:
-        tensor = torch.empty_strided(shape, _steps(shape), dtype=first.dtype, device="cpu")  # faster than torch.empty
+        tensor = torch.empty_strided(shape, steps_of(shape), dtype=first.dtype, device="cpu")
     array = array_of("out", tensor) if first.dtype is torch.bfloat16 else _shared(tensor)
     claim(array)
     return tensor, array
@@ -55,9 +53,3 @@ def maker_of(first: Tensor, shape: Shape, order: torch.memory_format) -> Callabl
     if order is torch.contiguous_format:
         return None
     return partial(torch.empty, shape, dtype=first.dtype, device=first.device, memory_format=order)
-
-
-@lru_cache(maxsize=256)
-def _steps(shape: Shape) -> Shape:
-    """The strides of a contiguous tensor."""
-    return tuple(accumulate((max(size, 1) for size in shape[:0:-1]), mul, initial=1))[::-1]
