@@ -270,13 +270,13 @@ class Calls(list):
 @pytest.fixture
 def maps_computed(monkeypatch):
     """The names of the maps, as they are computed."""
-    calls, evaluate = Calls(), maps.evaluate
+    calls, evaluate = Calls(), maps.Geometric.evaluate
 
-    def counting(geometry, dtype, results, *rest):
-        calls.extend(map for result in results for map, *_ in result.terms)
-        return evaluate(geometry, dtype, results, *rest)
+    def counting(form, map, *operands):
+        calls.append(map)
+        return evaluate(form, map, *operands)
 
-    monkeypatch.setattr(maps, 'evaluate', counting)
+    monkeypatch.setattr(maps.Geometric, 'evaluate', counting)
     return calls
 
 
@@ -320,6 +320,26 @@ def test_nothing_is_saved_without_gradients():
     assert saved == []
 
 
+def test_where_nothing_is_to_be_recorded_no_function_is_asked(monkeypatch):
+    """Of torch's: it takes longer than a small call's sums."""
+    x, w, b = torch.randn(2, 3, 6), torch.randn(3, 3, 2), torch.randn(3)
+    wanted, asked, apply = door.conv1d(x, w, b), [], maps.Map.apply_once
+    monkeypatch.setattr(maps.Map, 'apply_once', lambda *given: asked.append(1) or apply(*given))
+    for change in (lambda tensor: tensor, torch.nn.Parameter):
+        with torch.no_grad():
+            assert torch.equal(door.conv1d(change(x), w, change(b)), wanted)
+    with torch.inference_mode():
+        assert door.conv1d(x, w, b).is_inference()
+    assert torch.equal(door.conv1d(x, w, b), wanted) and not asked
+    for place in range(3):
+        given = [torch.nn.Parameter(tensor) if place == number else tensor for number, tensor in enumerate((x, w, b))]
+        assert door.conv1d(*given).requires_grad and len(asked) == place + 1
+    with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+        dual = torch.autograd.forward_ad.make_dual(b, b)
+        tangent = torch.autograd.forward_ad.unpack_dual(door.conv1d(x, w, dual)).tangent
+        assert torch.equal(tangent, b[:, None].expand(wanted.shape)) and len(asked) == 4
+
+
 def test_a_weight_changed_in_place_before_backward_is_noticed():
     x, w = torch.randn(2, 3, 6, requires_grad=True), torch.randn(3, 3, 2, requires_grad=True)
     y = door.conv1d(x, w)
@@ -352,15 +372,13 @@ def test_autocast_is_torch_s(type_):
 @pytest.fixture
 def arrays_met(monkeypatch):
     """(addresses of the operands, address of the result) of each map, as they are computed."""
-    met, evaluate = [], maps.evaluate
+    met, run = [], maps.run_as_it_lies
 
-    def recording(geometry, dtype, results, *rest):
-        answers = evaluate(geometry, dtype, results, *rest)
-        [(_, first, second, _)] = results[0].terms
-        met.append(({first.ctypes.data, second.ctypes.data}, answers[0].ctypes.data))
-        return answers
+    def recording(map, geometry, dtype, first, second, bias, out):
+        met.append(({first.ctypes.data, second.ctypes.data}, out.ctypes.data))
+        return run(map, geometry, dtype, first, second, bias, out)
 
-    monkeypatch.setattr(maps, 'evaluate', recording)
+    monkeypatch.setattr(maps, 'run_as_it_lies', recording)
     return met
 
 

@@ -14,6 +14,7 @@ from pyconv._libraries import bfloat16_of, exchange_of, steps_of, with_memory
 from pyconv._memory import claim
 
 EXCHANGE = exchange_of(Tensor)
+CPU = torch.device("cpu")
 
 
 def array_of(name: str, tensor: Tensor) -> Any:
@@ -40,9 +41,9 @@ def _shared(tensor: Tensor) -> Any:
 def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[Tensor, Any]:
     """(a new tensor of the first operand's type in main memory, its array)."""
     if order is not torch.contiguous_format:
-        tensor = torch.empty(shape, dtype=first.dtype, device="cpu", memory_format=order)
+        tensor = torch.empty(shape, dtype=first.dtype, device=CPU, memory_format=order)
     else:
-        tensor = torch.empty_strided(shape, steps_of(shape), dtype=first.dtype, device="cpu")
+        tensor = torch.empty_strided(shape, steps_of(shape), dtype=first.dtype, device=CPU)
     array = array_of("out", tensor) if first.dtype is torch.bfloat16 else _shared(tensor)
     claim(array)
     return tensor, array

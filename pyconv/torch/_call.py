@@ -23,8 +23,8 @@ CASTABLE = DTYPES[:3]  # what autocast casts
 def _check(name: str, tensor: Any, leader: Tensor) -> None:
     """TypeError unless it is a dense tensor on the leader's device and of its dtype."""
     if (
-        isinstance(tensor, Tensor) and tensor.is_cpu and leader.is_cpu and tensor.layout is torch.strided
-        and tensor.dtype is leader.dtype and tensor.dtype in DTYPES and not tensor.is_nested
+        isinstance(tensor, Tensor) and tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+        and (tensor.dtype in DTYPES if tensor is leader else leader.is_cpu and tensor.dtype is leader.dtype)
     ):
         return
     if not isinstance(tensor, Tensor):
@@ -82,7 +82,8 @@ def convolve(
 
     TypeError or ValueError where it cannot be had.
     """
-    check_flag("allow_tf32", allow_tf32)
+    if allow_tf32 is not False:
+        check_flag("allow_tf32", allow_tf32)
     input, weight, bias = _autocast(input, weight, bias)
     _check("input", input, input)
     _check("weight", weight, input)
