@@ -520,3 +520,15 @@ def test_shapes_and_settings_are_refused_in_the_words_of_the_plain_function(wron
     with pytest.raises(ours.type) as plain:
         pyconv.conv1d(**arrays)
     assert str(ours.value) == str(plain.value)
+
+
+@pytest.mark.parametrize('order', [torch.contiguous_format, torch.channels_last])
+def test_no_room_for_a_result(order):
+    """In the words of NumPy's functions and the GPU's, with the bytes: torch says it as a RuntimeError."""
+    input = torch.ones(1, 2, 2, 2).to(memory_format=order)
+    size = 2 + 2**22
+    with pytest.raises(MemoryError) as caught:
+        door.conv2d(input, torch.ones(3, 2, 1, 1), padding=2**21)
+    assert str(caught.value) == (
+        f'main memory must have {4 * 3 * size**2} bytes free for a tensor of shape (1, 3, {size}, {size}), dtype '
+        'torch.float32; got RuntimeError')

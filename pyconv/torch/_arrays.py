@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,16 @@ def _shared(tensor: Tensor) -> Any:
 
 
 def result_of(first: Tensor, shape: Shape, order: torch.memory_format) -> tuple[Tensor, Any]:
-    """(a new tensor of the first operand's type in main memory, its array)."""
-    if order is not torch.contiguous_format:
-        tensor = torch.empty(shape, dtype=first.dtype, device=CPU, memory_format=order)
-    else:
-        tensor = torch.empty_strided(shape, steps_of(shape), dtype=first.dtype, device=CPU)
+    """(a new tensor of the first operand's type in main memory, its array). MemoryError where it has no room."""
+    try:
+        if order is not torch.contiguous_format:
+            tensor = torch.empty(shape, dtype=first.dtype, device=CPU, memory_format=order)
+        else:
+            tensor = torch.empty_strided(shape, steps_of(shape), dtype=first.dtype, device=CPU)
+    except RuntimeError as error:
+        raise MemoryError(
+            f"main memory must have {prod(shape) * first.element_size()} bytes free for a tensor of shape {shape}, "
+            f"dtype {first.dtype}; got {type(error).__name__}") from error
     array = array_of("out", tensor) if first.dtype is torch.bfloat16 else _shared(tensor)
     claim(array)
     return tensor, array
