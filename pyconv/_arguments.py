@@ -154,10 +154,11 @@ def _operands(
 ) -> tuple[DType, Any]:
     given = required + optional + biases
     check_tensors(names, given)
-    tensors = None if _on_gpu(given[0]) else _plain_tensors(given, len(required))
+    on_gpu = _on_gpu(given[0])
+    tensors = None if on_gpu else _plain_tensors(given, len(required))
     if tensors is not None:
         return tensors
-    if any(map(_on_gpu, given)):
+    if on_gpu or any(map(_on_gpu, given[1:])):
         return gpu_room("arguments").operands(  # type: ignore[no-any-return]
             names, required, optional, biases, wanted)
     arrays: list[Any] = [

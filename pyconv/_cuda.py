@@ -26,6 +26,7 @@ from pyconv._pieces import phases
 CACHED = 1024
 PROGRAMS = 64  # of a plan
 decisions: dict[Any, Any] = {}  # what is kept of calls: see pyconv._gpu.decisions
+known: dict[Any, Any] = {}  # the way to these of calls with the usual settings: see pyconv._gpu.calls
 
 
 def lifted(array: DeviceArray, rank: int) -> Layout:
@@ -183,6 +184,7 @@ def forget() -> None:
     """Keep neither plans nor decisions: for tests, which change what they follow from."""
     plan.cache_clear()
     decisions.clear()
+    known.clear()
 
 
 def check_unfold(geometry: Geometry) -> int:

@@ -174,12 +174,18 @@ def check_outs(
 
 
 def evaluate_known(
-    numbers: tuple[Any, ...], arrays: tuple[Any, ...], named: Named, out: Any, settings: Settings
+    numbers: tuple[Any, ...], arrays: tuple[Any, ...], named: Named, out: Any
 ) -> tuple[Any, Any]:
-    """The key of a call whose operands are read, and its result where one like it is known; each None where there is
-    none. arrays: as _known has them. What is written to says nothing of it: `out` is checked as ever.
+    """The key of a call whose operands are read, with DEFAULTS as settings, and its result where one like it is known;
+    each None where there is none. arrays: as _known has them. What is written to says nothing of it: `out` is checked
+    as ever.
     """
-    key, found = look(settings is DEFAULTS, numbers, arrays, (None, None))
+    if not isinstance(arrays[0], np.ndarray):
+        key, result = gpu_room("calls").evaluate_known(numbers, named, out, check_target)
+        if result is not None and out is not None:
+            tell_of_writing(out)
+        return key, result
+    key, found = look(True, numbers, arrays, (None, None))
     if found is None:
         return key, None
     if out is not None:
@@ -200,7 +206,7 @@ def evaluate_one(
     if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
-        return _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, True)[0]
+        return _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, True, key)[0]
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
     if settings is not DEFAULTS:
@@ -253,11 +259,11 @@ def run_as_it_lies(
 
 def _evaluate_on_gpu(
     geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
-    settings: Settings, unchecked: bool,
+    settings: Settings, unchecked: bool, key: Any = None,
 ) -> Any:
     """The results; None for None. What a call like another needs not check again, torch may have changed.
 
-    unchecked, of a single result: its `out` is as the user gave it.
+    unchecked, of a single result: its `out` is as the user gave it, and `key` tells the call where it may be known.
     """
     leader, lends = named[0][1], settings.finput is not None or settings.fgrad_input is not None
     if unchecked:
@@ -265,7 +271,7 @@ def _evaluate_on_gpu(
     if lends:
         check_target("finput", settings.finput, leader)
         check_target("fgrad_input", settings.fgrad_input, leader)
-    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, unchecked)
+    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, unchecked, key)
     tell_of_writing(*outs)
     if lends:
         tell_of_writing(settings.finput, settings.fgrad_input)

@@ -5,6 +5,8 @@ True == 1 == 1.0 share an entry of a cache, so this comes before every cache.
 
 import operator
 from collections.abc import Mapping, Set
+from functools import lru_cache
+from itertools import accumulate
 from reprlib import repr as shown
 from typing import Any
 
@@ -93,3 +95,9 @@ def exact_shape(name: str, value: Any) -> Shape:
     if min(sizes, default=0) < 0:
         raise ValueError(f"{name} must {rule}; got {shown(value)}")
     return sizes
+
+
+@lru_cache(maxsize=1024)
+def steps_of(shape: Shape) -> Shape:
+    """The strides, in elements, of an array of that shape in C order."""
+    return tuple(accumulate((max(size, 1) for size in shape[:0:-1]), operator.mul, initial=1))[::-1] if shape else ()

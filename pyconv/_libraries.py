@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib import import_module
-from itertools import accumulate
-from operator import attrgetter, mul
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
+from pyconv._integers import steps_of
 from pyconv._memory import claim
 
 
@@ -256,12 +256,6 @@ def visiting(array: NDArray[Any], owner: Any) -> Visitor:
     visitor = array.view(Visitor)
     visitor.owner = owner
     return visitor
-
-
-@lru_cache(maxsize=256)
-def steps_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor: torch.empty_strided is faster than torch.empty."""
-    return tuple(accumulate((max(size, 1) for size in shape[:0:-1]), mul, initial=1))[::-1]
 
 
 def placed(out: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

@@ -15,6 +15,7 @@ from pyconv._arguments import check_flag, check_out, operands
 from pyconv._backend import Array
 from pyconv._dtypes import DType
 from pyconv._evaluate import (
+    DEFAULTS,
     Result,
     Settings,
     checked,
@@ -49,8 +50,8 @@ def convolve(
     names = ("input", "weight", "bias")
     dtype, (input, weight, bias) = operands(names, (input, weight), (), (bias,), settings.result)
     named = (("input", input), ("weight", weight), ("bias", bias))
-    if key is None and type(transposed) is bool:
-        key, result = evaluate_known(numbers, (input, weight, bias), named, out, settings)
+    if key is None and settings is DEFAULTS and type(transposed) is bool:
+        key, result = evaluate_known(numbers, (input, weight, bias), named, out)
         if result is not None:
             return result
     settings = checked(settings, dtype)
@@ -148,9 +149,9 @@ def _conv_input(rank: int) -> ConvInput:
         names = ("weight", "grad_output")
         native, (w, y) = operands(names, (weight, grad_output))
         named = tuple(zip(names, (w, y)))
-        if key is None:
+        if key is None and settings is DEFAULTS:
             numbers = ("input_size", rank, size, *steps)
-            key, known = evaluate_known(numbers, (y, w, None), named, out, settings)
+            key, known = evaluate_known(numbers, (y, w, None), named, out)
             if known is not None:
                 return known  # type: ignore[no-any-return]
         settings = checked(settings, native)
@@ -210,9 +211,9 @@ def _conv_weight(rank: int) -> ConvWeight:
         names = ("input", "grad_output")
         native, (x, y) = operands(names, (input, grad_output))
         named = tuple(zip(names, (x, y)))
-        if key is None and per_sample is False:
+        if key is None and settings is DEFAULTS and per_sample is False:
             numbers = ("weight_size", rank, size, *steps)
-            key, known = evaluate_known(numbers, (x, y, None), named, out, settings)
+            key, known = evaluate_known(numbers, (x, y, None), named, out)
             if known is not None:
                 return known  # type: ignore[no-any-return]
         settings = checked(settings, native)

@@ -83,7 +83,7 @@ class Backend(ModuleType):
 
     def __init__(self):
         super().__init__('pyconv._cuda')
-        self.plans, self.runs, self.streams, self.decisions = [], [], [], {}
+        self.plans, self.runs, self.streams, self.decisions, self.known = [], [], [], {}, {}
 
     def plan(self, map, geometry, dtype, algorithm, result=None, *, allow_tf32, device):
         return Plan(self, map, geometry, dtype, algorithm, allow_tf32, device)
@@ -225,7 +225,8 @@ class Frameworks:
         module.device = lambda kind, index: index
         for name in ('float16', 'float32', 'float64'):
             setattr(module, name, f'torch.{name}')
-        module.empty = lambda shape, dtype, device: Tensor(frameworks._empty(shape, dtype, OutOfMemoryError), device)
+        module.empty_strided = lambda shape, steps, dtype, device: Tensor(
+            frameworks._empty(shape, dtype, OutOfMemoryError), device)
         module.cuda = SimpleNamespace(
             current_stream=lambda device: SimpleNamespace(cuda_stream=frameworks.current),
             ExternalStream=self._external, stream=frameworks._using,

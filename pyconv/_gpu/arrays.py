@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyconv._gpu import dlpack, launch, streams
-from pyconv._integers import Shape
+from pyconv._integers import Shape, steps_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,6 +167,12 @@ class Kind:
         return array
 
 
+@lru_cache(maxsize=256)
+def _in_torch(torch: Any, dtype: str, device: int) -> tuple[Any, Any]:
+    """The type and the GPU as torch knows them."""
+    return getattr(torch, dtype), torch.device("cuda", device)
+
+
 class TorchKind(Kind):
     """CUDA tensors of torch."""
 
@@ -196,8 +202,9 @@ class TorchKind(Kind):
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
         """From torch's caching allocator."""
-        torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, dtype.name), device=torch.device("cuda", device))
+        torch: Any = sys.modules["torch"]
+        own, place = _in_torch(torch, dtype.name, device)
+        return torch.empty_strided(shape, steps_of(shape), dtype=own, device=place)
 
     def stream(self, device: int) -> int:
         """torch.cuda.current_stream; the handle alone where torch gives it so, a twentieth of the work."""
@@ -276,7 +283,7 @@ class InterfaceKind(Kind):
         if steps is not None and len(steps) != len(shape):
             raise TypeError(f"{name} must have a stride for each axis; got shape {shape} and strides {steps} in bytes")
         if steps is None:
-            steps = tuple(step * dtype.size for step in contiguous_strides(shape))
+            steps = tuple(step * dtype.size for step in steps_of(shape))
         strides = _in_elements(name, address, shape, steps, dtype)
         device = streams.device_of(address) if address else streams.current_device()
         if device is None:
@@ -295,7 +302,7 @@ class InterfaceKind(Kind):
         if tensor.copied:
             raise TypeError(f"{name} must give its own memory through DLPack; got a copy")
         dtype = checked_dtype(name, tensor.dtype)
-        strides = contiguous_strides(tensor.shape) if tensor.strides is None else tensor.strides
+        strides = steps_of(tensor.shape) if tensor.strides is None else tensor.strides
         _check_address(name, tensor.address, tensor.shape, strides, dtype)
         return DeviceArray(
             value, tensor.address, tensor.shape, strides, dtype, tensor.device, self, tensor.read_only, streams.LEGACY
@@ -335,11 +342,6 @@ def checked_dtype(name: str, dtype: str) -> DeviceType:
     if dtype not in DTYPES:
         raise TypeError(f"{name} must have dtype {RULE}; got {dtype}")
     return DTYPES[dtype]
-
-
-def contiguous_strides(shape: Shape) -> Shape:
-    """Of an array in C order, in elements."""
-    return tuple(prod(shape[place + 1:]) for place in range(len(shape)))
 
 
 class Interface(NamedTuple):

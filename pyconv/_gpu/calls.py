@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from pyconv._backend import cuda
+from pyconv._backend import cpu, cuda
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
 from pyconv._gpu.arrays import DeviceArray, DeviceType
-from pyconv._gpu.decisions import Decision, called, form, keep
+from pyconv._gpu.decisions import KEPT, TARGETS, Decision, called, form, keep
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
 
@@ -76,13 +76,13 @@ def part_of(array: DeviceArray, part: tuple[slice, ...]) -> DeviceArray:
 
 def evaluate(
     geometry: Geometry, dtype: DeviceType, results: Sequence[Any], outs: Sequence[Any], named: Named, settings: Any,
-    prepare: Callable[..., list[Call]], unchecked: bool,
+    prepare: Callable[..., list[Call]], unchecked: bool, known: Any = None,
 ) -> list[Any]:
     """The arrays of the results, of the first operand's kind where no `out` is given; None for None.
 
     named: the operands, and the outs that are checked already. prepare: _evaluate's _calls, which checks the buffers
     too. unchecked, of a single result: its `out` is as the user gave it. Neither that nor a buffer is checked where
-    what the call does is known, but for whether they meet another array.
+    what the call does is known, but for whether they meet another array. known: the key of evaluate_known, or None.
     """
     leader_name, leader = named[0]
     assert leader is not None
@@ -126,22 +126,95 @@ def evaluate(
         decision = decisions.get(found)
         if decision is None or (written and decision.meet(places)):  # the latter is refused
             decision = keep(found, _decision(geometry, dtype, result, named, written, names, settings, prepare))
-        work.append((decision, out, result))
-
-    def run(stream: int) -> list[Any]:
-        made: list[Any] = []
-        for one in work:
-            if one is None:
-                made.append(None)
-                continue
-            decision, target, result = one
-            if target is None:
-                target = leader.kind.empty(result.shape, own, leader.device, result.new)
-            decision.run(places, target, dtype, stream)
-            made.append(target.owner)
-        return made
-
+        work.append((decision, out, result.shape, result.new))
+        if known is not None:
+            _known(known, result.shape, own).decisions[_lies(out)] = decision
+    run = partial(_launch, work, places, leader, dtype, own)
     return in_order(settings.stream, arrays, run)  # type: ignore[no-any-return]
+
+
+def _launch(
+    work: Sequence[Any], places: dict[str, int], leader: DeviceArray, dtype: DeviceType, own: DeviceType, stream: int
+) -> list[Any]:
+    """The arrays of the results; the work of each is None or (decision, its target or None, its shape, its maker).
+
+    places: the addresses of the call's arrays, by name.
+    """
+    made: list[Any] = []
+    for one in work:
+        if one is None:
+            made.append(None)
+            continue
+        decision, target, shape, new = one
+        if target is None:
+            target = leader.kind.empty(shape, own, leader.device, new)
+        decision.run(places, target, dtype, stream)
+        made.append(target.owner)
+    return made
+
+
+class Known(NamedTuple):
+    """Of calls of one key: the shape and the type of the result, and what they do by how `out` lies."""
+
+    shape: Shape
+    dtype: DeviceType
+    decisions: dict[Any, Decision]
+
+
+def _known(key: Any, shape: Shape, dtype: DeviceType) -> Known:
+    """What is known of that key, with room for a decision."""
+    kept = cuda().known
+    if len(kept) >= KEPT:
+        kept.clear()
+    known: Known = kept.setdefault(key, Known(shape, dtype, {}))
+    if len(known.decisions) >= TARGETS:
+        known.decisions.clear()
+    return known
+
+
+def _lies(out: DeviceArray | None) -> Any:
+    """How an array lies that is written to."""
+    return None if out is None else (out.shape, out.strides, out.dtype, out.read_only)
+
+
+def evaluate_known(
+    numbers: tuple[Any, ...], named: Named, out: Any, check: Callable[[str, Any, DeviceArray], None]
+) -> tuple[Any, Any]:
+    """The key of a call with the usual settings, and its result where a call like it is known; each None where there is
+    none. The geometry is not asked for; `out`, as the user gave it, is checked as in other calls.
+
+    check: raises where what torch says of `out` now forbids to write to it.
+    """
+    exact = cpu.form(numbers, (), ())
+    if exact is None:
+        return None, None
+    leader_name, leader = named[0]
+    assert leader is not None
+    dtype = leader.dtype
+    parts, arrays, places = [exact, dtype, leader.device], [], {}
+    for name, array in named:
+        if array is None:
+            parts.append(None)
+        else:
+            places[name] = address = array.address
+            parts += array.shape, array.strides, address & 15
+            arrays.append(array)
+    key = tuple(parts)
+    found = cuda().known.get(key)
+    if found is None:
+        return key, None
+    target = None
+    if out is not None:
+        check("out", out, leader)
+        target = arguments.beside("out", out, leader_name, leader)
+        places["out"] = target.address
+        arrays.append(target)
+    decision = found.decisions.get(_lies(target))
+    if decision is None or (target is not None and decision.meet(places)):  # the latter is refused
+        return key, None
+    work = (decision, target, found.shape, None),
+    [result] = in_order(None, arrays, partial(_launch, work, places, leader, dtype, found.dtype))
+    return key, result
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:

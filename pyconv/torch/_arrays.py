@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pyconv._backend import gpu_room
-from pyconv._integers import Shape
-from pyconv._libraries import bfloat16_of, exchange_of, steps_of, with_memory
+from pyconv._integers import Shape, steps_of
+from pyconv._libraries import bfloat16_of, exchange_of, with_memory
 from pyconv._memory import claim
 
 EXCHANGE = exchange_of(Tensor)
