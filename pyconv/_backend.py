@@ -63,9 +63,11 @@ class Backend(Protocol):
         """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""
 
     def form(self, numbers: tuple[Any, ...], arrays: tuple[Any, ...], written: tuple[Any, ...]) -> Any:
-        """What tells calls apart whose arrays a plan takes as they are: the numbers, if each is an int, and the shapes.
+        """What tells calls apart whose arrays a plan takes as they are: the shapes, and the numbers.
 
-        None of all other calls, and where an array that is to be written meets another: they ask for their plan.
+        The arrays are any objects, as the user gave them, and so are the numbers. None where a number is no int, text,
+        None or tuple of such, where a plan cannot take an array as it is, and where one that is to be written meets
+        another: such calls ask for their plan each time.
         """
 
     def unfold(

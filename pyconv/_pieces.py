@@ -239,7 +239,7 @@ def _place(axes: Axes, map: str, g: Geometry, wave: int, accumulate: bool, **cha
                         axes=tuple(x.lattice * s for x, s in zip(axes, target.axes))),
         weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
-        wave, accumulate, patched=copied(map, g), parts=g.parts,
+        wave, accumulate, swapped=is_swapped(map, g), patched=copied(map, g), parts=g.parts,
         edge=g.padding_mode if _reads_edges(map, g) else "zeros")
 
 
@@ -276,7 +276,7 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
         return [_dense_layer(map, g)]
     if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)
-    found, waves, swapped = [], 0, is_swapped(map, g)
+    found, waves = [], 0
     beyond = _folds(map, g)
     options = [_options(map, g, a, fold) for a, fold in enumerate(beyond)]
     fill = any(not axis.taps for lists in options for axis in lists[0])
@@ -287,7 +287,7 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
                 continue
             for wave, box in enumerate(_boxes(axes), start=before + 1):
                 adds = (number > 0 or wave > before + 1) and map != "grad_weight"
-                piece = _place(box, map, g, wave, adds)._replace(swapped=swapped)
+                piece = _place(box, map, g, wave, adds)
                 found.append(_flat(piece) if beyond == NO_FOLDS else piece._replace(
                     folded=g.padding_mode, folds=beyond))
                 waves = max(waves, wave)

@@ -566,6 +566,8 @@ WOVEN = [
     P('woven under one tap', (5, 6), (1, 1), (32, 32), groups=4, batch=2),
     P('woven under many taps', (10, 26), (7, 9), (16, 16), padding=3, groups=2),
     P('woven lines', (50,), (5,), (16, 16), padding=2, groups=2, batch=3),
+    P('woven under far more taps than positions', (17,), (16,), (32, 32), groups=16, batch=2),
+    P('woven, two positions', (7, 6), (6, 6), (16, 16), groups=8, batch=3),
     P('woven volumes', (4, 5, 18), (2, 3, 3), (16, 16), padding=1, groups=4, batch=2),
     P('groups that are no whole vector', (6, 20), (3, 3), (24, 24), padding=1, groups=3, batch=2),
     P('groups of more rows than channels', (6, 20), (3, 3), (16, 32), padding=1, groups=4, batch=2),
