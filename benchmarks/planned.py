@@ -27,8 +27,8 @@ from harness import MAPS, Work, pyconv_call, shapes_of, work_of
 from layers import GPU_NETWORKS
 from pyconv import _cuda
 from pyconv._gpu import arrays, cubins, launch, tiles
-from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType, Kind, contiguous_strides
-from pyconv._integers import Shape
+from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType, Kind
+from pyconv._integers import Shape, steps_of
 from rows import KINDS, default_networks
 
 # Of the chip that the targets are set for, the H200; what plans ask of a device.
@@ -82,7 +82,7 @@ class Placeholder:
 
     def __init__(self, shape: Shape, dtype: DeviceType, strides: Shape | None = None) -> None:
         self.shape, self.dtype = tuple(shape), dtype
-        self.strides = contiguous_strides(self.shape) if strides is None else strides
+        self.strides = steps_of(self.shape) if strides is None else strides
         self.address = Placeholder.free
         Placeholder.free += -(-math.prod(shape) * dtype.size // 512) * 512 + 512
 
@@ -96,7 +96,7 @@ class Placeholder:
 
 def channels_last(shape: Shape) -> Shape:
     """Strides, in elements, of an array with a batch axis and its channels last."""
-    turned = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    turned = steps_of((shape[0], *shape[2:], shape[1]))
     return (turned[0], turned[-1], *turned[1:-1])
 
 
