@@ -217,7 +217,7 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
     """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
     depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
-    if groups == 1 or piece.turned or piece.swapped or not depth or depth > DEPTH or not all(count) or (
+    if groups == 1 or piece.turned or piece.swapped or piece.woven or not depth or depth > DEPTH or not all(count) or (
             depth * piece.rows * width > weights or any(n > 1 for n, _ in piece.row_taps)):
         return None
 
@@ -337,7 +337,7 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
 
     Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
     """
-    direct = direct_blocking(piece, groups, tile, DIRECT_WEIGHTS) if may_direct and not piece.woven else None
+    direct = direct_blocking(piece, groups, tile, DIRECT_WEIGHTS) if may_direct else None
     if direct:
         return direct
     taps, channels = prod(axis.taps for axis in piece.axes), channels_at_once(piece, most_taps)
