@@ -28,6 +28,20 @@ def transposed(problem, y, w, c=None, **more):
     return TRANSPOSE[problem.rank](y, w, c, **problem.transposed_keywords, **more)
 
 
+def planar(x, w, b, y):
+    """conv2d, conv2d_input and conv2d_weight of these arrays, padded by 1, where a test names no others."""
+    def conv(x=x, w=w, b=b, stride=1, padding=1, dilation=1, groups=1, **more):
+        return pyconv.conv2d(x, w, b, stride, padding, dilation, groups, **more)
+
+    def backwards(size=x.shape, w=w, y=y, stride=1, padding=1, **more):
+        return pyconv.conv2d_input(size, w, y, stride, padding, **more)
+
+    def to_weight(x=x, size=w.shape, y=y, stride=1, padding=1, **more):
+        return pyconv.conv2d_weight(x, size, y, stride, padding, **more)
+
+    return conv, backwards, to_weight
+
+
 def three_maps(problem, x, w, y, **more):
     """forward, grad_input and grad_weight."""
     return forward(problem, x, w, **more), grad_input(problem, w, y, **more), grad_weight(problem, x, y, **more)

@@ -13,6 +13,7 @@ from pyconv import _evaluate, _known, _ops
 X, W, B = np.arange(200.0).reshape(2, 4, 5, 5), np.arange(72.0).reshape(2, 4, 3, 3), np.arange(2.0)
 Y = np.arange(100.0).reshape(2, 2, 5, 5)
 V = np.arange(144.0).reshape(4, 4, 3, 3)  # with as many channels either way
+conv, backwards, to_weight = calls.planar(X, W, B, Y)
 FINPUT = np.zeros(5000)
 
 
@@ -76,18 +77,6 @@ def shared(first, second):
     memory = np.zeros(first.size + second.size)
     memory[:first.size] = first.ravel()
     return memory[:first.size].reshape(first.shape), memory[first.size - 1:-1].reshape(second.shape)
-
-
-def conv(x=X, w=W, b=B, stride=1, padding=1, dilation=1, groups=1, **more):
-    return pyconv.conv2d(x, w, b, stride, padding, dilation, groups, **more)
-
-
-def backwards(size=X.shape, w=W, y=Y, stride=1, padding=1, **more):
-    return pyconv.conv2d_input(size, w, y, stride, padding, **more)
-
-
-def to_weight(x=X, size=W.shape, y=Y, stride=1, padding=1, **more):
-    return pyconv.conv2d_weight(x, size, y, stride, padding, **more)
 
 
 def over_input():

@@ -4,8 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-import pyconv
-from calls import assert_same_bits
+from calls import assert_same_bits, planar
 from pyconv import _known, _libraries, _ops
 
 torch = pytest.importorskip('torch')
@@ -15,6 +14,7 @@ if _libraries.exchange_of(torch.Tensor) is None:
 X, Y = torch.arange(200.0).reshape(2, 4, 5, 5), torch.arange(100.0).reshape(2, 2, 5, 5)
 W, B = torch.arange(72.0).reshape(2, 4, 3, 3), torch.arange(2.0)
 V = torch.arange(144.0).reshape(4, 4, 3, 3)  # with as many channels either way
+conv, backwards, to_weight = planar(X, W, B, Y)
 TRANSFORMS = [torch.compile(lambda x: conv(x), backend='eager'), torch.func.vmap(lambda x: conv(x)),
               torch.func.functionalize(lambda x: conv(x)), torch.func.grad(lambda x: conv(x).sum())]
 
@@ -28,18 +28,6 @@ def nothing_known():
 
 class Sub(torch.Tensor):
     """A kind of tensor with a type of its own."""
-
-
-def conv(x=X, w=W, b=B, stride=1, padding=1, dilation=1, groups=1, **more):
-    return pyconv.conv2d(x, w, b, stride, padding, dilation, groups, **more)
-
-
-def backwards(size=X.shape, w=W, y=Y, stride=1, padding=1, **more):
-    return pyconv.conv2d_input(size, w, y, stride, padding, **more)
-
-
-def to_weight(x=X, size=W.shape, y=Y, stride=1, padding=1, **more):
-    return pyconv.conv2d_weight(x, size, y, stride, padding, **more)
 
 
 def outcome(call):
