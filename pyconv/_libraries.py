@@ -230,7 +230,7 @@ def tell_of_writing(*targets: Any) -> None:
     """Let torch know of tensors that are written to: autograd may have saved what they held."""
     torch: Any = sys.modules.get("torch")
     for target in targets if torch is not None else ():
-        owner = getattr(target, "owner", target)
+        owner = target if type(target) is torch.Tensor else getattr(target, "owner", target)
         if owner is not None and isinstance(owner, torch.Tensor):
             torch.autograd.graph.increment_version(owner)
 

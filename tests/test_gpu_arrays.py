@@ -1,6 +1,7 @@
 """GPU arrays on their way through the public functions, over fakes whose memory is NumPy's. Nothing runs on a GPU."""
 import pickle
 import sys
+from dataclasses import fields
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -352,6 +353,25 @@ def test_a_package_for_new_arrays_is_missed_in_words(monkeypatch, module, dtype,
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RuntimeError, match=rf'^new arrays on a GPU need a package that is missing \(.*\): {command}$'):
         arrays.KINDS[-1].new((2, 3), arrays.DTYPES[dtype], 0)
+
+
+@pytest.mark.parametrize('shape', [(2, 3, 4), ()])
+def test_a_new_tensor_is_what_reading_it_says(frameworks, shape):
+    kind = arrays.TorchKind()
+    made = kind.made(shape, arrays.DTYPES['float32'], 0)
+    read = kind.read('out', made.owner)
+    for field in fields(read):
+        assert getattr(made, field.name) == getattr(read, field.name), field.name
+
+
+def test_what_a_mode_makes_instead_of_a_new_tensor_is_read(frameworks, monkeypatch):
+    class Other(frameworks.torch.Tensor):
+        pass
+
+    other = Other(np.empty((3, 2), 'f8'))
+    monkeypatch.setattr(frameworks.torch, 'empty_strided', lambda *_, **__: other)
+    made = arrays.TorchKind().made((2, 3), arrays.DTYPES['float32'], 0)
+    assert (made.owner, made.shape, made.dtype) == (other, (3, 2), arrays.DTYPES['float64'])
 
 
 # out and buffers

@@ -142,6 +142,10 @@ class Kind:
         """A new C-contiguous array of the framework."""
         raise NotImplementedError
 
+    def made(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray | None:
+        """What `new` gives, as `read` has it."""
+        return self.read("out", self.new(shape, dtype, device))
+
     def stream(self, device: int) -> int:
         """The handle of the framework's current stream."""
         return streams.LEGACY
@@ -155,7 +159,7 @@ class Kind:
     ) -> DeviceArray:
         """A new array, C-contiguous unless `new` makes it. MemoryError where the framework has no memory for it."""
         try:
-            array = self.read("out", self.new(shape, dtype, device) if new is None else new())
+            array = self.made(shape, dtype, device) if new is None else self.read("out", new())
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
@@ -205,6 +209,13 @@ class TorchKind(Kind):
         torch: Any = sys.modules["torch"]
         own, place = _in_torch(torch, dtype.name, device)
         return torch.empty_strided(shape, steps_of(shape), dtype=own, device=place)
+
+    def made(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray | None:
+        """Of a usual tensor only the address is asked for: it is as it was wanted."""
+        tensor = self.new(shape, dtype, device)
+        if type(tensor) is sys.modules["torch"].Tensor and (address := tensor.data_ptr()):
+            return DeviceArray(tensor, address, shape, steps_of(shape), dtype, device, self)
+        return self.read("out", tensor)
 
     def stream(self, device: int) -> int:
         """torch.cuda.current_stream; the handle alone where torch gives it so, a twentieth of the work."""

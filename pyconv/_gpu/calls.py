@@ -20,6 +20,7 @@ from pyconv._integers import Shape
 
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 Named = Sequence[tuple[str, DeviceArray | None]]
+Work = tuple[Decision, DeviceArray | None, Shape, Callable[[], Any] | None]  # what is done, target, shape, its maker
 
 
 def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], Any]) -> Any:
@@ -101,7 +102,7 @@ def evaluate(
             names[id(array)] = name
             arrays.append(array)
     decisions = cuda().decisions
-    work: list[Any] = []
+    work: list[Work | None] = []
     for result, out in zip(results, outs):
         if result is None:
             work.append(None)
@@ -134,23 +135,28 @@ def evaluate(
 
 
 def _launch(
-    work: Sequence[Any], places: dict[str, int], leader: DeviceArray, dtype: DeviceType, own: DeviceType, stream: int
+    work: Sequence[Work | None], places: dict[str, int], leader: DeviceArray, dtype: DeviceType, own: DeviceType,
+    stream: int,
 ) -> list[Any]:
-    """The arrays of the results; the work of each is None or (decision, its target or None, its shape, its maker).
-
-    places: the addresses of the call's arrays, by name.
-    """
-    made: list[Any] = []
+    """The arrays of the results; None for None."""
+    made = []
     for one in work:
-        if one is None:
-            made.append(None)
-            continue
-        decision, target, shape, new = one
-        if target is None:
-            target = leader.kind.empty(shape, own, leader.device, new)
-        decision.run(places, target, dtype, stream)
-        made.append(target.owner)
+        made.append(None if one is None else _result(*one, places, leader, dtype, own, stream))
     return made
+
+
+def _result(
+    decision: Decision, target: DeviceArray | None, shape: Shape, new: Callable[[], Any] | None,
+    places: dict[str, int], leader: DeviceArray, dtype: DeviceType, own: DeviceType, stream: int,
+) -> Any:
+    """The array of a result: its target, or one of the leader's kind and of the type `own`.
+
+    places: the addresses of the call's arrays, by name; dtype: of scratch.
+    """
+    if target is None:
+        target = leader.kind.empty(shape, own, leader.device, new)
+    decision.run(places, target, dtype, stream)
+    return target.owner
 
 
 class Known(NamedTuple):
@@ -212,9 +218,8 @@ def evaluate_known(
     decision = found.decisions.get(_lies(target))
     if decision is None or (target is not None and decision.meet(places)):  # the latter is refused
         return key, None
-    work = (decision, target, found.shape, None),
-    [result] = in_order(None, arrays, partial(_launch, work, places, leader, dtype, found.dtype))
-    return key, result
+    return key, in_order(
+        None, arrays, partial(_result, decision, target, found.shape, None, places, leader, dtype, found.dtype))
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
@@ -332,10 +337,5 @@ def _alone(
 ) -> Any:
     """The result, of that shape, of a call that has one operand."""
     decision = cuda().decisions.get(key) or keep(key, decide())
-
-    def run(stream: int) -> Any:
-        target = source.kind.empty(shape, dtype, source.device) if out is None else out
-        decision.run({"source": source.address}, target, dtype, stream)
-        return target.owner
-
+    run = partial(_result, decision, out, shape, None, {"source": source.address}, source, dtype, dtype)
     return in_order(stream, (source,) if out is None else (source, out), run)
