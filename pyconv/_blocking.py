@@ -18,7 +18,7 @@ Block = tuple[int, Triple, int]  # samples, extent, shared
 Streams = tuple[tuple[tuple[int, int], tuple[int, int]], ...]
 
 DEPTH = 288  # channels * taps summed in registers: 8 rows of packed weights of this depth take a third of L1
-RESULTS = 3 << 16  # bytes of results that wait in L2 while the depth runs
+RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
 ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often, the weights are read more often
 PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
@@ -261,7 +261,7 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
     taps = prod(axis.taps for axis in piece.axes)
     size, _, positions = _scratch(_streams(piece.axes), block, tile.lanes)
     most = min(WORK // max(1, positions * taps * channels * piece.rows), GROUPS // (size * channels * tile.itemsize),
-               RESULTS // (positions * piece.rows * tile.itemsize))
+               RESULTS // (2 * positions * piece.rows * tile.itemsize))
     return min(groups, max(1, min(most, blocks * groups // TASKS)))
 
 
@@ -284,6 +284,8 @@ def broadcast_blocking(
     met, of_stretches = zip(*(_met(axis) for axis in piece.axes))
     pages = channels * piece.source.channel * tile.itemsize > PAGES
     near = CELL_COST_OF_PAGE if pages else CELL_COST
+    if taps[2] == 1 and not piece.source_last:
+        near *= piece.axes[2].step  # a line has cells that no tap reads
 
     def cell_cost(samples: int, extent: Triple) -> float:
         cells = samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
@@ -303,7 +305,7 @@ def broadcast_blocking(
         sizes.append((samples * prod(extent), _blocks(piece, (samples, extent, 0)), boxes, cell_cost(samples, extent),
                       samples, extent))
     products, positions, smallest = piece.batch * prod(met), piece.batch * prod(count), min(sizes)[0]
-    least, best, least_tasks, room = inf, None, _wanted_tasks(piece, groups), 2 * RESULTS // members
+    least, best, least_tasks, room = inf, None, _wanted_tasks(piece, groups), RESULTS // members
     for rows in {min(piece.rows, _up(_even(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)

@@ -117,7 +117,10 @@ cdef class Call:
         step.way.pack(&desk.work, weight, panel)
 
     cdef char *panel_at(self, const step_t *step, index_t task) noexcept nogil:
-        return self.shared + self.plan.kernels.itemsize * (step.packed + task * step.panel)
+        """The weights of a part: those of the next channels follow, which are wanted next."""
+        cdef index_t parts = step.row_blocks * step.group_blocks
+        cdef index_t place = task % parts * step.depth_blocks + task // parts
+        return self.shared + self.plan.kernels.itemsize * (step.packed + place * step.panel)
 
     cdef char *weight_at(self, const step_t *step, const part_t *part) noexcept nogil:
         """Row 0 of the part's first group and channel."""

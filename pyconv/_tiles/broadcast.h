@@ -256,9 +256,23 @@ static const NAME(rows_function) NAME(spread_rows)[2][4] = {{SHARED_CELLS(KERNEL
 #undef WOVEN_KERNEL
 #undef SHARED_CELLS
 
+/* The panel behind one in memory, which is wanted next, and how much of it is asked for. */
+typedef struct {
+    const char *panel;
+    index_t size, asked, positions, done;
+} NAME(next);
+
+/* Ask for the next panel while n more of the positions are done: it may come from beyond L2, all of it at once. */
+static inline void NAME(ask)(NAME(next) *next, index_t n)
+{
+    next->done += n;
+    for (const index_t most = next->size * next->done / next->positions; next->asked < most; next->asked += 64)
+        __builtin_prefetch(next->panel + next->asked, 0, 2);
+}
+
 /* All positions of a box for one panel of columns. */
 static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel, const index_t *offset,
-                               const REAL *source, NAME(product) *list, REAL *result, int accumulate)
+                               const REAL *source, NAME(product) *list, REAL *result, int accumulate, NAME(next) *next)
 {
     const piece_t *piece = box->work->piece;
     const index_t products = NAME(list_products)(box, offset, list), pitch = box->work->layout.cell;
@@ -272,6 +286,7 @@ static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel,
     for (NAME(begin_walk)(box); box->left > 0;) {
         const int tall = NAME(tall)(box->left);
         NAME(take)(box, 1 << tall, cell, position);
+        NAME(ask)(next, 1 << tall);
         (woven ? NAME(spreads_woven)[tall] : NAME(spreads)[tall][wide - 1])(
             products, list, source, cell, source + NAME(next_cell)(box), first, panel, result, position, pitch,
             accumulate);
@@ -288,19 +303,23 @@ static void NAME(multiply_broadcast)(const work_t *work, const void *panels, con
     NAME(product) *list = (NAME(product) *)((const REAL **)scratch + 1);
     NAME(walk) box = {.work = work};
     NAME(stretch) *z = &box.axis[0], *y = &box.axis[1], *x = &box.axis[2];
+    const index_t positions = work->block.samples * extent[0] * extent[1] * extent[2];
     for (index_t column = 0, wide; column < rows; column += wide * LANES) {
         wide = NAME(panel)(rows - column);
+        const index_t size = NAME(depth)(work) * wide * LANES;
+        NAME(next) next = {(const char *)(panel + size), size * sizeof(REAL), 0, positions, 0};
         for (index_t i = 0; i < extent[0]; i += z->count) {
             *z = NAME(find_stretch)(&axis[0], start[0], i, extent[0]);
             for (index_t j = 0; j < extent[1]; j += y->count) {
                 *y = NAME(find_stretch)(&axis[1], start[1], j, extent[1]);
                 for (index_t k = 0; k < extent[2]; k += x->count) {
                     *x = NAME(find_stretch)(&axis[2], start[2], k, extent[2]);
-                    NAME(multiply_box)(&box, wide, panel, offset, source, list, (REAL *)result + column, accumulate);
+                    NAME(multiply_box)(&box, wide, panel, offset, source, list, (REAL *)result + column, accumulate,
+                                       &next);
                 }
             }
         }
-        panel += NAME(depth)(work) * wide * LANES;
+        panel += size;
     }
 }
 
