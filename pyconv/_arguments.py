@@ -283,7 +283,7 @@ def channels_last(array: Array, rank: int, dtype: DType, may_copy: bool = False)
     """
     if cpu.is_ready(array, dtype) or array.ndim <= rank:
         return None
-    view = array.transpose(_last_order(array.ndim, rank))
+    view = array.transpose(last_order(array.ndim, rank))
     if cpu.is_ready(view, dtype):
         return view
     of_samples = may_copy and array.ndim == rank + 2 and len(array) > 1
@@ -293,7 +293,7 @@ def channels_last(array: Array, rank: int, dtype: DType, may_copy: bool = False)
 
 
 @lru_cache(maxsize=64)
-def _last_order(axes: int, rank: int) -> Shape:
+def last_order(axes: int, rank: int) -> Shape:
     """The order of axes that has the channels behind `rank` spatial ones; numpy.moveaxis takes most of a small call."""
     channels = axes - rank - 1
     return *range(channels), *range(channels + 1, axes), channels

@@ -145,24 +145,31 @@ def is_ready(cnp.ndarray array not None, dtype):
     return cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_ALIGNED) and array.descr is dtype
 
 
-def form(tuple numbers, tuple arrays, tuple written):
+def form(tuple numbers, tuple arrays, tuple written, rank=None, bint to_weight=False):
     """What tells calls apart whose arrays a plan can take as they are, if those to be written meet no other; else None.
 
-    Only ints are taken for ints: 1.0 and True equal 1, and are no strides.
+    numbers are followed by how each array lies: its shape, in a tuple of one where its channels lie last, as those of x
+    and y may where a rank is named. Only ints are taken for ints: 1.0 and True equal 1, and are no strides.
     """
     cdef list key = [numbers]
-    cdef int type_number = -1
+    cdef int type_number = -1, place = 0, axes = 0 if rank is None else rank
     for number in numbers:
         if not _is_exact(number, 2):
             return None
     for array in arrays + written:
         if array is None:
             key.append(None)
-            continue
-        if not _is_float(array) or type_number not in (-1, cnp.PyArray_TYPE(array)):
+        elif not _is_float(array) or type_number not in (-1, cnp.PyArray_TYPE(array)):
             return None
-        type_number = cnp.PyArray_TYPE(array)
-        key.append(array.shape)
+        elif cnp.PyArray_ISCARRAY_RO(array):
+            key.append(array.shape)
+        elif axes > 0 and (place == 0 or place == (1 if to_weight else 3)) and _is_last(array, axes):
+            key.append((array.shape,))
+        else:
+            return None
+        if array is not None:
+            type_number = cnp.PyArray_TYPE(array)
+        place += 1
     for target in written:
         if target is None:
             continue
@@ -187,14 +194,26 @@ cdef bint _is_exact(number, int depth):
 
 
 cdef bint _is_float(array):
-    """Whether it is an array of NumPy's own type, or what it sees of another library's, in C order, aligned, of float32
-    or float64 in native byte order."""
-    return ((type(array) is cnp.ndarray or type(array) is Visitor) and cnp.PyArray_ISCARRAY_RO(array)
+    """Whether it is an array of NumPy's own type, or what it sees of another library's, aligned, of float32 or float64
+    in native byte order."""
+    return ((type(array) is cnp.ndarray or type(array) is Visitor) and cnp.PyArray_ISBEHAVED_RO(array)
             and cnp.PyArray_TYPE(array) in (cnp.NPY_FLOAT, cnp.NPY_DOUBLE))
 
 
+cdef bint _is_last(cnp.ndarray array, int rank):
+    """Whether an array with `rank` spatial axes is dense, with its channels last in memory."""
+    cdef int axes = cnp.PyArray_NDIM(array), channels = axes - rank - 1, i, axis
+    cdef index_t step = cnp.PyArray_ITEMSIZE(array)
+    for i in range(axes if channels >= 0 else 0):
+        axis = channels if i == 0 else axes - i if axes - i > channels else axes - i - 1
+        if cnp.PyArray_DIM(array, axis) != 1 and cnp.PyArray_STRIDE(array, axis) != step:
+            return False
+        step *= cnp.PyArray_DIM(array, axis)
+    return channels >= 0 and step > 0
+
+
 cdef bint _meet(cnp.ndarray one, cnp.ndarray other):
-    """Whether the bounds of two arrays in C order have memory in common."""
+    """Whether the bounds of two dense arrays have memory in common."""
     return (_data(one) < _data(other) + cnp.PyArray_NBYTES(other)
             and _data(other) < _data(one) + cnp.PyArray_NBYTES(one))
 

@@ -20,9 +20,9 @@ from pyconv._arguments import (
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
 from pyconv._edges import is_far
-from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing, linear
+from pyconv._geometry import BUFFERS, ROLES, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
-from pyconv._known import keep, look
+from pyconv._known import keep, look, orders_of, viewed
 from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
@@ -212,8 +212,8 @@ def evaluate_one(
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
-    if key is not None and calls and (out is None or cpu.is_ready(out, dtype)):
-        keep(key, calls[0][0], result.shape, dtype)
+    if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, dtype)):
+        keep(key, calls[0][0], result.shape, dtype, geometry.rank)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
     if out is None and type(named[0][1]) is Visitor:
@@ -248,13 +248,18 @@ def run_as_it_lies(
     map: str, geometry: Geometry, dtype: DType, first: Array, second: Array, bias: Array | None, out: Array
 ) -> bool:
     """Whether a plan takes these arrays as they are, and has summed them: most calls with the usual settings."""
-    lies = (
-        geometry.padding_mode == "zeros" and first.size and second.size
-        and cpu.form((), (first, second, bias), (out, None)) is not None
-    )
-    if lies:
-        cpu.plan(map, geometry, dtype).run(first, second, out, bias, threads=_threads.get_num_threads())
-    return bool(lies)
+    if geometry.padding_mode != "zeros" or not first.size or not second.size:
+        return False
+    key = cpu.form((), (first, second, bias), (out, None), geometry.rank, map == "grad_weight")
+    if key is None:
+        return False
+    orders = orders_of(key, geometry.rank)
+    if orders is not None:
+        last = dict(zip(ROLES[map], orders))
+        geometry = geometry._replace(x_last=last["x"] is not None, y_last=last["y"] is not None)
+        first, second, out = viewed(orders, first, second, out)
+    cpu.plan(map, geometry, dtype).run(first, second, out, bias, threads=_threads.get_num_threads())
+    return True
 
 
 def _evaluate_on_gpu(

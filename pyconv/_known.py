@@ -1,13 +1,15 @@
 """Calls like one before: what they do is known by how their arrays lie, without asking for their geometry again.
 
 It takes less than half of the time in Python, which is most of a small call. Kept is what is most common: the usual
-settings, with buffers or without, numbers that are ints, NumPy's arrays that a plan takes as they are.
+settings, with buffers or without, numbers that are ints, NumPy's arrays that a plan takes as they are, in C order or
+with their channels last.
 """
 
 from typing import Any, NamedTuple
 
 from numpy import ndarray
 
+from pyconv._arguments import last_order
 from pyconv._backend import Array, Plan, cpu
 from pyconv._dtypes import DType
 from pyconv._integers import Shape
@@ -25,6 +27,7 @@ class Known(NamedTuple):
     plan: Plan
     shape: Shape
     dtype: DType
+    orders: tuple[Shape | None, ...] | None  # see orders_of
 
     def run(
         self, first: Array, second: Array, bias: Array | None, out: Array | None, scratch: Array | None
@@ -33,8 +36,24 @@ class Known(NamedTuple):
         target = empty(self.shape, self.dtype) if out is None else out
         if scratch is not None:
             scratch = self.plan.enough(scratch)
-        self.plan.run(first, second, target, bias, scratch, threads=get_num_threads())
+        written = target
+        if self.orders is not None:
+            first, second, written = viewed(self.orders, first, second, target)
+        self.plan.run(first, second, written, bias, scratch, threads=get_num_threads())
         return target
+
+
+def orders_of(key: Any, rank: int) -> tuple[Shape | None, ...] | None:
+    """Of first, second and `out`: the axes in the order in which a plan takes them, None where that is their own; None
+    where it is so of all. key: what a backend's `form` gave."""
+    lies = key[1], key[2], key[4]
+    found = tuple(last_order(len(one[0]), rank) if one and isinstance(one[0], tuple) else None for one in lies)
+    return found if any(found) else None
+
+
+def viewed(orders: tuple[Shape | None, ...], *arrays: Array) -> list[Array]:
+    """The arrays with their axes in these orders."""
+    return [array if order is None else array.transpose(order) for array, order in zip(arrays, orders)]
 
 
 _known: dict[Any, Known] = {}
@@ -46,19 +65,20 @@ def look(
     """The key of a call, and what is known of it; None where there is none.
 
     usual: whether its settings are. arrays: first, second and bias, in the order of a backend's plan. written: `out`
-    and the buffer, each an array or None.
+    and the buffer, each an array or None. The first of numbers says which function it is, the second the rank, if that
+    is known.
     """
     if not usual or type(arrays[0]) not in READ:  # torch.compile, which reads this, cannot read Cython's functions
         return None, None
-    key = cpu.form(numbers, arrays, written)
+    key = cpu.form(numbers, arrays, written, numbers[1], numbers[0] == "weight_size")
     return key, _known.get(key)
 
 
-def keep(key: Any, plan: Plan, shape: Shape, dtype: DType) -> None:
+def keep(key: Any, plan: Plan, shape: Shape, dtype: DType, rank: int) -> None:
     """Calls of that key will find it."""
     if len(_known) >= KEPT:
         _known.clear()
-    _known[key] = Known(plan, shape, dtype)
+    _known[key] = Known(plan, shape, dtype, orders_of(key, rank))
 
 
 def forget() -> None:

@@ -28,10 +28,12 @@ def no_geometry(*given):
     raise AssertionError('asked for the geometry again')
 
 
+@pytest.mark.parametrize('laid', [lambda array, rank: array, calls.last], ids=['channels first', 'channels last'])
 @pytest.mark.parametrize('problem', EVERY, ids=str)
-def test_other_numbers_in_arrays_of_the_same_shapes(problem, dtype, monkeypatch):
+def test_other_numbers_in_arrays_of_the_same_shapes(problem, laid, dtype, monkeypatch):
     """The second call of each function, on other numbers; without a geometry where zeros pad and nothing is a list."""
     data, wanted = problem.integers(dtype), expected(problem.name)
+    data = data._replace(x=laid(data.x, problem.rank), y=laid(data.y, problem.rank))
     zeros = [np.zeros_like(array) for array in data]
     out = np.empty_like(data.y)
 
@@ -51,6 +53,22 @@ def test_other_numbers_in_arrays_of_the_same_shapes(problem, dtype, monkeypatch)
         monkeypatch.setattr(_ops.geometries, 'convolved', no_geometry)
     for found, right in all_calls(*data):
         assert_equal(found, right, dtype)
+
+
+@pytest.mark.parametrize('call', [
+    lambda x, w: pyconv.conv2d(x, w, None, 1, 1),
+    lambda x, w: pyconv.conv2d(x, w, None, 1, 1, out=calls.last(np.empty_like(x), 2)),
+    lambda x, w: pyconv.conv2d_input(x.shape, w, x, 1, 1),
+    lambda x, w: pyconv.conv2d_input(x.shape, w, x, 1, 1, out=calls.last(np.empty_like(x), 2)),
+    lambda x, w: pyconv.conv2d_weight(x, w.shape, x, 1, 1)])
+def test_numbers_that_are_not_finite_where_channels_lie_last(call):
+    """Of Winograd's tiles they are worked out again, sample by sample."""
+    x, w = calls.last(np.ones((2, 64, 12, 12)), 2), np.ones((64, 64, 3, 3))
+    call(x, w)
+    x[1, 0, 5, 6] = np.inf
+    found = call(x, w)
+    _known.forget()
+    assert_same_bits(found, call(x, w))
 
 
 def outcome(call):
