@@ -36,7 +36,8 @@ padding: an int >= 0, or one for each axis, added on both sides; pairs (lo, hi) 
     for each of two axes, ((1, 2),) a pair for the only one.
 padding_mode, padding_value: what the padded cells hold, see below. Nothing, unless said otherwise: a NaN in the weight
     does not meet them.
-dtype: what integers are summed in and returned as, int32 or int64, of uint64 operands also uint64; None of others.
+dtype: what integers are summed in and returned as, int32 or int64, of uint64 operands also uint64; None of others. By
+    its name, or as a dtype of NumPy or of the arrays' library.
 out: an array of the result's shape and dtype to write to, returned. It must not overlap an operand; the bounds of
     memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous, or
     has the channels last in memory, costs no copy. For a function that returns a tuple: a tuple, None where a result

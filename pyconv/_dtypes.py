@@ -1,9 +1,11 @@
 """The types of elements: those that are computed in, those of their sums, and those of the scratch that they need.
 
-bfloat16 is ml_dtypes', known by its name: that package is not imported.
+bfloat16 is ml_dtypes', known by its name: that package is imported only where another library's arrays or a name ask
+for the type.
 """
 
 from functools import lru_cache
+from importlib import import_module
 from reprlib import repr as shown
 from typing import Any, TypeVar
 
@@ -39,20 +41,30 @@ def native_dtype(name: str, dtype: DType) -> DType:
     return native
 
 
-def _named(dtype: Any) -> DType | None:
-    """The dtype that an argument names, if it is one that is computed in."""
+def name_of(dtype: Any) -> str:
+    """What an argument names: a name itself, or that of a dtype of NumPy, ml_dtypes or another library."""
+    if dtype is None:  # which is float64 to NumPy
+        return ""
     try:
-        return None if dtype is None else _native(np.dtype(dtype))  # None is float64 to NumPy
+        return str(np.dtype(dtype).name)
     except TypeError:
-        return None
+        return str(dtype).rpartition(".")[2]  # as torch.float32 has it
 
 
 def dtype_argument(dtype: Any) -> DType:
     """The dtype of operands that the argument `dtype` names."""
-    native = _named(dtype)
-    if native is None:
+    name = name_of(dtype)
+    if name not in NAMES:
         raise TypeError(f"dtype must be {RULE}; got {shown(dtype)}")
-    return native
+    return bfloat16_of("dtype", dtype, "be a dtype of NumPy") if name == "bfloat16" else _NATIVE[name]
+
+
+def bfloat16_of(name: str, dtype: Any, rule: str = "have a dtype of NumPy") -> DType:
+    """The type that NumPy has from ml_dtypes, for what the argument `name` calls `dtype`."""
+    try:
+        return np.dtype(import_module("ml_dtypes").bfloat16)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise TypeError(f"{name} must {rule} where ml_dtypes is not installed; got {dtype}") from error
 
 
 @lru_cache(maxsize=64)
@@ -70,11 +82,11 @@ def result_dtype(dtype: Kind, wanted: Any, argument: str = "dtype") -> Kind:
     if wanted is None:
         return _like(dtype, _SUMS[dtype.name])
     able = ("int32", "int64", *(("uint64",) if dtype.name == "uint64" else ()))
-    native = _named(wanted)
-    if native is None or native.name not in able:
+    name = name_of(wanted)
+    if name not in able:
         names = f"{', '.join(able[:-1])} or {able[-1]}"
         raise TypeError(f"{argument} must be {names} for {dtype} arrays; got {shown(wanted)}")
-    return _like(dtype, native)
+    return _like(dtype, _NATIVE[name])
 
 
 def _like(dtype: Kind, native: Any) -> Kind:

@@ -6,7 +6,6 @@ No library is imported: an array of one has brought it along. What has no librar
 import sys
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from importlib import import_module
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
+from pyconv._dtypes import bfloat16_of
 from pyconv._integers import steps_of
 from pyconv._memory import claim
 
@@ -237,18 +237,8 @@ def tell_of_writing(*targets: Any) -> None:
 
 def _bfloat16(name: str, value: Any) -> NDArray[Any]:
     """NumPy has the type from ml_dtypes, and DLPack cannot bring it to NumPy: its bits come as integers."""
-    library, dtype = library_of(value), bfloat16_of(name, value)
+    library, dtype = library_of(value), bfloat16_of(name, value.dtype)
     return np.from_dlpack(value.view(library.uint16)).view(dtype)  # type: ignore[union-attr]
-
-
-def bfloat16_of(name: str, value: Any) -> Any:
-    """The type that NumPy has from ml_dtypes, for an array of another library's."""
-    try:
-        return import_module("ml_dtypes").bfloat16
-    except ImportError as error:
-        raise TypeError(
-            f"{name} must have a dtype of NumPy where ml_dtypes is not installed; got {value.dtype}"
-        ) from error
 
 
 def visiting(array: NDArray[Any], owner: Any) -> Visitor:

@@ -1,6 +1,8 @@
 """finput and fgrad_input: their six rules, the workspace query, and what a call allocates."""
 import itertools
 import os
+import subprocess
+import sys
 import tracemalloc
 from functools import partial
 
@@ -68,6 +70,36 @@ def test_workspace_is_that_of_the_sums_that_are_asked_for(operands):
         wants = pyconv.workspace(x.shape, w.shape, padding=1, dtype=operands, result_dtype=sums)
         assert wants.dtype == sums
         pyconv.conv1d(x, w, None, 1, 1, dtype=sums, finput=np.empty(wants.finput_minimum, sums))
+
+
+@pytest.mark.parametrize('name', ['torch', 'array_api_strict'])
+def test_a_dtype_of_the_arrays_own_library(name):
+    library = pytest.importorskip(name)
+    for dtype in ('float32', 'float64', 'complex64', 'int8', 'uint8'):
+        x, w = library.ones((1, 2, 9), dtype=getattr(library, dtype)), library.ones((3, 2, 3))
+        wants = pyconv.workspace(x.shape, w.shape, dtype=x.dtype)
+        assert wants == pyconv.workspace(x.shape, w.shape, dtype=dtype)
+    x, w = (array.astype(np.int8) for array in (np.ones((1, 2, 9)), np.ones((3, 2, 3))))
+    sums = pyconv.conv1d(*map(library.asarray, (x, w)), dtype=library.int64)
+    assert sums.dtype == library.int64
+    assert pyconv.workspace(x.shape, w.shape, dtype=library.int8, result_dtype=library.int64).dtype == np.int64
+    with pytest.raises(TypeError, match=r'^dtype must be float16, .*; got .*bool$'):
+        pyconv.workspace(x.shape, w.shape, dtype=library.bool)
+    with pytest.raises(TypeError, match=r'^dtype must be int32 or int64 for int8 arrays; got .*float32$'):
+        pyconv.conv1d(x, w, dtype=library.float32)
+
+
+def test_bfloat16_by_its_name_alone(monkeypatch):
+    """In a process that has not yet imported what brings it, and in one that cannot."""
+    pytest.importorskip('ml_dtypes')
+    code = "import pyconv; print(pyconv.workspace((1, 2, 9), (3, 2, 3), dtype='bfloat16').dtype)"
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert run.stdout == 'float32\n', run.stderr
+    monkeypatch.setitem(sys.modules, 'ml_dtypes', None)
+    text = 'dtype must be a dtype of NumPy where ml_dtypes is not installed; got bfloat16'
+    with pytest.raises(TypeError) as caught:
+        pyconv.workspace((1, 2, 9), (3, 2, 3), dtype='bfloat16')
+    assert str(caught.value) == text
 
 
 def test_scratch_serves_directions_around_which_a_constant_is_nothing(monkeypatch):

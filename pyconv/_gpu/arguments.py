@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from reprlib import repr as shown
 from typing import Any
 
-import numpy as np
-
-from pyconv._dtypes import is_integer, result_dtype
+from pyconv._dtypes import is_integer, name_of, result_dtype
 from pyconv._gpu import arrays, streams, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._integers import Shape
@@ -78,13 +76,8 @@ def beside(name: str, value: Any, leader_name: str, leader: DeviceArray) -> Devi
 
 
 def dtype_argument(dtype: Any) -> DeviceType:
-    """The type that the argument `dtype` names: a name, or a dtype of NumPy, ml_dtypes or torch."""
-    name = getattr(dtype, "__name__", None) or str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        try:
-            name = np.dtype("O" if dtype is None else dtype).name  # None is float64 to NumPy
-        except TypeError:
-            name = ""
+    """The type that the argument `dtype` names."""
+    name = name_of(dtype)
     if name not in DTYPES:
         raise TypeError(f"dtype must be {arrays.RULE}; got {shown(dtype)}")
     return DTYPES[name]

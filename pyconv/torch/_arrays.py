@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pyconv._backend import gpu_room
+from pyconv._dtypes import bfloat16_of
 from pyconv._integers import Shape, steps_of
-from pyconv._libraries import bfloat16_of, exchange_of, with_memory
+from pyconv._libraries import exchange_of, with_memory
 from pyconv._memory import claim
 
 EXCHANGE = exchange_of(Tensor)
@@ -30,7 +31,7 @@ def array_of(name: str, tensor: Tensor) -> Any:
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype is torch.bfloat16:
-        return _shared(tensor.detach().view(torch.int16)).view(bfloat16_of(name, tensor))
+        return _shared(tensor.detach().view(torch.int16)).view(bfloat16_of(name, tensor.dtype))
     return _shared(tensor)
 
 
