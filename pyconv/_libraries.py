@@ -174,19 +174,31 @@ def read(name: str, value: Any) -> NDArray[Any]:
         value = value.detach()
     if hasattr(value, "is_neg") and value.is_neg():
         raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_neg would negate")
+    if hasattr(value, "is_conj") and value.is_conj():
+        raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_conj would conjugate")
     exchange: Any = exchange_of(type(value))  # type: ignore[arg-type]
     try:
         if hasattr(value, "is_neg") and value.is_cpu and value.layout is sys.modules["torch"].strided:
             value = with_memory(name, value)
-            if exchange is not None and value.dtype is not sys.modules["torch"].bfloat16 and not value.is_conj():
+            if exchange is not None and value.dtype is not sys.modules["torch"].bfloat16:
                 return np.from_dlpack(exchange(value))
         if str(getattr(value, "dtype", "")).endswith("bfloat16"):
             return _bfloat16(name, value)
         return np.from_dlpack(value)
-    except TypeError:
-        raise
     except Exception as error:
+        if _is_traced(value):
+            raise TypeError(
+                f"{name} must be outside of jax.jit, jax.grad and their like, which take pyconv.jax's functions; "
+                f"got a {type(value).__name__}") from None
+        if isinstance(error, TypeError):
+            raise
         raise TypeError(f"{name} must be an array that NumPy can read; got {type(value).__name__}") from error
+
+
+def _is_traced(value: Any) -> bool:
+    """Whether it stands for an array of JAX's that is not there."""
+    jax: Any = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
 
 
 def with_memory(name: str, tensor: Any) -> Any:

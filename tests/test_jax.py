@@ -310,6 +310,24 @@ def test_kinds_that_are_refused(arguments, text):
     assert str(error.value) == text
 
 
+@pytest.mark.parametrize('transform', ['jit', 'grad', 'vmap', 'eval_shape'])
+@pytest.mark.parametrize('name', ['input', 'weight', 'bias', 'out'])
+def test_the_plain_functions_name_this_door(transform, name):
+    arrays = {'input': np.ones((1, 2, 5)), 'weight': np.ones((3, 2, 3)), 'bias': np.ones(3), 'out': np.ones((1, 3, 3))}
+
+    def plain(traced):
+        return pyconv.conv1d(**{**arrays, name: traced}).sum()
+
+    array = jnp.asarray(arrays[name])
+    with pytest.raises(TypeError) as caught:
+        if transform == 'eval_shape':
+            jax.eval_shape(plain, array)
+        else:
+            getattr(jax, transform)(plain)(array)
+    rule = "outside of jax.jit, jax.grad and their like, which take pyconv.jax's functions"
+    assert re.fullmatch(rf'{name} must be {rule}; got a \w*Tracer', str(caught.value))
+
+
 def test_unknown_sizes_are_refused():
     shape = jax.ShapeDtypeStruct(export.symbolic_shape('b, 2, 5'), np.float32)
     with pytest.raises(TypeError) as error:

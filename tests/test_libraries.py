@@ -510,6 +510,8 @@ ERRORS = [
      'input must be an array that NumPy can read; got Tensor'),
     (lambda: pyconv.conv2d(X_TORCH, torch._neg_view(W_TORCH)), TypeError,
      'weight must hold its values as they are; got a tensor that resolve_neg would negate'),
+    (lambda: pyconv.conv2d((X_TORCH + 1j).conj(), W_TORCH + 1j), TypeError,
+     'input must hold its values as they are; got a tensor that resolve_conj would conjugate'),
     (lambda: pyconv.conv2d(NoCpu(), W), TypeError, 'input must be an array that NumPy can read; got NoCpu'),
     (lambda: pyconv.conv2d(X_TORCH, W_TORCH, out=torch.ones(2)), TypeError,
      'out must have dtype float64; got float32'),
