@@ -336,8 +336,6 @@ def _calls(
                     least = scratch_minimum(name, geometry, dtype, settings, device)
                     real = scratch_dtype(dtype, written(dtype, settings))
                     scratch = flat_buffer(name, buffer, real, least, named)
-                    if device is None:
-                        scratch = plan.enough(scratch)
             calls.append((plan, first, second, scratch))
     return calls
 
@@ -378,7 +376,9 @@ def _run(
     if calls:
         threads = _threads.get_num_threads()
         for plan, first, second, scratch in calls:
-            plan.run(ready(first, dtype), ready(second, dtype), target, bias, scratch, accumulate, threads=threads)
+            plan.run(  # which frees what is enough for it before the next plan asks
+                ready(first, dtype), ready(second, dtype), target, bias, plan.enough(scratch), accumulate,
+                threads=threads)
             bias, accumulate = None, True
     else:
         _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank), accumulate)

@@ -135,6 +135,31 @@ def test_nothing_is_copied_as_a_whole(problem, name):
     assert peak < 3 << 20 < data.x.nbytes
 
 
+def test_of_two_results_each_gives_its_scratch_back():
+    """Where the buffer is too small for the ways that channels take; together they would need 4 MB."""
+    problem = P('two results', (28, 28), (3, 3), (160, 160), padding=1, batch=4)
+    data, settings = problem.floats(np.float64), (1, 1, 1, False, 0, 1)
+    x, y, to_x, to_y = (last(array, 2) for array in (data.x, data.y, np.empty_like(data.x), np.empty_like(data.y)))
+    to_w = np.empty_like(data.w)
+    sizes = pyconv.workspace(x.shape, data.w.shape, padding=1, dtype=x.dtype)
+    buffer = np.empty(max(sizes.finput_minimum, sizes.fgrad_input_minimum))
+    lent = {'finput': buffer, 'fgrad_input': buffer}
+    for call in (
+            lambda: pyconv.convolution_backward(
+                y, x, data.w, *settings, (True, True, False), out=(to_x, to_w, None), **lent),
+            lambda: pyconv.convolution_double_backward(
+                x, data.w, None, y, data.w, x, *settings, (True, True, True), out=(to_y, to_x, to_w), **lent)):
+        with pyconv.num_threads(1):
+            call()
+            tracemalloc.start()
+            try:
+                call()
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        assert peak < 3e6
+
+
 def test_a_tensor_in_that_order_gives_one():
     """Of both results and of a gradient, with the numbers of the other order."""
     for shape, kernel, order, conv in (
