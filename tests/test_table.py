@@ -1,4 +1,6 @@
-"""The table of README.md: what it says of pyconv and of torch is what calls do; of the others it is a record."""
+"""The table of README.md: what it says of pyconv and of torch is what calls do, where a call can show it; the rest is a
+record.
+"""
 import importlib
 from pathlib import Path
 
