@@ -1,6 +1,6 @@
 """Time pyconv's other kinds of convolution beside their peers, on the CPU: padding modes, types, samples, four axes.
 
-    python benchmarks/kinds.py                               everything: about twenty minutes
+    python benchmarks/kinds.py                               everything: about a quarter of an hour
     python benchmarks/kinds.py --groups padding --kinds reflect
     python benchmarks/kinds.py --quick                       a look, nothing is written
 
@@ -70,7 +70,8 @@ _OTHER_RANKS = [Layer(128, 128, (4096,), (3,), 1, 1), Layer(64, 64, (8, 28, 28),
 _POINTWISE = [Layer(256, 64, (56, 56), (1, 1)), Layer(512, 2048, (7, 7), (1, 1))]
 _FOUR = [Layer(16, 16, (8, 8, 16, 16), (3, 3, 3, 3), 1, 1), Layer(1, 16, (16, 16, 16, 16), (3, 3, 3, 3), 1, 1),
          Layer(32, 32, (6, 6, 12, 12), (3, 3, 3, 3), 2, 1)]
-_FEW = [Layer(16, 32, (28, 28), (3, 3), 1, 1), _square(64, 28), _square(256, 7), _square(144, 28, groups=144)]
+_FEW = [Layer(16, 32, (28, 28), (3, 3), 1, 1), _square(64, 28), _square(256, 7), _square(512, 7),
+        _square(144, 28, groups=144)]
 
 
 def _groups(tiny: bool) -> dict[str, Group]:
