@@ -12,7 +12,7 @@ import calls
 import pyconv
 import reference
 from calls import assert_same_bits, per_channel
-from problems import BY_NAME, Data, maps, some
+from problems import BY_NAME, Data, P, maps, some
 from test_identities import double_backward, generic, linear, unrolled
 
 try:
@@ -279,31 +279,38 @@ def test_what_is_not_finite_goes_where_the_definition_puts_it(problem, name, req
             assert (answer[finite] == exact_one[finite].astype(dtype)).all()
 
 
-@pytest.mark.parametrize('problem', some('2d channels 33 33', '2d stride 2', '2d depthwise', 'reflect 2d image',
-                                         'circular 2d depthwise strided'), ids=str)
-def test_the_same_bits(problem, dtype):
+@pytest.mark.parametrize('problem', [
+    *some('2d channels 33 33', '2d stride 2', '2d depthwise', 'reflect 2d image', 'circular 2d depthwise strided'),
+    P('tiles', (14, 15), (3, 3), (33, 33), padding=1)], ids=str)
+@pytest.mark.parametrize('algorithm', ['auto', 'gemm', 'winograd'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64', *DTYPES], indirect=True)
+def test_the_same_bits(problem, algorithm, dtype):
     """Of any number of threads, any buffer, and of a sample in any batch."""
-    problem = problem._replace(batch=9)
+    if algorithm == 'winograd' and is_integer(dtype):
+        pytest.skip('integers have no such algorithm')
+    problem, more = problem._replace(batch=9), {'algorithm': algorithm}
     data = data_of(problem, dtype)
     if not is_integer(dtype):
         data = type(data)(*(part + (0.1 * part * part).astype(dtype) for part in data))
     with pyconv.num_threads(1):
-        alone = calls.three_maps(problem, *data[:3])
-        apart = calls.grad_weight(problem, data.x, data.y, per_sample=True)
-        sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+        alone = calls.three_maps(problem, *data[:3], **more)
+        apart = calls.grad_weight(problem, data.x, data.y, per_sample=True, **more)
+        sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, **more,
+                                 dtype=dtype)
     finput, fgrad_input = (np.empty(max(size, 1), sizes.dtype) for size in sizes[2:4])
     for threads in range(2, 9):
         with pyconv.num_threads(threads):
-            for again, first in zip(calls.three_maps(problem, *data[:3]), alone):
+            for again, first in zip(calls.three_maps(problem, *data[:3], **more), alone):
                 assert_same_bits(again, first)
-            assert_same_bits(calls.grad_weight(problem, data.x, data.y, per_sample=True), apart)
-            assert_same_bits(calls.forward(problem, data.x, data.w, finput=finput), alone[0])
-            assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input), alone[1])
-            assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput), alone[2])
+            assert_same_bits(calls.grad_weight(problem, data.x, data.y, per_sample=True, **more), apart)
+            assert_same_bits(calls.forward(problem, data.x, data.w, finput=finput, **more), alone[0])
+            assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input, **more), alone[1])
+            assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput, **more), alone[2])
     for batch in range(1, 9):
-        assert_same_bits(calls.forward(problem, data.x[-batch:], data.w), alone[0][-batch:])
-        assert_same_bits(calls.grad_input(problem, data.w, data.y[-batch:]), alone[1][-batch:])
-        assert_same_bits(calls.grad_weight(problem, data.x[-batch:], data.y[-batch:], per_sample=True), apart[-batch:])
+        assert_same_bits(calls.forward(problem, data.x[-batch:], data.w, **more), alone[0][-batch:])
+        assert_same_bits(calls.grad_input(problem, data.w, data.y[-batch:], **more), alone[1][-batch:])
+        assert_same_bits(
+            calls.grad_weight(problem, data.x[-batch:], data.y[-batch:], per_sample=True, **more), apart[-batch:])
 
 
 def test_halves_are_rounded_once_where_a_cropped_input_is_repeated():
