@@ -354,6 +354,8 @@ TYPES = [
       for value in (1, None, 'yes')),
     (lambda: pyconv.workspace(X.shape, W.shape, per_sample=1), TypeError,
      'per_sample must be True or False; got 1'),
+    (lambda: pyconv.workspace((2, 3, 5, 5, 5, 5), (4, 3, 2, 2, 2, 2), per_sample=True), ValueError,
+     'per_sample must be False for 4 spatial axes; got True'),
     (conv_weight(per_sample=True, out=np.ones(W.shape)), ValueError,
      'out must have shape (1, 3, 2, 3, 3); got shape (3, 2, 3, 3)'),
 ]
