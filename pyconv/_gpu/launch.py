@@ -70,12 +70,17 @@ class Arguments:
 
 # The driver, its absence, its errors
 
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The driver itself, without any package. OSError where there is none."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
 def driver_version() -> tuple[int, int] | None:
-    """The CUDA version that the installed driver serves; None without driver. Asked without any package."""
+    """The CUDA version that the installed driver serves; None without driver."""
+    version = ctypes.c_int()
     try:
-        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-        version = ctypes.c_int()
-        library.cuDriverGetVersion(ctypes.byref(version))
+        library().cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError):
         return None
     return (version.value // 1000, version.value % 1000 // 10) if version.value else None  # 0: a library without driver

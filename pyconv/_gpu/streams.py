@@ -4,6 +4,7 @@
 the address of a stream. Nothing here makes the host wait.
 """
 
+import ctypes
 from functools import cache, partial
 from operator import index
 from reprlib import repr as shown
@@ -12,6 +13,7 @@ from typing import Any
 from pyconv._gpu import launch
 
 LEGACY = 0
+DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 RULE = ("be a stream's handle, an int of 0 to 2**64 - 1, or an object with __cuda_stream__, cuda_stream, ptr or "
         "handle")
 
@@ -56,12 +58,15 @@ def _context(device: int) -> Any:
 
 
 def device_of(address: int) -> int | None:
-    """The device that memory belongs to; None where the driver does not know it."""
-    driver = launch._driver()
-    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    status, device = driver.cuPointerGetAttribute(attribute, address)
-    if not status:
-        return int(device)
+    """The device that memory belongs to; None where the driver does not know it.
+
+    Asked without cuda.bindings: that of 12.9.6, 12.9.8, 13.2, 13.3.1 and 13.4.1 answers 0 whatever the device is.
+    """
+    driver, device = launch._driver(), ctypes.c_int()
+    failed = launch.library().cuPointerGetAttribute(ctypes.byref(device), DEVICE_ORDINAL, ctypes.c_uint64(address))
+    if not failed:
+        return device.value
+    status = driver.CUresult(failed)
     if status.name == "CUDA_ERROR_INVALID_VALUE":
         return None
     raise launch.failure(driver, status, "find the device of an array")
