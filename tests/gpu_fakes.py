@@ -147,12 +147,14 @@ class DLPack:
 
     def __init__(self, array, version=1, copies=False):
         self.host, self.shape, self.dtype = array, array.shape, array.dtype
-        self.old, self.copies = version < 1, copies
+        self.old, self.copies, self.ready_on = version < 1, copies, []
 
     def __dlpack_device__(self):
         return 2, 0
 
-    def __dlpack__(self, **keywords):
+    def __dlpack__(self, *, stream=-1, **keywords):
+        """-1: nothing is ordered, as of torch's tensors that are asked for no stream."""
+        self.ready_on.append(stream)
         if self.old and keywords:
             raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
         return self.host.__dlpack__(**keywords, **({'copy': True} if self.copies else {}))

@@ -427,6 +427,19 @@ def test_dlpack(dtype):
     assert np.array_equal(found.copy_to_host(), out.cpu().numpy()), 'a Numba array where nothing else is known'
 
 
+def test_dlpack_waits_for_the_producer_s_stream():
+    x, w, _ = operands()
+    later, side = torch.randn_like(x), torch.cuda.Stream()
+    wanted = pyconv.conv2d(later, w, None, padding=1).cpu().numpy()
+    pyconv.conv2d(DLPack(x), DLPack(w), None, padding=1)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(200_000_000)
+        x.copy_(later)
+        found = pyconv.conv2d(DLPack(x), DLPack(w), None, padding=1)
+    assert np.array_equal(found.copy_to_host(), wanted)
+
+
 def test_main_memory_is_refused():
     x, w, _ = operands()
     with pytest.raises(TypeError, match='weight must be on the device of input, cuda:0; got an array in main memory'):

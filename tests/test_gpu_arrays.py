@@ -177,7 +177,7 @@ class Both(Interface):
     def __dlpack_device__(self):
         return 2, 0
 
-    def __dlpack__(self, **keywords):
+    def __dlpack__(self, *, stream, **keywords):
         return self.other.__dlpack__(**keywords)
 
 
@@ -260,6 +260,14 @@ def test_a_given_stream_waits_for_those_that_a_protocol_names(frameworks, backen
     out = Interface(np.empty_like(Y), stream=32)
     pyconv.conv2d(Interface(X, stream=64), frameworks.torch.Tensor(W), **SETTINGS, out=out, stream=704)
     assert backend.runs[-1].stream == 704 and sorted(waits) == [(704, 32, 0), (704, 64, 0)]
+
+
+@pytest.mark.parametrize('version', [0, 1])
+def test_what_dlpack_gives_is_ready_on_the_legacy_default_stream(version, backend):
+    """DLPack numbers it 1."""
+    x, out = DLPack(X, version), DLPack(np.empty_like(Y))
+    pyconv.conv2d(x, Interface(W), **SETTINGS, out=out)
+    assert backend.runs[-1].stream == 0 and {*x.ready_on, *out.ready_on} == {1}
 
 
 def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend, waits):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pyconv._integers import Shape
 
 VERSION = (1, 0)
+LEGACY = 1  # the legacy default stream, as DLPack numbers it
 GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 NAMES = {  # by code and bits
     (2, 16): "float16", (4, 16): "bfloat16", (2, 32): "float32", (2, 64): "float64", (5, 64): "complex64",
@@ -68,15 +69,16 @@ def on_gpu(value: Any) -> bool:
 
 
 def read(value: Any) -> Tensor:
-    """The memory of `value`, ready for work on the legacy default stream, for which the producer makes it wait.
+    """The memory of `value`, ready for work on the legacy default stream, which the producer lets wait for it: asked
+    for no stream, torch would order nothing.
 
     Before version 1 nothing says whether an array may be written to: it is then taken as read-only. BufferError of a
     version after 1, which lies in memory in a way that is not known.
     """
     try:
-        capsule = value.__dlpack__(max_version=VERSION)
-    except TypeError:  # of a producer older than that argument
-        capsule = value.__dlpack__()
+        capsule = value.__dlpack__(stream=LEGACY, max_version=VERSION)
+    except TypeError:  # of a producer older than max_version
+        capsule = value.__dlpack__(stream=LEGACY)
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major > VERSION[0]:
