@@ -194,6 +194,7 @@ class Frameworks:
             def __init__(self, host, device=0, neg=False, layout='strided', zeros=False):
                 self.host, self.device, self.layout = host, SimpleNamespace(index=device, type='cuda'), layout
                 self.shape, self.dtype, self.neg, self.zeros = host.shape, f'torch.{host.dtype}', neg, zeros
+                self.lent = []
 
             def is_conj(self):
                 return False
@@ -203,6 +204,9 @@ class Frameworks:
 
             def _is_zerotensor(self):
                 return self.zeros
+
+            def record_stream(self, stream):
+                self.lent.append(stream)
 
             def get_device(self):
                 return self.device.index

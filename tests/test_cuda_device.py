@@ -108,6 +108,36 @@ def test_work_goes_to_the_callers_stream(call):
     same([found], [wanted])
 
 
+def test_memory_is_kept_for_a_given_stream():
+    """torch would give the memory of a tensor that is freed to the next one on its own stream."""
+    x, w, _ = operands()
+    wanted, side = pyconv.conv2d(x, w, None, padding=1), torch.cuda.Stream()
+    copy = x * 1
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(200_000_000)
+    found = by_keyword(side, copy, w)
+    del copy
+    spoiled = torch.full_like(x, torch.nan)
+    side.synchronize()
+    same([found], [wanted])
+    assert spoiled.isnan().all()
+
+
+@pytest.mark.parametrize('library', ['cupy', 'numba.cuda'])
+def test_other_libraries_wait_for_what_is_written_to_their_arrays(library):
+    module = pytest.importorskip(library)
+    x, w, y = operands()
+    wanted, side = pyconv.conv2d(x, w, None, padding=1), torch.cuda.Stream()
+    out = (module.empty if library == 'cupy' else module.device_array)(y.shape, 'float32')
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(200_000_000)
+        pyconv.conv2d(x, w, None, padding=1, out=out)
+    found = module.asnumpy(out) if library == 'cupy' else out.copy_to_host()
+    assert np.array_equal(found, wanted.cpu().numpy())
+
+
 def test_backward_goes_to_the_stream_of_forward():
     x, w, y = operands(torch.float64)
     x.requires_grad_()

@@ -248,7 +248,7 @@ def test_torch_s_memory_for_the_legacy_default_stream_is_that_stream_s(stream, f
 
 def test_the_first_operand_s_stream_is_used_and_the_others_waited_for(frameworks, backend, waits):
     answer = pyconv.conv2d(Interface(X, stream=64), Interface(W, stream=128), Interface(B, stream=64), **SETTINGS)
-    assert backend.runs[-1].stream == 64 and waits == [(64, 128, 0)]
+    assert backend.runs[-1].stream == 64 and waits == [(64, 128, 0), (128, 64, 0)]
     assert answer.__cuda_array_interface__['stream'] == 64
     waits.clear()
     pyconv.conv2d(Interface(X, stream=1), Interface(W), **SETTINGS)  # 1 is the legacy default stream, as 0 is
@@ -273,14 +273,43 @@ def test_what_dlpack_gives_is_ready_on_the_legacy_default_stream(version, backen
 def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend, waits):
     frameworks.current = 640
     pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS)  # DLPack hands over on the legacy default stream
-    assert backend.runs[-1].stream == 0 and waits == [(0, 640, 0)]
+    assert backend.runs[-1].stream == 0 and waits == [(0, 640, 0), (640, 0, 0)]
     waits.clear()
     pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS, stream=704)
     assert waits == [(704, 0, 0)]
     waits.clear()
     scratch = frameworks.torch.Tensor(np.empty(50, 'f4'))
     pyconv.conv2d(Interface(X, 2), Interface(W, 2), **SETTINGS, finput=scratch)
-    assert waits == [(0, 640, 0)]
+    assert waits == [(0, 640, 0), (640, 0, 0)]
+
+
+@pytest.mark.parametrize('kind', ['cupy', 'interface', 'version 2', 'dlpack'])
+def test_streams_that_were_waited_for_wait_in_turn(kind, frameworks, backend, waits, monkeypatch):
+    """Only after the launch: before they read what it writes, and before memory that it reads is another array's."""
+    gpu, frameworks.current = maker(kind, frameworks), 640
+    monkeypatch.setattr(frameworks.cupy.cuda, 'get_current_stream', lambda: SimpleNamespace(ptr=96))
+    monkeypatch.setattr(backend, 'runs', waits)
+    for more in ({'out': gpu(np.empty_like(Y))}, {'b': gpu(B)}):
+        waits.clear()
+        conv(*map(frameworks.torch.Tensor, (X, W)), **more)
+        before, run, after = waits
+        other = 96 if kind == 'cupy' else 0
+        assert (before, run.stream, after) == ((640, other, 0), 640, (other, 640, 0))
+
+
+def test_an_out_that_names_a_stream_is_read_there_after_it_is_written(frameworks, waits):
+    conv(out=Interface(np.empty_like(Y), stream=32))
+    assert waits == [(0, 32, 0), (32, 0, 0)]
+
+
+@pytest.mark.parametrize(('stream', 'lent'), [(None, []), (640, []), (704, [704]), (0, ['default of 0'])])
+def test_torch_keeps_memory_that_a_given_stream_uses(stream, lent, frameworks, backend, waits):
+    """A tensor may be freed as soon as the call has returned."""
+    tensor, frameworks.current = frameworks.torch.Tensor, 640
+    x, w, b, y, out, buffer = map(tensor, (X, W, B, Y, np.empty_like(Y), np.empty(50, 'f4')))
+    conv(x, w, b, out=out, finput=buffer, stream=stream)
+    pyconv.conv_bias(y, stream=stream)
+    assert [each.lent for each in (x, w, b, y, out, buffer)] == [lent] * 6 and not waits
 
 
 def test_waiting_is_an_event_in_the_device_s_context(monkeypatch):
@@ -326,8 +355,7 @@ def test_whose_memory_it_is(monkeypatch, status, found):
         device._obj.value = 3
         return int(status)
 
-    driver = SimpleNamespace(CUresult=Status, CUpointer_attribute=SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9),
-                             cuPointerGetAttribute=lambda attribute, address: (status, 0))
+    driver = SimpleNamespace(CUresult=Status)
     monkeypatch.setattr(launch, '_driver', lambda: driver)
     monkeypatch.setattr(launch, 'library', lambda: SimpleNamespace(cuPointerGetAttribute=of_the_driver), raising=False)
     if isinstance(found, str):

@@ -154,6 +154,9 @@ class Kind:
         """The framework with that stream as its current one: its allocator then gives memory in that stream's order."""
         return nullcontext()
 
+    def lend(self, array: DeviceArray, stream: int) -> None:
+        """Tell the framework's allocator, if it can be told, that a stream uses the array, which is not its own."""
+
     def empty(
         self, shape: Shape, dtype: DeviceType, device: int, new: Callable[[], Any] | None = None
     ) -> DeviceArray:
@@ -175,6 +178,14 @@ class Kind:
 def _in_torch(torch: Any, dtype: str, device: int) -> tuple[Any, Any]:
     """The type and the GPU as torch knows them."""
     return getattr(torch, dtype), torch.device("cuda", device)
+
+
+def _torch_stream(stream: int, device: int) -> Any:
+    """A stream as torch has it, which need not have made it."""
+    cuda = sys.modules["torch"].cuda
+    if stream == streams.LEGACY:  # as the handle of an ExternalStream it would be a new stream of torch's pool
+        return cuda.default_stream(device)
+    return cuda.ExternalStream(stream, device=device)
 
 
 class TorchKind(Kind):
@@ -227,11 +238,12 @@ class TorchKind(Kind):
         return streams.normal(ask(device))
 
     def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
-        """torch.cuda.stream, of a stream that torch need not have made."""
-        cuda = sys.modules["torch"].cuda
-        if stream == streams.LEGACY:  # as the handle of an ExternalStream it would be a new stream of torch's pool
-            return cuda.stream(cuda.default_stream(device))  # type: ignore[no-any-return]
-        return cuda.stream(cuda.ExternalStream(stream, device=device))  # type: ignore[no-any-return]
+        """torch.cuda.stream."""
+        return sys.modules["torch"].cuda.stream(_torch_stream(stream, device))  # type: ignore[no-any-return]
+
+    def lend(self, array: DeviceArray, stream: int) -> None:
+        """torch.Tensor.record_stream: freed memory is given to nobody while the stream has this work to do."""
+        array.owner.record_stream(_torch_stream(stream, array.device))
 
 
 class CupyKind(Kind):

@@ -29,8 +29,9 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], An
     It is the one that the caller names; else the one that the first operand names (after which nothing has to wait for
     that operand); else the current stream of the first operand's framework. It waits, on the device, for every other
     stream that an array's protocol names; and where the caller names none, for the current streams of the other
-    arrays' frameworks. A caller who names a stream keeps the frameworks' streams in order with it, as in those
-    frameworks: waiting here would break the capture of a graph.
+    arrays' frameworks; these then wait for it, before they read what it writes or give memory that it reads to others.
+    A caller who names a stream keeps the frameworks' streams in order with it, as in those frameworks: waiting here
+    would break the capture of a graph. torch is told of it, so that its allocator waits.
     """
     leader = arrays[0]
     kind, device = leader.kind, leader.device
@@ -43,19 +44,23 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], An
         else:
             return run(handle)
     current = {array.kind: array.kind.stream(device) for array in arrays}
-    for after in {_after(array, current, stream is None) for array in arrays} - {None, handle}:
-        streams.wait(handle, after, device)  # type: ignore[arg-type]
+    found = {current[array.kind] if array.after is None and stream is None else array.after for array in arrays}
+    others = [other for other in found if other is not None and other != handle]
+    for other in others:
+        streams.wait(handle, other, device)
     with ExitStack() as stack:
         for kind, now in current.items():
             if now != handle:
                 stack.enter_context(kind.using(handle, device))
-        return run(handle)
-
-
-def _after(array: DeviceArray, current: dict[Any, int], frameworks_too: bool) -> int | None:
-    if array.after is not None:
-        return array.after
-    return current[array.kind] if frameworks_too else None
+        results = run(handle)
+    if stream is None:
+        for other in others:
+            streams.wait(other, handle, device)
+    else:
+        for array in arrays:
+            if current[array.kind] != handle:
+                array.kind.lend(array, handle)
+    return results
 
 
 def _batched(array: DeviceArray, rank: int) -> DeviceArray:
