@@ -178,15 +178,17 @@ def forced(all_tiled: bool, large: bool) -> Iterator[None]:
         _cuda.forget()
 
 
-def record_tests() -> None:
-    """Make the calls of tests/test_cuda.py, whose problems and settings reach every kernel that is shipped."""
+def record_tests(capability: tuple[int, int] = CAPABILITY) -> None:
+    """Make the calls of tests/test_cuda.py, whose problems and settings reach every kernel that a chip takes."""
     sys.path.insert(0, str(TESTS))
     import calls
     from gpus import WAYS
     from problems import VARIED
 
+    ways = [(dtype, options) for dtype, options in WAYS.values()
+            if capability == CAPABILITY or options.get("algorithm") not in tiles.HOPPERS]
     for problem in VARIED:
-        for dtype, options in WAYS.values():
+        for dtype, options in ways:
             x, w, y = (Placeholder(shape, DTYPES[dtype]) for shape in (
                 problem.input_shape, problem.weight_shape, problem.output_shape))
             for all_tiled, large in ((False, False), (True, False), (True, True)):
@@ -237,7 +239,7 @@ def main() -> None:
     capability = tuple(arguments.capability or _capability())
     start = time.perf_counter()
     with recording(capability) as recorder:
-        record_tests()
+        record_tests(capability)
         for work in work_of((GPU_NETWORKS[name] for name in default_networks()), KINDS, MAPS):
             kind = KINDS[work[3]]
             for call in calls_of_row(work, kind.dtype, kind.options, kind.trials_of(capability)).values():

@@ -43,7 +43,9 @@ def gpu(request, monkeypatch):
     missing = gpus.real_gpu()
     if missing:
         pytest.skip(missing)
-    return gpus.Real()
+    real = gpus.Real()
+    gpus.skip_what_the_chip_lacks(request)
+    return real
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """A GPU for the tests: emulated on any machine, real where there is one. Both take and give NumPy arrays."""
 import numpy as np
+import pytest
 
 from emulated_device import EmulatedArray, EmulatedDevice, emulated_kind
 from emulator import bf16_of_bits, bits_of_bf16
+from pyconv._gpu import launch, tiles
 
 DTYPES = ('float16', 'bfloat16', 'float32', 'float64')
 # The ways to multiply, by name: dtype and keywords.
@@ -77,6 +79,15 @@ class Real:
     def download(self, array):
         half = array.dtype in (self.torch.float16, self.torch.bfloat16)
         return (array.float() if half else array).cpu().numpy()
+
+
+def skip_what_the_chip_lacks(request):
+    """Skip a test whose parameter `way` is one of Hopper's own, where the GPU is another."""
+    parameters = request.node.callspec.params if hasattr(request.node, 'callspec') else {}
+    _, keywords = WAYS.get(parameters.get('way'), (None, {}))
+    capability = launch.device(0).capability
+    if keywords.get('algorithm') in tiles.HOPPERS and capability != (9, 0):
+        pytest.skip(f'{keywords["algorithm"]} is of capability 9.0; this GPU has {capability[0]}.{capability[1]}')
 
 
 def real_gpu():

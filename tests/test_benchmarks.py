@@ -1,4 +1,5 @@
 """The benchmarks' parts that need no clock and no GPU: layers, statistics, tables, pictures, the plan of a dry run."""
+import contextlib
 import json
 import math
 import re
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+import gpus
 import pyconv
-from pyconv._gpu import tiles
+from pyconv._gpu import launch, tiles
 
 FOLDER = Path(__file__).parents[1] / 'benchmarks'
 if not FOLDER.is_dir():
@@ -179,6 +181,21 @@ def test_the_tests_of_the_gpu_can_be_planned():
     assert names >= {'gather', 'correlate', 'direct', 'direct_weight', 'pack', 'pack_weight', 'finish', 'fill', 'scan',
                      'unfold', 'fold', 'channel_sum', 'clear_flag'}
     assert len({key for key in recorder.kernels if 'gather' in key[0][:10]}) >= 12, 'six ways, two tiles'
+
+
+@pytest.mark.parametrize('capability', [(8, 0), (8, 9)])
+def test_the_tests_of_another_chip_can_be_planned(capability, monkeypatch):
+    """Without the ways that it lacks, which the tests skip there."""
+    import problems
+    monkeypatch.setattr(problems, 'VARIED', problems.VARIED[:2])
+    with planned.recording(capability) as recorder:
+        planned.record_tests(capability)
+    assert recorder.kernels
+    monkeypatch.setattr(launch, 'device', lambda index: recorder)
+    for way, has in (('float16', True), ('wgmma float16', False), (None, True)):
+        node = SimpleNamespace(callspec=SimpleNamespace(params={'way': way})) if way else SimpleNamespace()
+        with contextlib.nullcontext() if has else pytest.raises(pytest.skip.Exception, match='wgmma is of capability'):
+            gpus.skip_what_the_chip_lacks(SimpleNamespace(node=node))
 
 
 def test_compiling_goes_on_after_an_error(monkeypatch):

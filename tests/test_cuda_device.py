@@ -28,10 +28,11 @@ GIGA = 10**9
 
 
 @pytest.fixture(autouse=True)
-def device():
+def device(request):
     missing = gpus.real_gpu()
     if missing:
         pytest.skip(missing)
+    gpus.skip_what_the_chip_lacks(request)
     _cuda.forget()
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, matmul.allow_tf32
