@@ -18,7 +18,8 @@ CALLER, PRIMARY = 0x111, 0x222
 FACTS = {'COMPUTE_CAPABILITY_MAJOR': 8, 'COMPUTE_CAPABILITY_MINOR': 6, 'MULTIPROCESSOR_COUNT': 82}
 Status = enum.IntEnum('Status', {'CUDA_SUCCESS': 0, **{f'CUDA_ERROR_{name}': number for name, number in {
     'INVALID_VALUE': 1, 'OUT_OF_MEMORY': 2, 'NOT_INITIALIZED': 3, 'NO_DEVICE': 100, 'NO_BINARY_FOR_GPU': 209,
-    'ILLEGAL_ADDRESS': 700, 'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719, 'UNKNOWN': 999}.items()}})
+    'ILLEGAL_ADDRESS': 700, 'CONTEXT_IS_DESTROYED': 709, 'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719,
+    'UNKNOWN': 999}.items()}})
 Attribute = enum.Enum('Attribute', {f'CU_DEVICE_ATTRIBUTE_{name}': value for name, value in FACTS.items()})
 NOTHING = {'cuInit', 'cuLaunchKernel', 'cuCtxPushCurrent', 'cuFuncSetAttribute'}  # what they give besides a status
 SOURCE = SimpleNamespace(name='kern', key='kern of 3', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
@@ -245,6 +246,8 @@ FORKED = "CUDA does not work in a forked child; start processes with multiproces
     ('OUT_OF_MEMORY', MemoryError, f'the GPU has no memory left to {LAUNCH}'),
     *((name, RuntimeError, f'could not {LAUNCH}: ' + RESTART.format(f'CUDA_ERROR_{name}'))
       for name in ('ILLEGAL_ADDRESS', 'ASSERT', 'MISALIGNED_ADDRESS', 'LAUNCH_FAILED')),
+    ('CONTEXT_IS_DESTROYED', RuntimeError, f"could not {LAUNCH}: the GPU's context was destroyed, as by a reset of the "
+     'device, and all kernels and arrays with it (CUDA_ERROR_CONTEXT_IS_DESTROYED); restart the process'),
     ('NOT_INITIALIZED', RuntimeError, f'could not {LAUNCH}: {FORKED}'),
     ('NO_BINARY_FOR_GPU', RuntimeError,
      f"could not {LAUNCH} (CUDA_ERROR_NO_BINARY_FOR_GPU): the driver does not take the compiler's code; install a "

@@ -1,5 +1,6 @@
 """Every error of GPU arrays with its whole text, none of them after an allocation; fakes whose memory is NumPy's."""
 import ctypes
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -255,6 +256,26 @@ def test_other_errors_of_an_allocator_are_its_own(frameworks, monkeypatch):
     monkeypatch.setattr(frameworks.torch, 'empty_strided', lambda *_, **__: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         pyconv.conv2d(frameworks.torch.Tensor(X), frameworks.torch.Tensor(W), **SETTINGS)
+
+
+@pytest.mark.parametrize(('text', 'noted'), [
+    ('[700] Call to cuMemAlloc results in CUDA_ERROR_ILLEGAL_ADDRESS', True),  # Numba's
+    ('CUDA error: an illegal memory access was encountered', True),  # torch's
+    ('cudaErrorIllegalAddress: an illegal memory access was encountered', True),  # CuPy's
+    ('an error of its own', False)])
+def test_an_allocation_after_a_kernel_that_failed(text, noted, frameworks, monkeypatch):
+    class AcceleratorError(RuntimeError):
+        pass
+
+    def fail(*_, **__):
+        raise AcceleratorError(text)
+
+    monkeypatch.setattr(frameworks.torch, 'empty_strided', fail)
+    with pytest.raises(AcceleratorError, match=re.escape(text)) as caught:
+        pyconv.conv2d(frameworks.torch.Tensor(X), frameworks.torch.Tensor(W), **SETTINGS)
+    assert getattr(caught.value, '__notes__', []) == noted * [
+        'pyconv: where a kernel has failed, perhaps an earlier one, no CUDA call works in this process any more: it '
+        'must restart']
 
 
 @pytest.fixture

@@ -160,11 +160,16 @@ class Kind:
     def empty(
         self, shape: Shape, dtype: DeviceType, device: int, new: Callable[[], Any] | None = None
     ) -> DeviceArray:
-        """A new array, C-contiguous unless `new` makes it. MemoryError where the framework has no memory for it."""
+        """A new array, C-contiguous unless `new` makes it. MemoryError where the framework has no memory for it.
+
+        After a kernel that failed this is what fails first; other errors stay the framework's, that one with a note.
+        """
         try:
             array = self.made(shape, dtype, device) if new is None else self.read("out", new())
         except Exception as error:
             if not _is_out_of_memory(error):
+                if any(word in str(error) for word in ("CUDA error", "cudaError", *launch.FATAL)):
+                    error.add_note(f"pyconv: where a kernel has failed, perhaps an earlier one, {launch.RESTART}")
                 raise
             raise MemoryError(
                 f"cuda:{device} must have {prod(shape) * dtype.size} bytes free for an array of shape {shape}, dtype "

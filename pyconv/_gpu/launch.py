@@ -23,8 +23,9 @@ STATIC_LIMIT = 48 * 1024  # bytes of shared memory that a kernel may have withou
 # After these, every call of the process fails: the context is gone.
 FATAL = frozenset(f"CUDA_ERROR_{name}" for name in (
     "ILLEGAL_ADDRESS", "LAUNCH_TIMEOUT", "ASSERT", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS",
-    "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "CONTEXT_IS_DESTROYED", "ECC_UNCORRECTABLE",
-    "NVLINK_UNCORRECTABLE", "CONTAINED", "TENSOR_MEMORY_LEAK", "EXTERNAL_DEVICE"))
+    "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED", "ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE",
+    "CONTAINED", "TENSOR_MEMORY_LEAK", "EXTERNAL_DEVICE"))
+RESTART = "no CUDA call works in this process any more: it must restart"
 NOT_INITIALIZED = "CUDA_ERROR_NOT_INITIALIZED"
 NO_GPU = "the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them"
 # The driver does not know this machine code.
@@ -125,8 +126,10 @@ def failure(driver: Any, status: Any, wanted: str) -> Exception:
         return MemoryError(f"the GPU has no memory left to {wanted}")
     if name in FATAL:
         return RuntimeError(
-            f"could not {wanted}: a kernel of this process, perhaps an earlier one, has failed ({name}); no CUDA call "
-            "works in this process any more: it must restart")
+            f"could not {wanted}: a kernel of this process, perhaps an earlier one, has failed ({name}); {RESTART}")
+    if name == "CUDA_ERROR_CONTEXT_IS_DESTROYED":
+        return RuntimeError(f"could not {wanted}: the GPU's context was destroyed, as by a reset of the device, and "
+                            f"all kernels and arrays with it ({name}); restart the process")
     if name == NOT_INITIALIZED:
         return RuntimeError(f"could not {wanted}: CUDA does not work in a forked child; start processes with "
                             "multiprocessing.set_start_method('spawn')")
