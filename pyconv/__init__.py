@@ -138,8 +138,9 @@ Errors
 ------
 A wrong kind of argument (dtype, bool for an int, None for an array) is a TypeError, a wrong value or shape a
 ValueError, both raised before anything is allocated, and both read `{name} must {rule}; got {value}`. Arrays on two
-devices, or in main memory and on a GPU, are a TypeError. A GPU without memory for a result is a MemoryError that says
-how many bytes were wanted.
+devices, or in main memory and on a GPU, are a TypeError. A GPU without memory for a result, for scratch or for a
+kernel's code is a MemoryError that says how many bytes were wanted; where the driver finds none for itself, one that
+says what it was to do.
 """
 
 from pyconv._any_rank import conv_jvp, convolution, convolution_backward, convolution_double_backward

@@ -18,8 +18,8 @@ CALLER, PRIMARY = 0x111, 0x222
 FACTS = {'COMPUTE_CAPABILITY_MAJOR': 8, 'COMPUTE_CAPABILITY_MINOR': 6, 'MULTIPROCESSOR_COUNT': 82}
 Status = enum.IntEnum('Status', {'CUDA_SUCCESS': 0, **{f'CUDA_ERROR_{name}': number for name, number in {
     'INVALID_VALUE': 1, 'OUT_OF_MEMORY': 2, 'NOT_INITIALIZED': 3, 'NO_DEVICE': 100, 'NO_BINARY_FOR_GPU': 209,
-    'ILLEGAL_ADDRESS': 700, 'CONTEXT_IS_DESTROYED': 709, 'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719,
-    'UNKNOWN': 999}.items()}})
+    'INVALID_HANDLE': 400, 'ILLEGAL_ADDRESS': 700, 'LAUNCH_OUT_OF_RESOURCES': 701, 'CONTEXT_IS_DESTROYED': 709,
+    'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719, 'UNKNOWN': 999}.items()}})
 Attribute = enum.Enum('Attribute', {f'CU_DEVICE_ATTRIBUTE_{name}': value for name, value in FACTS.items()})
 NOTHING = {'cuInit', 'cuLaunchKernel', 'cuCtxPushCurrent', 'cuFuncSetAttribute'}  # what they give besides a status
 SOURCE = SimpleNamespace(name='kern', key='kern of 3', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
@@ -184,8 +184,8 @@ def test_loading_leaves_the_caller_as_before(device, driver, fails):
     driver.answers['cuModuleLoadData'] = lambda code: modes.append((driver.mode, driver.contexts[-1])) or load(code)
     if fails:
         driver.fails = {fails: Status.CUDA_ERROR_UNKNOWN}
-        with pytest.raises(RuntimeError, match='^could not load the kernel kern: CUDA_ERROR_UNKNOWN: the words of the '
-                                               'driver$'):
+        with pytest.raises(RuntimeError, match='^could not load the kernel kern of 4 bytes: CUDA_ERROR_UNKNOWN: the '
+                                               'words of the driver$'):
             device.kernel(SOURCE, 128, 60000)
     else:
         device.kernel(SOURCE, 128, 60000)
@@ -236,7 +236,7 @@ def test_two_threads_may_run_one_launch():
 # Errors
 
 INSTALL = 'in pyconv\'s checkout, pip install -e ".[cuda{}]"'
-LAUNCH = 'launch kern on a grid of 3 x 1 x 1 blocks'
+LAUNCH = 'launch kern on a grid of 3 x 1 x 1 blocks of 128 threads and 1000 bytes'
 RESTART = ('a kernel of this process, perhaps an earlier one, has failed ({}); no CUDA call works in this process any '
            'more: it must restart')
 FORKED = "CUDA does not work in a forked child; start processes with multiprocessing.set_start_method('spawn')"
@@ -252,7 +252,9 @@ FORKED = "CUDA does not work in a forked child; start processes with multiproces
     ('NO_BINARY_FOR_GPU', RuntimeError,
      f"could not {LAUNCH} (CUDA_ERROR_NO_BINARY_FOR_GPU): the driver does not take the compiler's code; install a "
      f'newer driver, or the compiler that goes with this one: {INSTALL.format(12)}'),
-    ('INVALID_VALUE', RuntimeError, f'could not {LAUNCH}: CUDA_ERROR_INVALID_VALUE: the words of the driver'),
+    *((name, RuntimeError, f'could not {LAUNCH}: CUDA_ERROR_{name}: the words of the driver{remedy}')
+      for name, remedy in (('INVALID_VALUE', ''), ('LAUNCH_OUT_OF_RESOURCES', ''),
+                           ('INVALID_HANDLE', '; a stream must exist on the GPU of the arrays'))),
 ])
 def test_launch_that_fails(device, driver, kernel, status, error, text):
     driver.fails = {'cuLaunchKernel': Status[f'CUDA_ERROR_{status}']}
@@ -266,6 +268,12 @@ def test_no_memory_for_a_context(driver, monkeypatch):
     driver.fails = {'cuDevicePrimaryCtxRetain': Status.CUDA_ERROR_OUT_OF_MEMORY}
     with pytest.raises(MemoryError, match='^the GPU has no memory left to open a context on GPU 0$'):
         launch.Device(0).kernel(SOURCE, 32, 0)
+
+
+def test_no_memory_for_a_kernel(device, driver):
+    driver.fails = {'cuModuleLoadData': Status.CUDA_ERROR_OUT_OF_MEMORY}
+    with pytest.raises(MemoryError, match='^the GPU has no memory left to load the kernel kern of 4 bytes$'):
+        device.kernel(SOURCE, 32, 0)
 
 
 # What may be missing

@@ -138,7 +138,8 @@ def failure(driver: Any, status: Any, wanted: str) -> Exception:
             f"could not {wanted} ({name}): the driver does not take the compiler's code; install a newer driver, or "
             f"the compiler that goes with this one: {install_command()}")
     text = driver.cuGetErrorString(status)[1]
-    return RuntimeError(f"could not {wanted}: {name}: {text.decode() if text else 'unknown'}")
+    remedy = "; a stream must exist on the GPU of the arrays" if name == "CUDA_ERROR_INVALID_HANDLE" else ""
+    return RuntimeError(f"could not {wanted}: {name}: {text.decode() if text else 'unknown'}{remedy}")
 
 
 def ask(driver: Any, wanted: str, function: Any, *arguments: Any) -> Any:
@@ -207,7 +208,7 @@ class Device:
         return found
 
     def _load(self, compiled: Compiled, threads: int, shared: int, arguments: int) -> Kernel:
-        driver, wanted = self._driver, f"load the kernel {compiled.name}"
+        driver, wanted = self._driver, f"load the kernel {compiled.name} of {len(compiled.cubin)} bytes"
         with self._current():
             # a caller who captures a graph forbids what loading does; here it is no part of the graph
             relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -271,7 +272,8 @@ class Device:
             if elsewhere:
                 driver.cuCtxPopCurrent()
         if status:
-            raise failure(driver, status, f"launch {kernel.name} on a grid of {x} x {y} x {z} blocks")
+            blocks = f"{x} x {y} x {z} blocks of {kernel.threads} threads and {kernel.shared} bytes"
+            raise failure(driver, status, f"launch {kernel.name} on a grid of {blocks}")
 
 
 def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> Compiled:
