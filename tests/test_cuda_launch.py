@@ -12,14 +12,16 @@ from types import SimpleNamespace
 
 import pytest
 
+import pyconv
 from pyconv._gpu import cubins, launch, program, specialise, tiles
 
 CALLER, PRIMARY = 0x111, 0x222
 FACTS = {'COMPUTE_CAPABILITY_MAJOR': 8, 'COMPUTE_CAPABILITY_MINOR': 6, 'MULTIPROCESSOR_COUNT': 82}
 Status = enum.IntEnum('Status', {'CUDA_SUCCESS': 0, **{f'CUDA_ERROR_{name}': number for name, number in {
-    'INVALID_VALUE': 1, 'OUT_OF_MEMORY': 2, 'NOT_INITIALIZED': 3, 'NO_DEVICE': 100, 'NO_BINARY_FOR_GPU': 209,
-    'INVALID_HANDLE': 400, 'ILLEGAL_ADDRESS': 700, 'LAUNCH_OUT_OF_RESOURCES': 701, 'CONTEXT_IS_DESTROYED': 709,
-    'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719, 'UNKNOWN': 999}.items()}})
+    'INVALID_VALUE': 1, 'OUT_OF_MEMORY': 2, 'NOT_INITIALIZED': 3, 'NO_DEVICE': 100, 'INVALID_DEVICE': 101,
+    'NO_BINARY_FOR_GPU': 209, 'INVALID_HANDLE': 400, 'ILLEGAL_ADDRESS': 700, 'LAUNCH_OUT_OF_RESOURCES': 701,
+    'CONTEXT_IS_DESTROYED': 709, 'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719, 'UNKNOWN': 999,
+}.items()}})
 Attribute = enum.Enum('Attribute', {f'CU_DEVICE_ATTRIBUTE_{name}': value for name, value in FACTS.items()})
 NOTHING = {'cuInit', 'cuLaunchKernel', 'cuCtxPushCurrent', 'cuFuncSetAttribute'}  # what they give besides a status
 SOURCE = SimpleNamespace(name='kern', key='kern of 3', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
@@ -323,6 +325,15 @@ def test_missing(driver, monkeypatch, miss, text):
     miss(monkeypatch, driver)
     with pytest.raises(RuntimeError, match=f'^{text}$'):
         launch.Device(0)
+
+
+@pytest.mark.parametrize('index', [7, 2**40])
+def test_no_such_gpu(driver, index):
+    driver.fails = {'cuDeviceGet': Status.CUDA_ERROR_INVALID_DEVICE}
+    shape = (1, 2, 5, 5), (2, 2, 3, 3)
+    with pytest.raises(ValueError, match=f"^device must be a GPU that the driver finds; got 'cuda:{index}'$"):
+        pyconv.workspace(*shape, device=f'cuda:{index}')
+    assert ctypes.c_int(driver.calls[-1][1]).value == driver.calls[-1][1], 'an int of C'
 
 
 def test_no_compiler(driver, monkeypatch, tmp_path):

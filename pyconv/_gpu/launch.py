@@ -159,7 +159,11 @@ class Device:
         self.index = index
         self._driver = driver = _driver()
         self._ask = functools.partial(ask, driver)
-        self._device = self._ask(f"find GPU {index}", driver.cuDeviceGet, index)
+        status, self._device = driver.cuDeviceGet(min(index, 2**31 - 1))  # those of arrays are there
+        if status:
+            if status.name == "CUDA_ERROR_INVALID_DEVICE":
+                raise ValueError(f"device must be a GPU that the driver finds; got 'cuda:{index}'")
+            raise failure(driver, status, f"find GPU {index}")
         attribute = driver.CUdevice_attribute
         self.capability = (self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))
@@ -297,7 +301,8 @@ def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tupl
 
 @functools.cache
 def device(index: int) -> Device:
-    """The GPU of that number, as the driver counts them. RuntimeError, with the remedy, if CUDA does not work here."""
+    """The GPU of that number, as the driver counts them. ValueError where there is none; RuntimeError, with the remedy,
+    if CUDA does not work here."""
     return Device(index)
 
 
