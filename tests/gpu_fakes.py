@@ -279,9 +279,15 @@ class Frameworks:
                 return device_context()
 
         def device_array(shape, dtype, stream):
-            return Numba(frameworks._empty(shape, dtype), stream=stream or None)
+            made = Numba(frameworks._empty(shape, dtype), stream=stream.handle if stream else None)
+            made.stream = stream
+            return made
 
-        module.gpus, module.device_array, module.external_stream = Gpus(), device_array, lambda handle: handle
+        class Stream:
+            def __init__(self, handle):
+                self.handle = handle
+
+        module.gpus, module.device_array, module.external_stream = Gpus(), device_array, Stream
         return module
 
 

@@ -150,8 +150,11 @@ class Kind:
         """The handle of the framework's current stream."""
         return streams.LEGACY
 
-    def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
-        """The framework with that stream as its current one: its allocator then gives memory in that stream's order."""
+    def using(self, stream: int, device: int, named: Any) -> AbstractContextManager[Any]:
+        """The framework with that stream as its current one: its allocator then gives memory in that stream's order.
+
+        named: what the stream was named by, such as an object that destroys it when it dies itself.
+        """
         return nullcontext()
 
     def lend(self, array: DeviceArray, stream: int) -> None:
@@ -242,7 +245,7 @@ class TorchKind(Kind):
             return streams.normal(torch.cuda.current_stream(device).cuda_stream)
         return streams.normal(ask(device))
 
-    def using(self, stream: int, device: int) -> AbstractContextManager[Any]:
+    def using(self, stream: int, device: int, named: Any) -> AbstractContextManager[Any]:
         """torch.cuda.stream."""
         return sys.modules["torch"].cuda.stream(_torch_stream(stream, device))  # type: ignore[no-any-return]
 
@@ -276,7 +279,7 @@ class CupyKind(Kind):
             return streams.normal(cuda.get_current_stream().ptr)
 
     @contextmanager
-    def using(self, stream: int, device: int) -> Any:
+    def using(self, stream: int, device: int, named: Any) -> Any:
         """CuPy's memory pool keeps one arena for each stream."""
         cuda = sys.modules["cupy"].cuda
         with cuda.Device(device), cuda.ExternalStream(stream, device):
@@ -286,7 +289,7 @@ class CupyKind(Kind):
 class InterfaceKind(Kind):
     """Numba's device arrays, and every other object that says where its memory is."""
 
-    _stream: ContextVar[int] = ContextVar("stream", default=streams.LEGACY)
+    _stream: ContextVar[tuple[int, Any]] = ContextVar("stream", default=(streams.LEGACY, None))
 
     def read(self, name: str, value: Any) -> DeviceArray | None:
         """By the protocol that says in which order the object was written, if there is one that does."""
@@ -337,16 +340,21 @@ class InterfaceKind(Kind):
         )
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
-        """A Numba device array that names the stream on which it is written."""
+        """A Numba device array that names the stream on which it is written, and keeps it alive."""
         cuda = _package("numba.cuda", launch.install_command())
-        stream = self._stream.get()
+        handle, named = self._stream.get()
         with cuda.gpus[device]:
-            return cuda.device_array(shape, _numpy_dtype(dtype), stream=cuda.external_stream(stream) if stream else 0)
+            stream: Any = cuda.external_stream(handle) if handle else 0
+            if handle and type(named) is type(stream):
+                stream = named
+            elif handle:
+                stream.named = named
+            return cuda.device_array(shape, _numpy_dtype(dtype), stream=stream)
 
     @contextmanager
-    def using(self, stream: int, device: int) -> Any:
+    def using(self, stream: int, device: int, named: Any) -> Any:
         """The stream that new arrays name."""
-        token = self._stream.set(stream)
+        token = self._stream.set((stream, named))
         try:
             yield
         finally:

@@ -46,12 +46,13 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], An
     current = {array.kind: array.kind.stream(device) for array in arrays}
     found = {current[array.kind] if array.after is None and stream is None else array.after for array in arrays}
     others = [other for other in found if other is not None and other != handle]
+    named = getattr(leader.owner, "stream", None) if stream is None and leader.after is not None else stream
     for other in others:
         streams.wait(handle, other, device)
     with ExitStack() as stack:
         for kind, now in current.items():
             if now != handle:
-                stack.enter_context(kind.using(handle, device))
+                stack.enter_context(kind.using(handle, device, named))
         results = run(handle)
     if stream is None:
         for other in others:

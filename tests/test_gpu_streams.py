@@ -1,0 +1,203 @@
+"""The streams of calls on GPU arrays, over fakes: which one a call runs on, what waits, whose memory it is."""
+import gc
+import weakref
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+import pyconv
+from gpu_fakes import (  # noqa: F401, the fixtures
+    SETTINGS,
+    B,
+    DLPack,
+    Interface,
+    W,
+    X,
+    Y,
+    backend,
+    conv,
+    frameworks,
+    integers,
+    maker,
+    waits,
+)
+from pyconv._gpu import launch, streams
+from pyconv._gpu.streams import device_of
+from test_cuda_launch import RESTART, Status
+
+POISONED = RESTART.format('CUDA_ERROR_ILLEGAL_ADDRESS')
+
+FORMS = {
+    'handle': (4096, 4096), 'legacy': (1, 0), 'null': (0, 0), 'per thread': (2, 2), 'numpy integer': (np.int64(8), 8),
+    'torch': (SimpleNamespace(cuda_stream=4096), 4096), 'CuPy': (SimpleNamespace(ptr=4096), 4096),
+    'integer-like': (SimpleNamespace(handle=np.int64(4096)), 4096),
+    'ctypes': (SimpleNamespace(handle=SimpleNamespace(value=4096)), 4096),
+    'null of ctypes': (SimpleNamespace(handle=SimpleNamespace(value=None)), 0),
+    'protocol': (SimpleNamespace(__cuda_stream__=lambda: (0, 4096), ptr=5), 4096),
+}
+
+
+@pytest.mark.parametrize(('stream', 'handle'), FORMS.values(), ids=FORMS)
+def test_forms_of_streams(stream, handle, backend):
+    x, w, y = Interface(X), Interface(W), Interface(Y)
+    pyconv.conv2d(x, w, **SETTINGS, stream=stream)
+    pyconv.conv_bias(y, stream=stream)
+    pyconv.fold(pyconv.unfold(x, 2, stream=stream), (6, 5), 2, stream=stream)
+    assert [run.stream for run in backend.runs] == [handle]
+    assert backend.streams == [handle] * 3
+
+
+@pytest.mark.parametrize('kind', ['torch', 'cupy'])
+def test_a_framework_s_current_stream(kind, frameworks, backend, waits):
+    gpu, frameworks.current = maker(kind, frameworks), 640
+    pyconv.conv2d(gpu(X), gpu(W), **SETTINGS)
+    assert backend.runs[-1].stream == 640 and not waits and not frameworks.entered
+    pyconv.conv2d(gpu(X), gpu(W), **SETTINGS, stream=704)  # memory comes from that stream's pool
+    assert backend.runs[-1].stream == 704 and not waits and frameworks.entered == [704]
+
+
+@pytest.mark.parametrize('stream', [0, 1, SimpleNamespace(cuda_stream=0)])
+def test_torch_s_memory_for_the_legacy_default_stream_is_that_stream_s(stream, frameworks, backend, waits):
+    """torch takes no stream of handle 0: it would make one of its own, whose memory nothing orders."""
+    frameworks.current = 640
+    pyconv.conv2d(frameworks.torch.Tensor(X), frameworks.torch.Tensor(W), **SETTINGS, stream=stream)
+    assert backend.runs[-1].stream == 0 and frameworks.entered == ['default of 0']
+
+
+def test_the_first_operand_s_stream_is_used_and_the_others_waited_for(frameworks, backend, waits):
+    answer = pyconv.conv2d(Interface(X, stream=64), Interface(W, stream=128), Interface(B, stream=64), **SETTINGS)
+    assert backend.runs[-1].stream == 64 and waits == [(64, 128, 0), (128, 64, 0)]
+    assert answer.__cuda_array_interface__['stream'] == 64
+    waits.clear()
+    pyconv.conv2d(Interface(X, stream=1), Interface(W), **SETTINGS)  # 1 is the legacy default stream, as 0 is
+    assert backend.runs[-1].stream == 0 and not waits
+
+
+def test_a_given_stream_waits_for_those_that_a_protocol_names(frameworks, backend, waits):
+    frameworks.current = 640
+    out = Interface(np.empty_like(Y), stream=32)
+    pyconv.conv2d(Interface(X, stream=64), frameworks.torch.Tensor(W), **SETTINGS, out=out, stream=704)
+    assert backend.runs[-1].stream == 704 and sorted(waits) == [(704, 32, 0), (704, 64, 0)]
+
+
+@pytest.mark.parametrize('version', [0, 1])
+def test_what_dlpack_gives_is_ready_on_the_legacy_default_stream(version, backend):
+    """DLPack numbers it 1."""
+    x, out = DLPack(X, version), DLPack(np.empty_like(Y))
+    pyconv.conv2d(x, Interface(W), **SETTINGS, out=out)
+    assert backend.runs[-1].stream == 0 and {*x.ready_on, *out.ready_on} == {1}
+
+
+def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend, waits):
+    frameworks.current = 640
+    pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS)  # DLPack hands over on the legacy default stream
+    assert backend.runs[-1].stream == 0 and waits == [(0, 640, 0), (640, 0, 0)]
+    waits.clear()
+    pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS, stream=704)
+    assert waits == [(704, 0, 0)]
+    waits.clear()
+    scratch = frameworks.torch.Tensor(np.empty(50, 'f4'))
+    pyconv.conv2d(Interface(X, 2), Interface(W, 2), **SETTINGS, finput=scratch)
+    assert waits == [(0, 640, 0), (640, 0, 0)]
+
+
+@pytest.mark.parametrize('kind', ['cupy', 'interface', 'version 2', 'dlpack'])
+def test_streams_that_were_waited_for_wait_in_turn(kind, frameworks, backend, waits, monkeypatch):
+    """Only after the launch: before they read what it writes, and before memory that it reads is another array's."""
+    gpu, frameworks.current = maker(kind, frameworks), 640
+    monkeypatch.setattr(frameworks.cupy.cuda, 'get_current_stream', lambda: SimpleNamespace(ptr=96))
+    monkeypatch.setattr(backend, 'runs', waits)
+    for more in ({'out': gpu(np.empty_like(Y))}, {'b': gpu(B)}):
+        waits.clear()
+        conv(*map(frameworks.torch.Tensor, (X, W)), **more)
+        before, run, after = waits
+        other = 96 if kind == 'cupy' else 0
+        assert (before, run.stream, after) == ((640, other, 0), 640, (other, 640, 0))
+
+
+def test_an_out_that_names_a_stream_is_read_there_after_it_is_written(frameworks, waits):
+    conv(out=Interface(np.empty_like(Y), stream=32))
+    assert waits == [(0, 32, 0), (32, 0, 0)]
+
+
+def test_a_result_keeps_the_stream_that_it_names(frameworks, waits):
+    """And what is computed from it: an object may destroy its stream when it dies."""
+    class Owned:
+        ptr = 704
+
+    given = Owned()
+    gone = weakref.ref(given)
+    answer = conv(stream=given)
+    del given
+    answer = pyconv.conv_bias(pyconv.conv2d(answer, Interface(integers(6, 6, 1, 1))))
+    assert answer.__cuda_array_interface__['stream'] == 704 and gone()
+    del answer
+    gc.collect()
+    assert not gone()
+    own = frameworks.numba.external_stream(64)
+    assert conv(stream=own).stream is own
+
+
+@pytest.mark.parametrize(('stream', 'lent'), [(None, []), (640, []), (704, [704]), (0, ['default of 0'])])
+def test_torch_keeps_memory_that_a_given_stream_uses(stream, lent, frameworks, backend, waits):
+    """A tensor may be freed as soon as the call has returned."""
+    tensor, frameworks.current = frameworks.torch.Tensor, 640
+    x, w, b, y, out, buffer = map(tensor, (X, W, B, Y, np.empty_like(Y), np.empty(50, 'f4')))
+    conv(x, w, b, out=out, finput=buffer, stream=stream)
+    pyconv.conv_bias(y, stream=stream)
+    assert [each.lent for each in (x, w, b, y, out, buffer)] == [lent] * 6 and not waits
+
+
+def test_waiting_is_an_event_in_the_device_s_context(monkeypatch):
+    asked = []
+
+    class Driver(ModuleType):
+        CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=SimpleNamespace(value=2))
+
+        def __getattr__(self, name):
+            if not name.startswith('cu'):
+                raise AttributeError(name)
+
+            def function(*arguments):
+                asked.append((name, *arguments))
+                answers = {'cuDeviceGet': 'device', 'cuDevicePrimaryCtxRetain': 'context', 'cuEventCreate': 'event'}
+                status = Status.CUDA_ERROR_ILLEGAL_ADDRESS if name in fails else Status.CUDA_SUCCESS
+                return (status, answers[name]) if name in answers else (status,)
+            return function
+
+    fails = ()
+    driver = Driver('cuda.bindings.driver')
+    monkeypatch.setattr(launch, '_driver', lambda: driver)
+    streams._context.cache_clear()
+    streams.wait(64, 128, 1)
+    assert asked == [
+        ('cuDeviceGet', 1), ('cuDevicePrimaryCtxRetain', 'device'), ('cuCtxPushCurrent', 'context'),
+        ('cuEventCreate', 2), ('cuEventRecord', 'event', 128), ('cuStreamWaitEvent', 64, 'event', 0),
+        ('cuEventDestroy', 'event'), ('cuCtxPopCurrent',)]
+    for fails in ('cuCtxPushCurrent', 'cuEventCreate', 'cuEventRecord', 'cuStreamWaitEvent'):
+        with pytest.raises(RuntimeError) as caught:
+            streams.wait(64, 128, 1)
+        assert str(caught.value) == f'could not let a stream wait for another: {POISONED}'
+    streams._context.cache_clear()
+
+
+@pytest.mark.parametrize(('status', 'found'), [
+    (Status.CUDA_SUCCESS, 3), (Status.CUDA_ERROR_INVALID_VALUE, None),  # the driver's word for no memory of its own
+    (Status.CUDA_ERROR_ILLEGAL_ADDRESS, f'could not find the device of an array: {POISONED}')])
+def test_whose_memory_it_is(monkeypatch, status, found):
+    """As the driver itself has it: some versions of cuda.bindings answer 0 for every address."""
+    def of_the_driver(device, attribute, address):
+        assert (attribute, address.value) == (9, 2**40 + 512)
+        device._obj.value = 3
+        return int(status)
+
+    driver = SimpleNamespace(CUresult=Status)
+    monkeypatch.setattr(launch, '_driver', lambda: driver)
+    monkeypatch.setattr(launch, 'library', lambda: SimpleNamespace(cuPointerGetAttribute=of_the_driver), raising=False)
+    if isinstance(found, str):
+        with pytest.raises(RuntimeError) as caught:
+            device_of(2**40 + 512)
+        assert str(caught.value) == found
+    else:
+        assert device_of(2**40 + 512) == found
