@@ -108,7 +108,7 @@ knows of what is written to any other.
 
 GPU arrays
 ----------
-Not yet confirmed on a GPU.
+No GPU has run this as of 2026-11-22.
 
 torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
 DLPack on a CUDA device are read where they lie, whatever their strides. They have the types of arrays in main memory,
@@ -117,14 +117,14 @@ same device; kinds may mix. A result comes from the allocator of the first opera
 and CuPy that is an array of theirs, of everything else a Numba device array. A gradient that a tensor requires is not
 recorded: pyconv.torch does that.
 
-Nothing waits for the GPU. A call runs on `stream`; without it, on the current stream of the first operand's framework,
-or the one that its __cuda_array_interface__ names, or the default stream. It waits on the device for every other stream
-that an array's protocol names and, where no stream is given, for the current streams of the other arrays' frameworks;
-all these then wait for the call. A stream that is given has to come after what torch and CuPy do with the arrays
-elsewhere, and before what they do next with what is written. Arrays other than torch's, CuPy's and Numba's must be kept
-until the stream has done the work, and CuPy's too where a stream is given; torch is told that a stream that is given
-uses its tensors' memory, so that this stream must exist until they are freed. DLPack older than version 1 does not say
-whether an array is read-only: it is taken as such.
+Nothing waits for the GPU, but for what Numba's allocation and freeing may. A call runs on `stream`; without it, on the
+current stream of the first operand's framework, or the one that its __cuda_array_interface__ names, or the default
+stream. It waits on the device for every other stream that an array's protocol names and, where no stream is given, for
+the current streams of the other arrays' frameworks, and then all these streams wait for the call. A stream that is
+given has to come after what torch and CuPy do with the arrays elsewhere, and before what they do next with what is
+written. Arrays other than torch's, CuPy's and Numba's must be kept until the stream has done the work, and CuPy's too
+where a stream is given; torch is told that a stream that is given uses its tensors' memory, so that this stream must
+exist until they are freed. DLPack older than version 1 does not say whether an array is read-only: it is taken as such.
 
 On a GPU algorithm is 'auto', 'gemm', 'tf32x3', 'wgmma' or 'm16n8k4' and its like, the number of threads plays no part,
 and workspace takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.

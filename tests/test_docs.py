@@ -89,6 +89,18 @@ def test_paths_that_are_named_are_there(page):
     assert all((DOCS.parent / path).exists() for path in named if not re.search('NAME|^docs/_build', path))
 
 
+@pytest.mark.parametrize('path', [
+    'README.md', 'CHANGELOG.md', 'docs/gpu.md', 'docs/determinism.md', 'docs/frameworks/other.md', 'pyconv/__init__.py',
+    'pyconv/torch/__init__.py'])
+def test_what_is_said_of_gpus_is_marked(path):
+    """That none has run it, and as of when: the same day everywhere, for a run on one changes them all."""
+    def marks(path):
+        text = ' '.join((DOCS.parent / path).read_text().split())
+        return set(re.findall(r'(?i)no gpu has run [\w ]+ as of (\d{4}-\d\d-\d\d)', text))
+
+    assert len(marks('docs/gpu.md')) == 1 and marks(path) == marks('docs/gpu.md')
+
+
 def test_pictures(tmp_path):
     """Each is drawn by the script, lies in the repository and is shown on a page."""
     pytest.importorskip('matplotlib')
