@@ -130,7 +130,7 @@ def test_other_libraries_wait_for_what_is_written_to_their_arrays(library):
     module = pytest.importorskip(library)
     x, w, y = operands()
     wanted, side = pyconv.conv2d(x, w, None, padding=1), torch.cuda.Stream()
-    out = (module.empty if library == 'cupy' else module.device_array)(y.shape, 'float32')
+    out = (module.empty if library == 'cupy' else module.device_array)(tuple(y.shape), 'float32')
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         torch.cuda._sleep(200_000_000)
