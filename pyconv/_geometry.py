@@ -446,6 +446,8 @@ def output_shape(
         return *batch, weight_shape[1] * settings.groups, *output
     channels = weight_shape[1] * settings.groups
     _check_channels("input", input_shape, rank, channels, "axis 1 of weight times groups")
+    if settings.padding in SAME and 0 not in size:  # what it comes to, whatever the kernel spans
+        return *batch, weight_shape[0], *(-(-n // s) for n, s in zip(size, settings.stride))
     return *batch, weight_shape[0], *_output_sizes("input", size, "weight", kernel, settings)[0]
 
 

@@ -1,5 +1,6 @@
 """pyconv.torch under torch.compile and torch.export: values, gradients, symbols for sizes, transforms, and errors."""
 import shutil
+import warnings
 from functools import partial
 
 import pytest
@@ -114,6 +115,36 @@ def test_export(strict):
     assert sum(node.target is OPERATOR for node in program.graph.nodes) == 2
     for shape in ((2, 2, 5, 6), (3, 2, 8, 6)):
         x = integers(*shape)
+        assert torch.equal(program.module()(x), model(x))
+
+
+@pytest.mark.parametrize('transposed', [False, True])
+def test_functions_as_values_of_a_graph(transposed):
+    """In a closure, as an argument, and bound: of another number of axes each time."""
+    first, second = (door.conv_transpose1d, door.conv_transpose2d) if transposed else (door.conv1d, door.conv2d)
+    tensors = {rank: (integers(2, 3, *(7, 6)[:rank]), integers(3, 3, *(3, 2)[:rank])) for rank in (1, 2)}
+    given = compiled(lambda function, x, w: function(x, w, padding=1), 'eager')
+    for rank, function in ((1, first), (2, second)):
+        bound, (x, w) = partial(function, padding=1), tensors[rank]
+        assert torch.equal(given(function, x, w), bound(x, w))
+        for ours in (lambda x: bound(x, w), lambda x: function(x, w, padding=1)):
+            assert torch.equal(compiled(ours, 'eager', dynamic=True)(x), bound(x, w))
+
+
+def test_a_numeric_padding_is_compiled_without_a_warning():
+    x, w = integers(1, 3, 6), integers(3, 3, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', UserWarning)
+        assert torch.equal(compiled(lambda x: door.conv1d(x, w, padding=1), 'eager')(x), door.conv1d(x, w, padding=1))
+
+
+@pytest.mark.parametrize('dilation', [1, 3])
+def test_export_of_a_named_size_with_a_stride_and_the_padding_same(dilation):
+    model = door.Conv1d(2, 3, 4, stride=3, padding='same', dilation=dilation)
+    width = torch.export.Dim('width', min=4)  # as torch's own convolutions want it: no result has a single position
+    program = torch.export.export(model, (torch.ones(1, 2, 20),), dynamic_shapes=({2: width},))
+    for size in (4, 6, 8, 19):
+        x = integers(1, 2, size)
         assert torch.equal(program.module()(x), model(x))
 
 
@@ -316,6 +347,7 @@ def test_a_backward_that_a_graph_breaks_for():
     ({'stride': 0}, r'stride must be an int >= 1 or a sequence of 1 such; got \(?0'),
     ({'stride': 1.5}, 'stride must be an int >= 1 or a sequence of 1 such; got 1.5'),
     ({'groups': 3}, 'groups must divide axis 0 of weight, 4; got 3'),
+    ({'input': torch.ones(1, 2, 0), 'padding': 'same'}, r'weight must span at most the padded input, \(1,\)'),
     ({'dilation': 9}, r'weight must span at most the padded input, \(6,\)'),
     ({'bias': torch.ones(5)}, r'bias must have shape \(4,\); got shape \(5,\)'),
     ({'weight': torch.ones(4, 3, 2)}, 'input must have 3 channels, axis 1 of weight times groups'),

@@ -125,6 +125,8 @@ __all__ = [
 
 
 def _conv(rank: int) -> Callable[..., Tensor]:
+    axes = (None,) * rank  # torch.compile may make a symbol of an int in a closure, not of a length
+
     def conv(
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
         dilation: Sizes = 1, groups: int = 1, *, output_size: Sizes | None = None, padding_mode: str = "zeros",
@@ -134,7 +136,7 @@ def _conv(rank: int) -> Callable[..., Tensor]:
         *kernel), with {rank} spatial axes.
         """
         return convolve(
-            rank, False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, padding_mode,
+            len(axes), False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, padding_mode,
             padding_value, allow_tf32,
         )
 
@@ -142,6 +144,8 @@ def _conv(rank: int) -> Callable[..., Tensor]:
 
 
 def _conv_transpose(rank: int) -> Callable[..., Tensor]:
+    axes = (None,) * rank  # as in _conv
+
     def conv_transpose(
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
         output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
@@ -151,7 +155,7 @@ def _conv_transpose(rank: int) -> Callable[..., Tensor]:
         groups, *kernel), with {rank} spatial axes.
         """
         return convolve(
-            rank, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size,
+            len(axes), True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size,
             padding_mode, padding_value, allow_tf32,
         )
 

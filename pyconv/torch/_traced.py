@@ -29,6 +29,7 @@ LIBRARY.define(  # type: ignore[no-untyped-call]
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
 )
 OPERATOR = torch.ops.pyconv.map.default
+RULES = {rank: padding_rule(rank) for rank in (1, 2, 3)}  # Dynamo warns of a cached function
 TF32 = Settings(allow_tf32=True)
 
 
@@ -78,7 +79,7 @@ def traced(
         )
     name, pads = padding, []
     if not isinstance(padding, str):
-        name, pads = "", _flat(exact("padding", padding_rule(rank), padding, rank, 2), rank)
+        name, pads = "", _flat(exact("padding", RULES[rank], padding, rank, 2), rank)
     parts = [padding_value.real, padding_value.imag] if isinstance(padding_value, complex) else [padding_value, 0.0]
     return OPERATOR(  # type: ignore[no-any-return]
         "grad_input" if transposed else "forward", input, weight, bias,
