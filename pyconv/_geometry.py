@@ -34,6 +34,7 @@ from pyconv._padding import (
 )
 
 Triple = tuple[int, int, int]
+Known = tuple[Any, ...]  # a shape in which a size that is not known is None
 _Exact = tuple[Ints, Padding, Ints, int] | tuple[Ints, Padding, Ints, int, Mode]
 Cached = TypeVar("Cached", bound=Callable[..., object])
 
@@ -270,7 +271,7 @@ def _check_weight(name: str, shape: Shape, rank: int, groups: int) -> None:
         )
     if 0 in shape[2:]:
         raise ValueError(f"{name} must have at least one tap on every spatial axis; got shape {shape}")
-    if shape[0] % groups:
+    if shape[0] is not None and shape[0] % groups:
         raise ValueError(f"groups must divide axis 0 of {name}, {shape[0]}; got {groups}")
 
 
@@ -283,6 +284,29 @@ def check_shape(name: str, shape: Shape | None, expected: Shape) -> None:
     """ValueError unless the shape, where there is one, is the expected one."""
     if shape is not None and shape != expected:
         raise ValueError(f"{name} must have shape {expected}; got shape {shape}")
+
+
+def check_known(
+    rank: int, groups: int, weight: tuple[str, Known], operands: dict[str, tuple[str, Known]],
+    bias_shape: Known | None = None,
+) -> None:
+    """ValueError where the numbers of axes or channels, as far as they are known, are no call's.
+
+    operands: by their role, x or y, names and shapes; a bias is added to a result of the other.
+    """
+    weight_name, weight_shape = weight
+    _check_weight(weight_name, weight_shape, rank, groups)
+    out, per_group = weight_shape[:2]
+    channels = {"x": per_group and per_group * groups, "y": out}
+    sources = {"x": f"axis 1 of {weight_name} times groups", "y": f"axis 0 of {weight_name}"}
+    for role, (name, shape) in operands.items():
+        _batch_of(name, shape, rank)
+        if None not in (channels[role], shape[-rank - 1]):
+            _check_channels(name, shape, rank, channels[role], sources[role])
+    if bias_shape is not None:
+        expected = channels["x" if "y" in operands else "y"]
+        if len(bias_shape) != 1 or None not in (expected, *bias_shape):
+            check_shape("bias", bias_shape, (expected,))
 
 
 # --- the roles ---

@@ -22,8 +22,9 @@ There is one Op, a derivative of one form linear in each of input, weight and ou
 pushforward, of which grad, Lop, Rop, jacobian and hessian are made) are the same Op, so that every order of gradient
 exists. The shape of a result is inferred without computing it.
 
-Variables and NumPy arrays are of one dtype: float16, float32 or float64. What is known while the graph is built is
-checked then, in the plain functions' words; of sizes that are not known, the compiled function says the same.
+Variables and NumPy arrays are of one dtype: float16, float32 or float64. Numbers of axes and of channels are
+checked while the graph is built, as far as they are known, and of wholly known shapes all is, in the plain functions'
+words; of what is not known, the compiled function says the same.
 
 What PyTensor cannot do with them: complex gradients, so that complex arrays are a TypeError; float16 in its Numba mode,
 which is its default, and compiling for JAX, PyTorch or MLX, all of which it refuses. Its Numba mode calls back into
@@ -222,6 +223,8 @@ class SymbolicCalls:
         )
         operands = [input, weight] + ([] if bias is None else [bias])
         known = [operand.type.shape for operand in operands]
+        geometries.check_known(
+            rank, problem.steps[3], ("weight", known[1]), {"y" if transposed else "x": ("input", known[0])}, *known[2:])
         if _known(*known):
             sizes: Sequence[Any] = problem.result_shape(*known)
         else:
@@ -257,6 +260,10 @@ class SymbolicCalls:
 
     def _gradient(self, role: str, problem: Problem, first: Any, second: Any, shape: Any) -> Any:
         shapes = dict(zip(FACTORS[role], (first.type.shape, second.type.shape)), **{role: _static(shape)})
+        input_name, weight_name, _ = problem.names
+        geometries.check_known(
+            problem.rank, problem.steps[3], (weight_name, shapes["w"]),
+            {"x": (input_name, shapes["x"]), "y": ("grad_output", shapes["y"])})
         if _known(*shapes.values()):
             problem.geometry(shapes)
         return _derive(shape, role, problem, first, second)

@@ -210,6 +210,44 @@ def test_what_needs_no_shape_is_refused_while_building():
         assert str(error.value) == str(wanted.value)
 
 
+X, W, B, Y = (pt.tensor(dtype='float64', shape=shape) for shape in (
+    (None, None, 5), (3, 2, None), (None,), (None, None, None)))
+AXES = 'must have 3 axes (batch, channels, 1 spatial) or 2 without batch; got shape'
+TAPS = 'weight must have 3 axes (channels, channels per group, 1 spatial); got shape (None, None)'
+
+
+@pytest.mark.parametrize(('call', 'text'), [
+    (lambda: door.conv1d(pt.vector(), pt.tensor3()), f'input {AXES} (None,)'),
+    (lambda: door.conv1d(pt.tensor4(), pt.tensor3()), f'input {AXES} (None, None, None, None)'),
+    (lambda: door.conv_transpose1d(pt.vector(), pt.tensor3()), f'input {AXES} (None,)'),
+    (lambda: door.conv1d(pt.tensor3(), pt.matrix()), TAPS),
+    (lambda: door.conv_transpose1d(pt.tensor3(), pt.matrix()), TAPS),
+    (lambda: door.conv1d(X, W, pt.matrix(dtype='float64')), 'bias must have shape (3,); got shape (None, None)'),
+    (lambda: door.conv1d(X, pt.tensor3(dtype='float64'), pt.matrix(dtype='float64')),
+     'bias must have shape (None,); got shape (None, None)'),
+    (lambda: door.conv1d(X, W, np.ones(2)), 'bias must have shape (3,); got shape (2,)'),
+    (lambda: door.conv_transpose1d(Y, W, np.ones(3), groups=3), 'bias must have shape (6,); got shape (3,)'),
+    (lambda: door.conv1d(pt.tensor(dtype='float64', shape=(None, 3, None)), W),
+     'input must have 2 channels, axis 1 of weight times groups; got shape (None, 3, None)'),
+    (lambda: door.conv_transpose1d(pt.tensor(dtype='float64', shape=(None, 2, None)), W),
+     'input must have 3 channels, axis 0 of weight; got shape (None, 2, None)'),
+    (lambda: door.conv1d(X, W, groups=2), 'groups must divide axis 0 of weight, 3; got 2'),
+    (lambda: door.conv1d_input((5,), W, Y), f'input_size {AXES} (5,)'),
+    (lambda: door.conv1d_input(pt.stack([X.shape[2]]), W, Y), f'input_size {AXES} (None,)'),
+    (lambda: door.conv1d_input((1, 4, 5), W, Y),
+     'input_size must have 2 channels, axis 1 of weight times groups; got shape (1, 4, 5)'),
+    (lambda: door.conv1d_input((1, 2, 5), W, pt.vector(dtype='float64')), f'grad_output {AXES} (None,)'),
+    (lambda: door.conv1d_weight(X, (3, 2), Y),
+     'weight_size must have 3 axes (channels, channels per group, 1 spatial); got shape (3, 2)'),
+    (lambda: door.conv1d_weight(X, (3, 2, 2), pt.tensor(dtype='float64', shape=(None, 2, None))),
+     'grad_output must have 3 channels, axis 0 of weight_size; got shape (None, 2, None)'),
+])
+def test_axes_and_channels_are_checked_while_building(call, text):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value) == text
+
+
 def test_unknown_sizes_are_refused_by_the_compiled_function():
     arrays = {'input': np.ones((1, 2, 5)), 'weight': np.ones((3, 2, 2)), 'bias': np.ones(3)}
     x, w, b = variables(arrays.values(), False)
