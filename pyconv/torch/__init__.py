@@ -52,6 +52,9 @@ Sequential(
 >>> type(model[0]) is pyconv.torch.Conv2d, type(pyconv.torch.restore(model)[0]) is torch.nn.Conv2d
 (True, True)
 
+torch.jit.script, the old torch.onnx.export (dynamo=False), the conversions of torch.ao and FlopCounterMode do not know
+pyconv's modules: call restore(model) first.
+
 Tensors are float16, bfloat16 (in main memory with the package ml_dtypes), float32, float64, complex64 or complex128;
 all of one dtype and on one device. Complex gradients are torch's: conjugated. Nothing is copied on the way in or out,
 save that in main memory a tensor that is neither contiguous nor channels_last is made contiguous inside, and that a
