@@ -112,6 +112,11 @@ def _spread(name: str, value: Ints, rank: int, least: int) -> Shape:
     return values
 
 
+def sizes_of(name: str, value: Any, rank: int, least: int) -> Shape:
+    """An argument of one int or one for each axis, made exact and checked."""
+    return _spread(name, exact_ints(name, value, rank, least), rank, least)
+
+
 def _settings(
     rank: int, stride: Ints, padding: Padding, dilation: Ints, groups: int, mode: Mode = ZEROS
 ) -> _Settings:
@@ -447,8 +452,7 @@ def problem(
     if is_transposed is not False:
         raise TypeError(f"transposed must be True or False; got {shown(is_transposed)}")
     if type(output_padding) is not int or output_padding:
-        added = exact_ints("output_padding", output_padding, rank, 0)
-        if any(_spread("output_padding", added, rank, 0)):
+        if any(sizes_of("output_padding", output_padding, rank, 0)):
             raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
     return convolved(
         rank, input_shape, weight_shape, bias_shape, grad_output_shape, stride, padding, dilation, groups, names, mode,
@@ -465,7 +469,7 @@ def output_shape(
     batch, size, kernel = _batch_of("input", input_shape, rank), input_shape[-rank:], weight_shape[2:]
     if is_transposed:
         _check_channels("input", input_shape, rank, weight_shape[0], "axis 0 of weight")
-        added = _spread("output_padding", exact_ints("output_padding", output_padding, rank, 0), rank, 0)
+        added = sizes_of("output_padding", output_padding, rank, 0)
         output, _ = _transposed_size(size, kernel, settings, added, None)
         return *batch, weight_shape[1] * settings.groups, *output
     channels = weight_shape[1] * settings.groups
@@ -564,7 +568,7 @@ def folded(
     """The geometry whose columns fold sums, and the shape of the sum."""
     kernel = _exact_kernel(kernel_size)
     rank = len(kernel)
-    size = _spread("output_size", exact_ints("output_size", output_size, rank, 0), rank, 0)
+    size = sizes_of("output_size", output_size, rank, 0)
     if len(columns_shape) not in (2, 3):
         raise ValueError(
             "input must have 3 axes (batch, channels * taps, positions) or 2 without batch; "

@@ -135,11 +135,33 @@ def test_a_transposed_same_takes_its_size():
     (ValueError, {'padding_mode': 'wrap'}, "padding_mode must be one of 'zeros', 'constant', 'circular'"),
     (ValueError, {'padding_value': 1}, "padding_value must be 0 where padding_mode is not 'constant'; got 1$"),
     (TypeError, {'allow_tf32': 1}, 'allow_tf32 must be True or False; got 1$'),
+    (ValueError, {'stride': 0}, 'stride must be an int >= 1 or a sequence of 1 such; got 0$'),
+    (ValueError, {'stride': (3, 3)}, r'stride must be an int >= 1 or a sequence of 1 such; got \(3, 3\)$'),
+    (ValueError, {'dilation': ()}, r'dilation must be an int >= 1 or a sequence of 1 such; got \(\)$'),
+    (ValueError, {'kernel_size': 0}, 'kernel_size must be an int >= 1 or a sequence of 1 such; got 0$'),
+    (ValueError, {'kernel_size': (3, 3)}, 'kernel_size must be an int >= 1 or a sequence of 1 such'),
+    (TypeError, {'kernel_size': 1.5}, 'kernel_size must be an int >= 1 or a sequence of 1 such; got 1.5$'),
+    (ValueError, {'groups': 0}, 'groups must be an int >= 1; got 0$'),
+    (ValueError, {'groups': 3}, 'groups must divide in_channels, 2; got 3$'),
+    (ValueError, {'out_channels': 3, 'groups': 2}, 'groups must divide out_channels, 3; got 2$'),
 ], ids=str)
 @pytest.mark.parametrize('name', ['Conv1d', 'ConvTranspose1d'])
 def test_wrong_settings(name, error, settings, text):
     with pytest.raises(error, match=f'^{text}'):
-        getattr(door, name)(2, 2, 3, **settings)
+        getattr(door, name)(**{'in_channels': 2, 'out_channels': 2, 'kernel_size': 3, **settings})
+
+
+def test_wrong_output_padding():
+    with pytest.raises(ValueError, match='^output_padding must be an int >= 0 or a sequence of 2 such; got -1$'):
+        door.ConvTranspose2d(2, 2, 3, stride=2, output_padding=-1)
+
+
+def test_replace_and_restore_want_a_module():
+    for function in (door.replace, door.restore):
+        for model in (5, nn.Conv1d):
+            with pytest.raises(TypeError) as error:
+                function(model)
+            assert str(error.value) == f'model must be a torch.nn.Module; got {type(model).__name__}'
 
 
 # exchange

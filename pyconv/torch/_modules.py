@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from pyconv._arguments import check_flag
-from pyconv._integers import exact
-from pyconv._padding import SAME, all_pads, numeric_pads, padding_rule
+from pyconv._geometry import exact_steps, sizes_of
+from pyconv._padding import SAME, all_pads
 from pyconv._signatures import Padding, Sizes
 from pyconv.torch._call import convolve
 from pyconv.torch._maps import exact_mode_of
@@ -19,20 +19,29 @@ MODES_OF_NN = ("zeros", "circular", "replicate", "reflect")
 class _Settings:
     """What a module has beyond torch.nn's; one that was torch.nn's has none of it."""
 
+    _rank: int  # of the class
     padding_mode: Any
     padding_value: complex = 0
     allow_tf32: bool = False
 
+    def _checked(
+        self, channels: dict[str, int], kernel_size: Any, stride: Any, padding: Any, dilation: Any, groups: Any,
+        output_padding: Any = 0,
+    ) -> Any:
+        """The padding made exact. TypeError or ValueError where one of them is no call's, before there is a weight."""
+        sizes_of("kernel_size", kernel_size, self._rank, 1)
+        sizes_of("output_padding", output_padding, self._rank, 0)
+        _, padding, _, groups = exact_steps(self._rank, stride, padding, dilation, groups)
+        for name, count in channels.items():
+            if count % groups:
+                raise ValueError(f"groups must divide {name}, {count}; got {groups}")
+        return (padding,) * self._rank if isinstance(padding, int) else padding
+
     def _set(self: Any, padding: Any, padding_mode: str, padding_value: complex, allow_tf32: bool) -> None:
-        """Check and keep the settings that torch.nn knows in part."""
-        rank = len(self.kernel_size)
+        """Keep the settings that torch.nn knows in part, and check those of them that _checked has not."""
         check_flag("allow_tf32", allow_tf32)
-        padding = str(padding) if isinstance(padding, str) else exact("padding", padding_rule(rank), padding, rank, 2)
-        if padding not in SAME:
-            numeric_pads(padding, _spans(self))
         self.padding_mode, self.padding_value = exact_mode_of(padding_mode, padding_value, self.weight.dtype)
-        self.padding = (padding,) * rank if isinstance(padding, int) else padding
-        self.allow_tf32 = bool(allow_tf32)
+        self.padding, self.allow_tf32 = padding, bool(allow_tf32)
 
     def _convolve(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None, added: Any, size: Any) -> Tensor:
         return convolve(
@@ -55,6 +64,8 @@ class _Conv(_Settings):
         dilation: Sizes = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
         dtype: Any = None, *, padding_value: complex = 0, allow_tf32: bool = False,
     ) -> None:
+        channels = {"in_channels": in_channels, "out_channels": out_channels}
+        padding = self._checked(channels, kernel_size, stride, padding, dilation, groups)
         super().__init__(  # type: ignore[call-arg]
             in_channels, out_channels, kernel_size, stride, 0, dilation, groups, bias, device=device, dtype=dtype)
         self._set(padding, padding_mode, padding_value, allow_tf32)
@@ -72,6 +83,8 @@ class _ConvTranspose(_Settings):
         padding_mode: str = "zeros", device: Any = None, dtype: Any = None, *, padding_value: complex = 0,
         allow_tf32: bool = False,
     ) -> None:
+        channels = {"in_channels": in_channels, "out_channels": out_channels}
+        padding = self._checked(channels, kernel_size, stride, padding, dilation, groups, output_padding)
         super().__init__(  # type: ignore[call-arg]
             in_channels, out_channels, kernel_size, stride, 0, output_padding, groups, bias, dilation, device=device,
             dtype=dtype)
@@ -91,6 +104,8 @@ class _ConvTranspose(_Settings):
 class Conv1d(_Conv, nn.Conv1d):
     """torch.nn.Conv1d over pyconv.torch.conv1d: as Conv2d, with one spatial axis."""
 
+    _rank = 1
+
 
 class Conv2d(_Conv, nn.Conv2d):
     """torch.nn.Conv2d over pyconv.torch.conv2d: its signature, its parameters and, from the same seed, their values.
@@ -105,13 +120,19 @@ class Conv2d(_Conv, nn.Conv2d):
     (torch.Size([1, 8, 5, 5]), True)
     """
 
+    _rank = 2
+
 
 class Conv3d(_Conv, nn.Conv3d):
     """torch.nn.Conv3d over pyconv.torch.conv3d: as Conv2d, with three spatial axes."""
 
+    _rank = 3
+
 
 class ConvTranspose1d(_ConvTranspose, nn.ConvTranspose1d):
     """torch.nn.ConvTranspose1d over pyconv.torch.conv_transpose1d: as ConvTranspose2d, with one spatial axis."""
+
+    _rank = 1
 
 
 class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
@@ -125,9 +146,13 @@ class ConvTranspose2d(_ConvTranspose, nn.ConvTranspose2d):
     torch.Size([1, 3, 10, 10])
     """
 
+    _rank = 2
+
 
 class ConvTranspose3d(_ConvTranspose, nn.ConvTranspose3d):
     """torch.nn.ConvTranspose3d over pyconv.torch.conv_transpose3d: as ConvTranspose2d, with three spatial axes."""
+
+    _rank = 3
 
 
 OURS: dict[type, type] = {
@@ -143,7 +168,7 @@ def replace(model: Model) -> Model:
 
     The modules stay the objects that they are, with their parameters, hooks and names: only their class changes. So
     optimizers and references go on. Modules of a class derived from torch.nn's are left as they are (lazy ones that
-    have not seen an input, and parametrized ones, among them).
+    have not seen an input, and parametrized ones, among them). TypeError where the model is no torch.nn.Module.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU())
@@ -151,6 +176,7 @@ def replace(model: Model) -> Model:
     >>> type(replace(model)[0]) is Conv2d and model[0].weight is weight
     True
     """
+    _check_model(model)
     for module in model.modules():
         module.__class__ = OURS.get(type(module), type(module))
     return model
@@ -160,8 +186,9 @@ def restore(model: Model) -> Model:
     """Make every convolution of pyconv in a model torch.nn's again, as `replace` made them pyconv's.
 
     One that was parametrized since stays as it is. ValueError where one has settings that torch.nn's have not: then
-    none is changed.
+    none is changed. TypeError as there.
     """
+    _check_model(model)
     ours = [(name, module) for name, module in model.named_modules() if type(module) in THEIRS]
     for name, module in ours:
         wrong = ", ".join(_beyond_nn(module))
@@ -175,6 +202,11 @@ def restore(model: Model) -> Model:
             vars(module).pop(name, None)
         module.__class__ = THEIRS[type(module)]
     return model
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}")
 
 
 def _beyond_nn(module: Any) -> Iterator[str]:
