@@ -27,8 +27,8 @@ Arguments that functions share
 ------------------------------
 input, weight, grad_output and other arrays: of a dtype in the table below, all of one, a bias of the result's; in any
     memory layout and byte order; they are never changed. A nested list takes the dtype of the other arrays; a subclass
-    counts as a plain array. The batch axis of input and grad_output may be missing, and is then missing in the result.
-    A batch may hold 0 samples. Or GPU arrays, all on one device: see below.
+    counts as a plain array, but one with a mask is refused. The batch axis of input and grad_output may be missing, and
+    is then missing in the result. A batch may hold 0 samples. Or GPU arrays, all on one device: see below.
 stride, dilation: an int, or one for each spatial axis. groups: an int. numpy integers too; no bools, no floats.
 padding: an int >= 0, or one for each axis, added on both sides; pairs (lo, hi) for each axis, in which a negative
     number crops; 'valid' (none); 'same' (output size = size / stride, rounded up; an odd cell goes behind) and

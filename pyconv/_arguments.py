@@ -1,5 +1,6 @@
 """Array arguments: what is accepted, and its one form behind the door. Nothing here copies before all is checked."""
 
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf, isfinite, nan
@@ -255,6 +256,13 @@ def _on_gpu(value: Any) -> bool:
         return True
 
 
+def check_mask(name: str, value: Any) -> None:
+    """TypeError where some elements of an array of NumPy's are not to be read."""
+    masked: Any = sys.modules.get("numpy.ma")  # which every masked array has brought along
+    if masked is not None and isinstance(value, masked.MaskedArray) and value.mask is not masked.nomask:
+        raise TypeError(f"{name} must have no mask; got a masked array")
+
+
 def _array(name: str, value: Any) -> Array:
     if value is None:
         raise TypeError(f"{name} must be an array; got None")
@@ -262,6 +270,7 @@ def _array(name: str, value: Any) -> Array:
         return read(name, value)
     if hasattr(value, "__dask_graph__"):  # NumPy would compute all of it
         raise TypeError(f"{name} must be an array in memory; got one of dask's, which pyconv.dask takes")
+    check_mask(name, value)
     try:
         return np.asarray(value)
     except ValueError:
@@ -319,6 +328,7 @@ def _overlaps_itself(array: Array) -> bool:
 def _in_main_memory(name: str, value: Any, leader_name: str) -> Array:
     """A NumPy array itself, another library's as a Visitor. The leader is an operand that lies in main memory."""
     if isinstance(value, ndarray):
+        check_mask(name, value)
         return value
     if _on_gpu(value):
         raise gpu_room("arguments").not_in_main_memory((leader_name, name), (None, value))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeVar
 import numpy as np
 
 from pyconv import _geometry as geometries
+from pyconv._arguments import check_mask
 from pyconv._backend import Array
 from pyconv._dtypes import DType, native_dtype
 from pyconv._evaluate import Result, Settings, checked, evaluate, settings_of
@@ -120,6 +121,7 @@ class Operands(NamedTuple):
                 continue
             if not isinstance(value, self.kinds):
                 raise TypeError(f"{name} must be {self.rule}; got {type(value).__name__}")
+            check_mask(name, value)
             array = self.convert(value)
             arrays.append(array)
             if _name(array.dtype) not in self.dtypes:

@@ -52,6 +52,7 @@ from functools import partial, reduce
 from itertools import pairwise, product
 from math import prod
 from operator import getitem
+from reprlib import repr as shown
 from typing import Any, NamedTuple, SupportsIndex
 
 import dask.array as da
@@ -226,14 +227,12 @@ def key_of(array: da.Array | None) -> Any:
 
 def zeros(shape: Shape, dtype: DType) -> da.Array:
     """As dask makes them, which has no types."""
-    array: da.Array = da.zeros(shape, dtype=dtype)
-    return array
+    return da.zeros(shape, dtype=dtype)  # type: ignore[no-any-return]
 
 
 def of_dtype(array: da.Array, dtype: DType) -> da.Array:
     """The array as dask converts it, which has no types."""
-    converted: da.Array = array.astype(dtype)
-    return converted
+    return array.astype(dtype)  # type: ignore[no-any-return]
 
 
 def like_source(source: da.Array, chunks: Chunks, rank: int) -> list[list[Reading]]:
@@ -286,7 +285,11 @@ class Call(NamedTuple):
         if asked is None:
             lead = source.chunks[:source.ndim - self.rank - 1]
             return (*lead, self.shape[len(lead):len(lead) + 1], *map(split, sizes, self.shape[-self.rank:]))
-        found = da.core.normalize_chunks(asked, self.shape, dtype=self.own)
+        try:
+            found = da.core.normalize_chunks(asked, self.shape, dtype=self.own)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"chunks must be what dask takes for an array of shape {self.shape}; got {shown(asked)}") from error
         if len(found[-self.rank - 1]) > 1:
             raise ValueError(f"chunks must keep all channels in one chunk; got {found}")
         return tuple(split(along, sum(along)) for along in found)
@@ -392,9 +395,8 @@ def dask_array(name: str, value: Any) -> da.Array:
     if any(size != size for size in value.shape):
         raise ValueError(f"{name} must have chunks of known sizes; got {value.chunks}")
     if any(0 in along and sum(along) for along in value.chunks):
-        array: da.Array = value.rechunk(tuple(split(along, sum(along)) for along in value.chunks))
-        return array
-    return value
+        value = value.rechunk(tuple(split(along, sum(along)) for along in value.chunks))
+    return value  # type: ignore[no-any-return]
 
 
 def check_channels(name: str, array: da.Array, axis: int) -> None:
@@ -408,6 +410,9 @@ def checked_operands(
     names: Sequence[str], arrays: Sequence[Any], bias: Any, settings: Settings
 ) -> tuple[DType, Settings, list[Any]]:
     """The type of the operands, the settings for it, and the operands and the bias as dask arrays."""
+    for name, one in zip((*names, "bias"), (*arrays, bias)):
+        if isinstance(one, da.Array) and isinstance(one._meta, np.ma.MaskedArray):
+            raise TypeError(f"{name} must have no mask; got a masked array")
     given = [np.broadcast_to(np.zeros((), one.dtype), one.shape) if isinstance(one, da.Array) else one
              for one in (*arrays, bias)]
     dtype, found = operands((*names, "bias"), tuple(given[:-1]), (), (given[-1],), settings.result)
@@ -448,8 +453,7 @@ def _conv(rank: int) -> Callable[..., da.Array]:
         >>> conv{rank}d(da.ones((1, 2, {fives}), chunks=2), np.ones((4, 2, {threes})), stride=2).shape
         (1, 4, {twos})
         """
-        settings = settings_of(
-            algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
+        settings = settings_of(algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
         return convolve(
             rank, False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, settings, chunks)
 
@@ -470,8 +474,7 @@ def _conv_input(rank: int) -> Callable[..., da.Array]:
         >>> conv{rank}d_input((1, 2, {fives}), np.ones((4, 2, {threes})), grad_output, stride=2).shape
         (1, 2, {fives})
         """
-        settings = settings_of(
-            algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
+        settings = settings_of(algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
         size = exact_shape("input_size", input_size)
         native, settings, (w, y, _) = checked_operands(
             ("weight", "grad_output"), (weight, dask_array("grad_output", grad_output)), None, settings)
@@ -502,8 +505,7 @@ def _conv_weight(rank: int) -> Callable[..., da.Array]:
         (4, 2, {threes})
         """
         check_flag("per_sample", per_sample)
-        settings = settings_of(
-            algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
+        settings = settings_of(algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
         size = exact_shape("weight_size", weight_size)
         names = ("input", "grad_output")
         native, settings, (x, y, _) = checked_operands(
@@ -533,11 +535,9 @@ def _conv_transpose(rank: int) -> Callable[..., da.Array]:
         >>> conv_transpose{rank}d(da.ones((1, 4, {twos}), chunks=4), np.ones((4, 2, {threes})), stride=2).shape
         (1, 2, {fives})
         """
-        settings = settings_of(
-            algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
-        return convolve(
-            rank, True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size, settings,
-            chunks)
+        settings = settings_of(algorithm=algorithm, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
+        return convolve(rank, True, input, weight, bias, stride, padding, dilation, groups, output_padding,
+                        output_size, settings, chunks)
 
     return instance(conv_transpose, f"conv_transpose{rank}d", rank)
 

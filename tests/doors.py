@@ -95,7 +95,7 @@ def wrong_calls(door):
         {'padding': -1}, {'padding': 'reflect'}, {'dilation': 9}, {'groups': 2}, {'stride': 1.5}, {'groups': True},
         {'weight': np.ones((3, 2, 2), np.float32)}, {'padding_mode': 'mirror'}, {'algorithm': 'fft'},
         {'padding_value': 1}, {'padding_mode': 'constant', 'padding_value': 1j}, {'output_size': 9},
-        {'bias': np.ones(3, np.float32)},
+        {'bias': np.ones(3, np.float32)}, {'weight': np.ma.masked_array(w, w > 0)},
     ]
     for change in changes:
         arguments = {'input': x, 'weight': w, 'bias': b, **change}
