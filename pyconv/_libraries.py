@@ -162,6 +162,13 @@ def plain(value: Any) -> NDArray[Any] | None:
     return None
 
 
+def _is_transformed(value: Any) -> bool:
+    """Whether it is a tensor that a transform of torch.func puts in the place of one."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor) and (
+        torch._C._functorch.is_functorch_wrapped_tensor(value))
+
+
 def read(name: str, value: Any) -> NDArray[Any]:
     """The memory of an array that has __dlpack__; a gradient that it requires is not recorded.
 
@@ -170,6 +177,10 @@ def read(name: str, value: Any) -> NDArray[Any]:
     array = plain(value)
     if array is not None:
         return array
+    if _is_transformed(value):
+        raise TypeError(
+            f"{name} must be outside of torch.func's transforms, which take pyconv.torch's functions; "
+            "got a tensor inside")
     if getattr(value, "requires_grad", False):
         value = value.detach()
     if hasattr(value, "is_neg") and value.is_neg():

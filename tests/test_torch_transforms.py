@@ -271,3 +271,17 @@ def test_jacobians_of_jacobians_of_a_network():
     assert wanted.abs().max() > 0.1
     for twice in (jacfwd(jacfwd(function)), jacfwd(jacrev(function)), jacrev(jacfwd(function))):
         torch.testing.assert_close(twice(w), wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('transform', [
+    lambda function, x: vmap(function)(x[None]), lambda function, x: torch.func.grad(lambda x: function(x).sum())(x),
+    lambda function, x: jvp(function, (x,), (x,)),
+], ids=['vmap', 'grad', 'jvp'])
+def test_plain_functions_refuse_what_is_transformed(transform):
+    x, w = integers(1, 2, 6), integers(3, 2, 2)
+    for name, tensor, call in (
+        ('input', x, lambda x: pyconv.conv1d(x, w)), ('weight', w, lambda w: pyconv.conv1d(x, w))):
+        with pytest.raises(TypeError) as error:
+            transform(call, tensor)
+        assert str(error.value) == (f"{name} must be outside of torch.func's transforms, which take pyconv.torch's "
+                                    "functions; got a tensor inside")
