@@ -228,9 +228,10 @@ WAYS = {"torch": ("torch", "#f46a25"), "pyconv": ("pyconv, allocated in each cal
         "buffer": ("pyconv, one buffer", "#12436d")}
 
 
-def draw(path, found, learnt):
+def draw(path, found, learnt, note):
     """Save a picture of each call's memory and scratch, and of the losses."""
     figure = Figure(figsize=(12, 7.6), layout="constrained")
+    figure.suptitle(note)
     above, below = figure.subfigures(2, 1)
     upper, lower = above.subplots(1, len(found), squeeze=False)[0], below.subplots(1, len(found) + 1)
     for (dtype, ways), top, bottom in zip(found.items(), upper, lower):
@@ -246,7 +247,7 @@ def draw(path, found, learnt):
             tidy(axes, title, ylim=(0, None), xlabel="forward through the layers, and backward")
             axes.set_xticks(places, names)
             axes.grid(visible=False, axis="x")
-        top.legend(frameon=False)
+    above.legend(*upper[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(WAYS), frameon=False)
     axes = lower[-1]
     for (name, (losses, accuracy)), colour, style in zip(learnt.items(), ("#f46a25", "#12436d", "#801650"), "-:-"):
         axes.plot(running_mean(losses), style, color=colour, linewidth=2, label=f"{name} ({accuracy:.1%})")
@@ -285,7 +286,7 @@ def main():
                            ("sign-symmetric", sign_symmetric_backward)):
         learnt[name] = learn_digits(digits, function, steps)
         print(f"{name:20} loss {statistics.mean(learnt[name][0][-10:]):.4f} at last, accuracy {learnt[name][1]:.4f}")
-    draw(arguments.output, found, learnt)
+    draw(arguments.output, found, learnt, "(short form)" if arguments.quick else None)
     print(f"picture {arguments.output}")
 
 

@@ -268,9 +268,10 @@ def noise(rng, batch):
     return rng.standard_normal((batch, 64, 1, 1), dtype=np.float32)
 
 
-def draw(path, distances, penalties, drawn, real, rows):
+def draw(path, distances, penalties, drawn, real, rows, note):
     """Save a picture of the training, of what the generator draws, and of the times."""
     figure = Figure(figsize=(11, 7), layout="constrained")
+    figure.suptitle(note)
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
     axes = above.subplots(1, 3)
     for plot, values, title in ((axes[0], distances, "The critic's estimate of the distance"),
@@ -311,7 +312,8 @@ def main():
     steps = 3 if arguments.quick else arguments.steps
     distances, penalties, drawn = train(images, steps, 8 if arguments.quick else 32)
     print(f"the critic's distance {np.max(distances):.3f} at most, {np.mean(distances[-20:]):.3f} at last")
-    draw(arguments.output, distances, penalties, drawn, images[:16, 0], rows)
+    note = "(short form)" if arguments.quick else None
+    draw(arguments.output, distances, penalties, drawn, images[:16, 0], rows, note)
     print(f"picture {arguments.output}")
 
 
