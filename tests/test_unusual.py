@@ -131,7 +131,8 @@ def test_calls_of_kernels_do_not_grow_with_the_groups(transposed, monkeypatch):
 
     def counting(*arguments):
         plan = cpu.plan(*arguments)
-        return SimpleNamespace(run=lambda *given, **named: (runs.append(arguments[0]), plan.run(*given, **named)))
+        return SimpleNamespace(
+            run=lambda *given, **named: (runs.append(arguments[0]), plan.run(*given, **named)), enough=plan.enough)
 
     monkeypatch.setattr(_evaluate, 'cpu', SimpleNamespace(plan=counting, is_ready=cpu.is_ready))
     for groups in (1, 7, 64):
