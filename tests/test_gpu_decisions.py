@@ -71,12 +71,14 @@ def test_a_second_call_takes_few_steps(way, more, frameworks, backend, monkeypat
     way(*operands)
     monkeypatch.setattr(decisions.Decision, 'run', lambda *launches: None)
     before = sys.getprofile()
+    gc.disable()  # JAX, where another test has loaded it, takes two steps whenever garbage is collected
     sys.setprofile(step)
     try:
         way(*operands)
     finally:
         sys.setprofile(before)
-    assert len(steps) <= 36 + more, steps
+        gc.enable()
+    assert len(steps) <= 36 + more, ' '.join(steps)
 
 
 def outcome(call):
