@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import calls
+import reference
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
@@ -29,6 +30,12 @@ MORE = [
     P('phases of planes', (7, 8, 9), (3, 3, 3), (2, 130), stride=2, padding=1),
     P('planes of two', (2, 7, 7), (3, 3, 3), (33, 17), padding=1, batch=3),
 ]
+ROWS_OF_TAPS = [  # one vector of output channels for some type and level, and 8, 4, 2 and 1 input channels at once
+    P(f'{taps} taps to {outputs} channels, {apart} apart, positions {step}, {pads}', (4, size), (2, taps),
+      (15, outputs), stride=(1, step), dilation=(1, apart), padding=((0, 1), pads))
+    for taps, step, apart in ((2, 1, 1), (3, 1, 1), (5, 1, 1), (3, 2, 1), (3, 2, 2), (5, 3, 3))
+    for size, pads in ((23, (0, 0)), (19, (2, 1)), (21, (-1, -2)), (2, (7, 9)))
+    for outputs in (2, 4, 8, 16)]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + SHARED_CELLS + MORE, ids=str)
 
 
@@ -88,6 +95,16 @@ def test_the_same_bits(force, problem, dtype):
                         calls.grad_input(problem, data.w, data.y, algorithm='gemm')))
     for one, other in zip(*answers):
         assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize('problem', ROWS_OF_TAPS, ids=str)
+def test_weight_gradients_of_rows_of_taps(problem, dtype):
+    data = problem.integers(dtype)
+    wanted = reference.grad_weight(data.x, data.y, problem.kernel, **problem.form)
+    assert_equal(calls.grad_weight(problem, data.x, data.y, algorithm='gemm'), wanted, dtype)
+    assert_equal(calls.grad_weight(problem, calls.last(data.x, 2), data.y, algorithm='gemm'), wanted, dtype)
+    if problem.channels[1] == 8:
+        nonfinite.test_in_one_operand(problem, (np.inf, np.nan))
 
 
 @pytest.mark.parametrize('problem', VARIED, ids=str)

@@ -254,7 +254,6 @@ typedef void (*NAME(rows_function))(NAME(walk) *, index_t, const NAME(product) *
 static const NAME(rows_function) NAME(spread_rows)[2][4] = {{SHARED_CELLS(KERNEL)}, {SHARED_CELLS(WOVEN_KERNEL)}};
 #undef KERNEL
 #undef WOVEN_KERNEL
-#undef SHARED_CELLS
 
 /* The panel behind one in memory, which is wanted next, and how much of it is asked for. */
 typedef struct {

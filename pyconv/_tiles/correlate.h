@@ -110,16 +110,158 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
     }
 }
 
+/* Rows of positions whose taps share cells. Cells are numbered, as far apart as taps, from that of a row's first position
+   under the first tap: source has those from `low` to `high`. At step m the S cells from S m on are met, S being how
+   many a position goes on by: tap r + S i has cell S m + r with position m - i. From step `begin` to `end` all of these
+   products are there, before and behind some. */
+typedef struct {
+    index_t count[3], cell[3], position[3]; /* samples, planes, rows: how many, and how far apart in source and panel */
+    index_t positions, low, high, begin, end;
+    index_t step, channel; /* from a cell to the next tap's, and the next channel's */
+} NAME(rows);
+
+/* The T taps of a row for C channels: C T sums stay in registers while all rows of positions run. Each cell is broadcast
+   once for all taps that meet it: C S + 1 loads for C T products, where tiles of one vector want 9 for 8. */
+static inline __attribute__((always_inline)) void NAME(correlate_row)(
+    const int C, const int T, const int S, const NAME(rows) *rows, const REAL *source, const REAL *panel,
+    REAL *result, index_t taps, index_t pitch, int accumulate)
+{
+    VECTOR sum[24], many[5];
+#pragma GCC unroll 24
+    for (int i = 0; i < C * T; i++)
+        sum[i] = (VECTOR){0};
+    for (index_t s = 0; s < rows->count[0]; s++)
+        for (index_t z = 0; z < rows->count[1]; z++)
+            for (index_t y = 0; y < rows->count[2]; y++) {
+                const REAL *cell = source + s * rows->cell[0] + z * rows->cell[1] + y * rows->cell[2];
+                const REAL *row = panel + s * rows->position[0] + z * rows->position[1] + y * rows->position[2];
+                for (index_t m = 0; m < rows->positions + (T - 1) / S; m++) {
+                    if (m == rows->begin && m < rows->end) {
+#pragma GCC unroll 5
+                        for (int i = 1; i <= (T - 1) / S; i++)
+                            many[i] = LOAD(row + (m - i) * LANES);
+                        for (; m < rows->end; m++) {
+                            many[0] = LOAD(row + m * LANES);
+#pragma GCC unroll 16
+                            for (int j = 0; j < C * S; j++) {
+                                const VECTOR a = cell[j / S * rows->channel + (S * m + j % S) * rows->step] - (VECTOR){0};
+#pragma GCC unroll 5
+                                for (int t = j % S; t < T; t += S)
+                                    sum[j / S * T + t] += a * many[t / S];
+                            }
+#pragma GCC unroll 5
+                            for (int i = (T - 1) / S; i > 0; i--)
+                                many[i] = many[i - 1];
+                        }
+                    }
+#pragma GCC unroll 5
+                    for (int t = 0; t < T; t++) {
+                        const index_t here = S * m + t % S, position = m - t / S;
+                        if (here < rows->low || here >= rows->high || position < 0 || position >= rows->positions)
+                            continue;
+#pragma GCC unroll 8
+                        for (int c = 0; c < C; c++)
+                            sum[c * T + t] += cell[c * rows->channel + here * rows->step] * LOAD(row + position * LANES);
+                    }
+                }
+            }
+#pragma GCC unroll 24
+    for (int i = 0; i < C * T; i++)
+        NAME(store_sums)(1, &sum[i], result + (i / T * taps + i % T) * pitch, accumulate);
+}
+
+#define CORRELATE_ROW(C, T, S)                                                                                        \
+    static __attribute__((noinline)) void NAME(correlate_row_##C##x##T##x##S)(                                        \
+        const NAME(rows) *rows, const REAL *source, const REAL *panel, REAL *result, index_t taps, index_t pitch,     \
+        int accumulate)                                                                                               \
+    {                                                                                                                 \
+        NAME(correlate_row)(C, T, S, rows, source, panel, result, taps, pitch, accumulate);                           \
+    }
+typedef void (*NAME(row_function))(const NAME(rows) *, const REAL *, const REAL *, REAL *, index_t, index_t, int);
+
+#define KERNEL(T, S) CORRELATE_ROW(1, T, S) CORRELATE_ROW(2, T, S)
+SHARED_CELLS(KERNEL)
+#undef KERNEL
+CORRELATE_ROW(4, 2, 1) CORRELATE_ROW(4, 3, 1) CORRELATE_ROW(4, 3, 2)
+#if ROWS == 8
+CORRELATE_ROW(4, 5, 1) CORRELATE_ROW(8, 2, 1) CORRELATE_ROW(8, 3, 1) CORRELATE_ROW(8, 3, 2)
+#endif
+#undef CORRELATE_ROW
+
+/* [log2 channels][which]: none where sums would not fit registers */
+#define KERNEL_1(T, S) NAME(correlate_row_1x##T##x##S),
+#define KERNEL_2(T, S) NAME(correlate_row_2x##T##x##S),
+static const NAME(row_function) NAME(correlate_rows)[4][4] = {
+    {SHARED_CELLS(KERNEL_1)},
+    {SHARED_CELLS(KERNEL_2)},
+    {NAME(correlate_row_4x2x1), NAME(correlate_row_4x3x1),
+#if ROWS == 8
+     NAME(correlate_row_4x5x1), NAME(correlate_row_4x3x2)},
+    {NAME(correlate_row_8x2x1), NAME(correlate_row_8x3x1), NULL, NAME(correlate_row_8x3x2)},
+#else
+     NULL, NAME(correlate_row_4x3x2)},
+#endif
+};
+#undef KERNEL_1
+#undef KERNEL_2
+#undef SHARED_CELLS
+
+/* Every row of taps in two boxes of theirs, for all channels. */
+static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(stretch) box[2],
+                                    const NAME(reached) reached[2], const REAL *panel, const index_t *offset,
+                                    const REAL *source, REAL *result, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const layout_t *layout = &work->layout;
+    const axis_t *axis = piece->axis, *x = &axis[2];
+    const index_t taps = axis[0].taps * axis[1].taps * x->taps, s = x->step / x->tap_step;
+    const index_t *start = work->block.start, shift = x->step * start[2] + x->offset, end = x->size - shift;
+    NAME(rows) rows = {
+        .count = {work->block.samples, reached[0].high - reached[0].low, reached[1].high - reached[1].low},
+        .cell = {piece->source_batch, axis[0].step * piece->source_stride[0], axis[1].step * piece->source_stride[1]},
+        .position = {layout->batch * LANES, layout->axis[0] * LANES, layout->axis[1] * LANES},
+        .positions = work->block.extent[2],
+        .low = shift < 0 ? (x->tap_step - 1 - shift) / x->tap_step : 0,
+        .high = end > 0 ? (end - 1) / x->tap_step + 1 : 0,
+        .step = x->tap_step * piece->source_stride[2], .channel = piece->source_channel};
+    const index_t whole = (x->taps - 1) / s, after = (rows.low + s - 1) / s;
+    rows.begin = after > whole ? after : whole;
+    rows.end = rows.high / s < rows.positions ? rows.high / s : rows.positions;
+    source += work->block.sample * piece->source_batch + shift * piece->source_stride[2];
+    for (int a = 0; a < 2; a++) {
+        source += (axis[a].step * (start[a] + reached[a].low) + axis[a].offset) * piece->source_stride[a];
+        panel += reached[a].low * rows.position[a + 1];
+    }
+    for (index_t c = 0, many; c < work->part.channels; c += many) {
+        int tall = NAME(tall)(work->part.channels - c);
+        while (!NAME(correlate_rows)[tall][which])
+            tall--;
+        many = (index_t)1 << tall;
+        for (index_t z = box[0].start; z < box[0].start + box[0].count; z++)
+            for (index_t y = box[1].start; y < box[1].start + box[1].count; y++) {
+                const index_t row = c * taps + (z * axis[1].taps + y) * x->taps;
+                NAME(correlate_rows)[tall][which](&rows, source + offset[row], panel, result + row * layout->pitch, taps,
+                                                  layout->pitch, accumulate);
+            }
+    }
+}
+
 static void NAME(correlate)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
                             void *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;
+    const int shared = work->part.channels < ROWS / 2 ? 0 : NAME(shared_cells)(work->piece, axis[2].taps);
     NAME(reached) reached[3];
     NAME(stretch) box[3];
     for (index_t z = 0; z < axis[0].taps; z += box[0].count) {
         box[0] = NAME(find_taps_reaching)(work, 0, z, &reached[0]);
         for (index_t y = 0; y < axis[1].taps; y += box[1].count) {
             box[1] = NAME(find_taps_reaching)(work, 1, y, &reached[1]);
+            if (shared) {
+                NAME(correlate_sharing)(work, shared - 1, box, reached, turned, offset, *(const REAL **)scratch, result,
+                                        accumulate);
+                continue;
+            }
             for (index_t x = 0; x < axis[2].taps; x += box[2].count) {
                 box[2] = NAME(find_taps_reaching)(work, 2, x, &reached[2]);
                 NAME(correlate_box)(work, box, reached, turned, offset, scratch, result, accumulate);
