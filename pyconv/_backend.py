@@ -60,7 +60,7 @@ class Backend(Protocol):
         """
 
     def is_ready(self, array: Array, dtype: np.dtype[Any]) -> bool:
-        """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""
+        """Whether a plan can take the array as it is: C-contiguous, aligned, of this dtype (maybe another object for it)."""
 
     def form(
         self, numbers: tuple[Any, ...], arrays: tuple[Any, ...], written: tuple[Any, ...], rank: int | None = None,

@@ -140,9 +140,11 @@ def plan(map, geometry, dtype, algorithm="auto", result=None):
     return Plan(map, geometry, dtype, algorithm, result)
 
 
-def is_ready(cnp.ndarray array not None, dtype):
-    """Whether a plan can take the array as it is: C-contiguous, aligned, of this very dtype."""
-    return cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_ALIGNED) and array.descr is dtype
+def is_ready(cnp.ndarray array not None, cnp.dtype dtype not None):
+    """Whether a plan can take the array as it is: C-contiguous, aligned, of this dtype, if of another object for it (as
+    that of an array from another process is)."""
+    return cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS | cnp.NPY_ARRAY_ALIGNED) and (
+        array.descr is dtype or cnp.PyArray_EquivTypes(array.descr, dtype))
 
 
 def form(tuple numbers, tuple arrays, tuple written, rank=None, bint to_weight=False):

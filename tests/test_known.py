@@ -1,5 +1,7 @@
 """Calls like one before, which are not asked for their geometry again: the same results, the same errors."""
+import pickle
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -204,6 +206,29 @@ def test_arrays_that_serve_twice():
     conv(V, V, None)
     assert_same_bits(conv(V, other, None), wanted[0])
     assert_same_bits(conv(other, V, None), wanted[1])
+
+
+@pytest.mark.parametrize('other', [
+    lambda array: pickle.loads(pickle.dumps(array)),
+    lambda array: array.view(np.dtype(array.dtype, metadata={'unit': 'K'})),
+], ids=['unpickled', 'metadata'])
+@pytest.mark.parametrize('laid', [lambda array: array, lambda array: calls.last(array, 2)], ids=['first', 'last'])
+def test_another_object_for_the_same_dtype(other, laid):
+    """As arrays of another process have: these are read where they lie, and no less known for what they are."""
+    if laid(X) is X:
+        x, y, view = other(X), other(np.empty_like(Y)), lambda array: array
+    else:
+        x, y = other(np.moveaxis(laid(X), 1, -1)), other(np.moveaxis(laid(Y), 1, -1))
+        view = partial(np.moveaxis, source=-1, destination=1)
+    assert x.dtype is not X.dtype and x.dtype == X.dtype
+    wanted = conv(X, W, B)
+    _known.forget()
+    for _ in range(3):
+        assert_equal(conv(view(x), W, B), wanted, X.dtype)
+        view(y).fill(np.nan)
+        pyconv.conv2d(view(x), W, B, 1, 1, out=view(y))
+        assert_same_bits(np.ascontiguousarray(view(y)), wanted)
+        assert_same_bits(conv(laid(X), W, B), wanted)
 
 
 def test_few_are_kept(monkeypatch):
