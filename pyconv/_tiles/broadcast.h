@@ -64,7 +64,9 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
                 NAME(transpose)(next, wide, from, piece->weight_row, together, depth, 0);
                 continue;
             }
-            for (index_t c = 0; c < work->part.channels; c++)
+            for (index_t c = 0; c < work->part.channels; c++) {
+                for (index_t i = 0; i < together * piece->weight_row && i < 4096; i += 64 / (index_t)sizeof(REAL))
+                    __builtin_prefetch(from + (c + 2) * piece->weight_channel + i);
                 for (index_t z = 0; z < axis[0].taps; z++)
                     for (index_t y = 0; y < axis[1].taps; y++)
                         for (index_t x = 0; x < axis[2].taps; x++, next += wide) {
@@ -73,6 +75,7 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
                             for (index_t i = 0; i < together; i++)
                                 next[i] = cell[i * piece->weight_row];
                         }
+            }
         }
     }
 }

@@ -80,44 +80,64 @@ static inline int NAME(shared_cells)(const piece_t *piece, index_t taps)
     return 0;
 }
 
-/* What to ask for at the c-th of so many channels of a tap, whose first cell is `cell` and which are `channel` apart. Of
-   many channels each cell of a position is in a line of its own, and all positions' are near the last one's. Where
-   channels lie last, each position has lines of its own. */
-static inline int NAME(ahead)(const piece_t *piece, index_t cell, index_t channel, index_t c, index_t channels)
+/* What to ask for at the c-th of so many channels of a tap, whose first cell is `cell`, where channels lie last: each
+   position has lines of its own. */
+static inline int NAME(ahead)(const piece_t *piece, index_t cell, index_t c, index_t channels)
 {
     const index_t step = piece->axis[2].step * piece->source_stride[2], line = c / ROWS * (index_t)(64 / sizeof(REAL));
-    if (!piece->source_last)
-        return (int)(cell + c * channel + (ROWS - 1) * step);
     return (int)(line < channels ? cell + c % ROWS * step + line : cell);
 }
 
-/* All products of a box; gives back how many. Where channels lie last, those of a tap follow each other, as their cells
-   do: 9 taps of 8 positions are in 72 lines, for which a cache has no room where their distance is a power of 2. Taps
-   that share cells stay together. */
-static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset, NAME(product) *list)
+/* All products of a box where channels lie last: those of a tap follow each other, as their cells do: 9 taps of 8
+   positions are in 72 lines, for which a cache has no room where their distance is a power of 2. Taps that share cells
+   stay together. Gives back how many. */
+static index_t NAME(list_by_tap)(const NAME(walk) *box, const index_t *offset, NAME(product) *list)
 {
     const piece_t *piece = box->work->piece;
     const axis_t *axis = piece->axis;
     const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
     const index_t taps = axis[0].taps * axis[1].taps * axis[2].taps, channels = box->work->part.channels;
-    const index_t channel = piece->source_channel;
-    const int by_tap = piece->source_last || z->taps * y->taps * x->taps == 1; /* one order, if of one tap */
-    const int by_row = by_tap && NAME(shared_cells)(piece, x->taps);
-    const index_t at_once = by_tap ? channels : 1;
+    const index_t group = NAME(shared_cells)(piece, x->taps) ? x->taps : 1;
     NAME(product) *next = list;
-    for (index_t first = 0; first < channels; first += at_once)
-        for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
-            for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
-                const index_t row = first * taps + (tz * axis[1].taps + ty) * axis[2].taps, end = x->tap + x->taps;
-                const index_t many = by_row ? channels : at_once, group = by_row ? x->taps : 1;
-                for (index_t k = row + x->tap; k < row + end; k += group)
-                    for (index_t c = 0; c < many; c++)
-                        for (index_t t = k; t < k + group; t++)
-                            *next++ = piece->woven
-                                ? (NAME(product)){offset[t], (int)(c * taps + t), {.channel = (int)c}}
-                                : (NAME(product)){offset[c * taps + t], (int)(c * taps + t),
-                                                  {NAME(ahead)(piece, offset[t], channel, c, channels)}};
-            }
+    for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
+        for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
+            const index_t row = (tz * axis[1].taps + ty) * axis[2].taps;
+            for (index_t k = row + x->tap; k < row + x->tap + x->taps; k += group)
+                for (index_t c = 0; c < channels; c++)
+                    for (index_t t = k; t < k + group; t++)
+                        *next++ = piece->woven
+                            ? (NAME(product)){offset[t], (int)(c * taps + t), {.channel = (int)c}}
+                            : (NAME(product)){offset[c * taps + t], (int)(c * taps + t),
+                                              {NAME(ahead)(piece, offset[t], c, channels)}};
+        }
+    return next - list;
+}
+
+/* All products of a box; gives back how many. Each channel has those of the first, as far behind as it lies. Of many
+   channels each cell of a position is in a line of its own, and all positions' are near the last one's, which is asked
+   for. */
+static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset, NAME(product) *list)
+{
+    const piece_t *piece = box->work->piece;
+    const axis_t *axis = piece->axis;
+    const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
+    const index_t near = (ROWS - 1) * axis[2].step * piece->source_stride[2];
+    const int taps = (int)(axis[0].taps * axis[1].taps * axis[2].taps), channels = (int)box->work->part.channels;
+    NAME(product) *next = list;
+    if (piece->source_last)
+        return NAME(list_by_tap)(box, offset, list);
+    for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
+        for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
+            const index_t row = (tz * axis[1].taps + ty) * axis[2].taps + x->tap;
+            for (index_t k = row; k < row + x->taps; k++)
+                *next++ = (NAME(product)){offset[k], (int)k, {(int)(offset[k] + near)}};
+        }
+    const index_t each = next - list;
+    for (int c = 1; c < channels; c++) {
+        const index_t apart = c * piece->source_channel;
+        for (index_t i = 0; i < each; i++, next++)
+            *next = (NAME(product)){list[i].cell + apart, list[i].row + c * taps, {(int)(list[i].cell + apart + near)}};
+    }
     return next - list;
 }
 
