@@ -60,7 +60,7 @@ class Backend(Protocol):
         """
 
     def is_ready(self, array: Array, dtype: np.dtype[Any]) -> bool:
-        """Whether a plan can take the array as it is: C-contiguous, aligned, of this dtype (maybe another object for it)."""
+        """Whether a plan can take the array as it is: C-contiguous, aligned, its dtype equal to this one."""
 
     def form(
         self, numbers: tuple[Any, ...], arrays: tuple[Any, ...], written: tuple[Any, ...], rank: int | None = None,
