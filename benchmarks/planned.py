@@ -179,11 +179,12 @@ def forced(all_tiled: bool, large: bool) -> Iterator[None]:
 
 
 def record_tests(capability: tuple[int, int] = CAPABILITY) -> None:
-    """Make the calls of tests/test_cuda.py, whose problems and settings reach every kernel that a chip takes."""
+    """Make the calls of tests/test_cuda.py and test_cuda_whole_list.py, on problems that reach all of their kernels."""
     sys.path.insert(0, str(TESTS))
     import calls
     from gpus import WAYS
-    from problems import VARIED
+    from problems import VARIED, VARIED_MODES
+    from test_cuda_whole_list import MORE_WAYS
 
     ways = [(dtype, options) for dtype, options in WAYS.values()
             if capability == CAPABILITY or options.get("algorithm") not in tiles.HOPPERS]
@@ -203,6 +204,15 @@ def record_tests(capability: tuple[int, int] = CAPABILITY) -> None:
             settings = {"dilation": problem.dilation, "padding": problem.padding, "stride": problem.stride}
             columns = pyconv.unfold(x, problem.kernel, **settings)
             pyconv.fold(columns, problem.size, problem.kernel, **settings)
+    for all_tiled in False, True:
+        with forced(all_tiled, large=all_tiled):
+            for problem in VARIED + VARIED_MODES:
+                for dtype, options in (*ways, *MORE_WAYS.values()):
+                    if dtype.startswith("u") and problem.padding_value < 0:
+                        continue
+                    x, w, y = (Placeholder(shape, DTYPES[dtype]) for shape in (
+                        problem.input_shape, problem.weight_shape, problem.output_shape))
+                    calls.three_maps(problem, x, w, y, **options)
 
 
 # Compiling

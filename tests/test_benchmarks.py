@@ -179,7 +179,7 @@ def test_the_tests_of_the_gpu_can_be_planned():
         planned.record_tests()
     names = {wanted.source.name for wanted in recorder.kernels.values()}
     assert names >= {'gather', 'correlate', 'direct', 'direct_weight', 'pack', 'pack_weight', 'finish', 'fill', 'scan',
-                     'unfold', 'fold', 'channel_sum', 'clear_flag'}
+                     'unfold', 'fold', 'channel_sum', 'clear_flag', 'adjoint'}
     assert len({key for key in recorder.kernels if 'gather' in key[0][:10]}) >= 12, 'six ways, two tiles'
 
 

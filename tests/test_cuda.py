@@ -1,6 +1,7 @@
 """Every problem on the GPU: each way to multiply, all maps, against the reference with ==.
 
-Emulated on any machine; with `-m gpu` on the real device. Results are exact integers, rounded once by the dtype.
+Emulated on any machine; with `-m gpu` on the real device, where test_cuda_whole_list goes through all of the list in
+every type. Results are exact integers, rounded once by the dtype.
 """
 import numpy as np
 import pytest
@@ -26,9 +27,13 @@ def same(gpu, found, wanted, dtype):
 
 
 def check_maps(gpu, problem, dtype, **keywords):
-    """The three maps with everything given and the least scratch, and with nothing given."""
-    data, wanted = problem.integers(np.dtype('float64')), expected(problem.name)
-    x, w, y, b = (gpu.upload(array, dtype) for array in (data.x, data.w, data.y, data.b))
+    check_maps_of(gpu, problem, problem.integers(), expected(problem.name), dtype, dtype, **keywords)
+
+
+def check_maps_of(gpu, problem, data, wanted, dtype, results, **keywords):
+    """The three maps with everything given and the least scratch, and with nothing given; results are of that dtype."""
+    x, w, y = (gpu.upload(array, dtype) for array in data[:3])
+    b = gpu.upload(data.b, results)
     wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype, device='cuda',
                              **keywords)
     for result, call, operands, name, size in (
@@ -36,10 +41,15 @@ def check_maps(gpu, problem, dtype, **keywords):
              wants.finput_minimum),
             (wanted.grad_input, calls.grad_input, (w, y), 'fgrad_input', wants.fgrad_input_minimum),
             (wanted.grad_weight, calls.grad_weight, (x, y), 'finput', wants.finput_minimum)):
-        out = gpu.empty(result.shape, dtype)
+        out = gpu.empty(result.shape, results)
         assert call(problem, *operands, out=out, **{name: gpu.empty((size,), dtype)}, **keywords) is out
-        same(gpu, out, result, dtype)
-        same(gpu, call(problem, *operands, **keywords), result, dtype)
+        same(gpu, out, result, results)
+        same(gpu, call(problem, *operands, **keywords), result, results)
+
+
+def take_large_tiles_and_parts(monkeypatch):
+    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, results, blocks: tiles.tiles(way, element)[0])
+    monkeypatch.setattr(tiles, 'parts_of_gather', lambda positions, stages: 3)
 
 
 @pytest.mark.parametrize('problem', PROBLEMS, ids=str)
@@ -63,6 +73,5 @@ def test_every_way(gpu, problem, way):
 @every_way
 def test_large_tiles_and_parts(gpu, problem, way, tiles_alone, monkeypatch):
     dtype, keywords = WAYS[way]
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, results, blocks: tiles.tiles(way, element)[0])
-    monkeypatch.setattr(tiles, 'parts_of_gather', lambda positions, stages: 3)
+    take_large_tiles_and_parts(monkeypatch)
     check_maps(gpu, problem, dtype, **keywords)

@@ -1,0 +1,87 @@
+"""The whole list of problems on a GPU: every problem in every way to multiply and every type, against the reference.
+
+The emulator, whose seconds are dear, takes shares of the list elsewhere (test_cuda, test_cuda_padding,
+test_cuda_types) and here a few problems. A GPU is expected to take two or three minutes, and no GPU has yet: on
+placeholders a problem takes 0.23 s of a processor. Its 316 kernels take some three more to compile one by one in the
+first run; benchmarks/planned.py compiles them beforehand on every core.
+"""
+import pytest
+
+import gpus
+from problems import EVERY, VARIED, VARIED_MODES, Data, expected, maps, some
+from pyconv import _cuda
+from pyconv._dtypes import INTEGERS, result_dtype
+from pyconv._gpu import launch, tiles
+from pyconv._gpu.arrays import DTYPES
+from test_cuda import check_maps_of, take_large_tiles_and_parts
+
+# Dtype and keywords by name.
+MORE_WAYS = {**{dtype: (dtype, {}) for dtype in ('complex64', 'complex128', *INTEGERS)},
+             'tf32 of complex64': ('complex64', {'allow_tf32': True}),
+             'tf32x3 of complex64': ('complex64', {'algorithm': 'tf32x3'})}
+WAYS = {**gpus.WAYS, **MORE_WAYS}
+LARGE = 'large tiles and parts'
+LARGELY = VARIED + VARIED_MODES
+ON_A_GPU = [pytest.param('real', problem, marks=pytest.mark.gpu, id=f'real-{problem}') for problem in EVERY]
+EMULATED = [pytest.param('emulated', problem, id=f'emulated-{problem}') for problem in some(
+    '2d groups everything', 'constant -1 1d far strided', 'reflect 1d cropped behind')]
+
+
+def numbers(problem, dtype):
+    """The problem's integers as that dtype can have them, and their three maps."""
+    data = problem.integers()
+    if dtype.startswith('complex'):
+        others = problem._replace(name=f'{problem.name} i').integers(low=-2, high=2)
+        data = Data(*(a + 1j * b for a, b in zip(data, others)))
+    elif dtype.startswith('u'):
+        data = problem.integers(low=0)
+    else:
+        return data, expected(problem.name)
+    return data, maps(problem, *data[:3])
+
+
+def tilings_of(gpu, problem, dtype, keywords):
+    """As it is chosen, mostly direct kernels, which know no ways; tiles alone; of a part of the list the largest tiles.
+
+    Integers have no tiles, and those of other types the emulator takes in test_cuda.
+    """
+    if dtype in INTEGERS or isinstance(gpu, gpus.Emulated):
+        return ['auto']
+    return ['auto'] * (not keywords) + ['tiles'] + [LARGE] * (problem in LARGELY)
+
+
+def failure(gpu, problem, way, tiling):
+    """What is wrong in that way, None where all is right."""
+    dtype, keywords = WAYS[way]
+    with pytest.MonkeyPatch.context() as patch:
+        if tiling != 'auto':
+            patch.setattr(tiles, 'DIRECT_RATE', 0.0)
+        if tiling == LARGE:
+            take_large_tiles_and_parts(patch)
+        _cuda.forget()
+        try:
+            check_maps_of(gpu, problem, *numbers(problem, dtype), dtype, result_dtype(DTYPES[dtype], None).name,
+                          **keywords)
+        except AssertionError as error:
+            return str(error).partition('\n')[0]
+        finally:
+            _cuda.forget()
+
+
+@pytest.mark.parametrize(('gpu', 'problem'), [*ON_A_GPU, *EMULATED], indirect=['gpu'])
+def test_every_problem_in_every_type(gpu, problem):
+    """Left out: what unsigned integers cannot hold in padded cells, ways of another chip, the largest tiles but for the
+    varied problems. Float64's shapes on trial are in test_cuda_doubles, integers of all sizes and other types of their
+    sums in test_cuda_types."""
+    capability = launch.device(0).capability
+    wrong = {}
+    for way, (dtype, keywords) in WAYS.items():
+        if dtype.startswith('u') and problem.padding_value < 0:
+            continue
+        if keywords.get('algorithm') in tiles.HOPPERS and capability != (9, 0):
+            continue
+        for tiling in tilings_of(gpu, problem, dtype, keywords):
+            found = failure(gpu, problem, way, tiling)
+            if found is not None:
+                wrong[way, tiling] = found
+    assert not wrong
