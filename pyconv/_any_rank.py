@@ -7,12 +7,12 @@ import numpy as np  # noqa: F401, the doctests' np
 from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import exact_mask, operands
+from pyconv._arguments import check_flag, exact_mask, operands
 from pyconv._backend import Array
 from pyconv._evaluate import Result, Term, check_outs, checked, evaluate, evaluate_one, settings_of, sum_channels
 from pyconv._geometry import check_shape, rank_of
 from pyconv._integers import exact_shape
-from pyconv._ops import convolve
+from pyconv._ops import apart, convolve
 from pyconv._signatures import Padding, Sizes
 
 Gradients = tuple[Array | None, Array | None, Array | None]
@@ -57,28 +57,35 @@ def _directional(map: str, input: Any, weight: Any, to_input: Any, to_weight: An
 def convolution_backward(
     grad_output: ArrayLike, input: ArrayLike, weight: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
-    bias_sizes: Sequence[SupportsIndex] | None = None, out: Sequence[Array | None] | None = None,
-    accumulate: bool = False, padding_mode: str = "zeros", padding_value: complex = 0, dtype: DTypeLike | None = None,
-    finput: Array | None = None, fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False,
-    stream: Any = None,
+    bias_sizes: Sequence[SupportsIndex] | None = None, per_sample: bool = False,
+    out: Sequence[Array | None] | None = None, accumulate: bool = False, padding_mode: str = "zeros",
+    padding_value: complex = 0, dtype: DTypeLike | None = None, finput: Array | None = None,
+    fgrad_input: Array | None = None, algorithm: str = "auto", allow_tf32: bool = False, stream: Any = None,
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias) of `convolution`; None, and not computed, where output_mask is False.
 
     The maps are those of conv2d_input, conv2d_weight and conv_bias; where transposed, grad_input is the convolution of
     grad_output, at the size of input. grad_output: as `convolution` returns it; with a transposed 'same' its size is
-    taken as the output_size that was asked for. bias_sizes, if given, must be (out channels,).
+    taken as the output_size that was asked for. bias_sizes, if given, must be (out channels,). With per_sample=True the
+    last two are the samples' own, (batch, *weight shape) and (batch, out channels), or of an input without batch axis
+    those of its only sample; not with a constant around more than three axes.
 
     TypeError or ValueError: see the package.
 
     >>> input, weight, grad_output = np.ones((1, 2, 5)), np.ones((4, 2, 3)), np.ones((1, 4, 3))
-    >>> grads = convolution_backward(grad_output, input, weight, 1, 0, 1, False, 0, 1, (True, False, True))
+    >>> settings = (1, 0, 1, False, 0, 1)
+    >>> grads = convolution_backward(grad_output, input, weight, *settings, (True, False, True))
     >>> grads[0].shape, grads[1], grads[2]
     ((1, 2, 5), None, array([3., 3., 3., 3.]))
+    >>> grads = convolution_backward(grad_output, input, weight, *settings, (False, True, True), per_sample=True)
+    >>> grads[0], grads[1].shape, grads[2]
+    (None, (1, 4, 2, 3), array([[3., 3., 3., 3.]]))
     """
     settings = settings_of(
         finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
     )
     mask = exact_mask(output_mask)
+    check_flag("per_sample", per_sample)
     names = ("grad_output", "input", "weight")
     native, (y, x, w) = operands(names, (grad_output, input, weight))
     settings = checked(settings, native)
@@ -89,10 +96,14 @@ def convolution_backward(
         output_padding, None, ("input", "weight", "bias_sizes"), settings.mode,
     )
     channel_axis = len(output_shape) - rank - 1
+    weight_shape, bias_shape = w.shape, output_shape[channel_axis:channel_axis + 1]
+    if per_sample:
+        geometry, weight_shape = apart(geometry, w.shape, y)
+        bias_shape = output_shape[:channel_axis + 1]
     results = (
         Result(x.shape, (("forward" if transposed else "grad_input", y, w, False),)),
-        Result(w.shape, (_weight_term(transposed, x, y),)),
-        Result(output_shape[channel_axis:channel_axis + 1], ()),
+        Result(weight_shape, (_weight_term(transposed, x, y),)),
+        Result(bias_shape, ()),
     )
     named = tuple(zip(names, (y, x, w)))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
@@ -100,7 +111,7 @@ def convolution_backward(
     grad_input, grad_weight, _ = evaluate(geometry, native, (*wanted[:2], None), outs, named, settings)
     grad_bias = None
     if mask[2]:
-        grad_bias = sum_channels(y, channel_axis, native, outs[2], settings)
+        grad_bias = sum_channels(y, channel_axis, bias_shape, native, outs[2], settings)
     return grad_input, grad_weight, grad_bias
 
 

@@ -138,8 +138,7 @@ def workspace(
     """How large finput and fgrad_input should be for a convolution and all of its gradients.
 
     The larger the buffer the faster, up to the first two numbers; a buffer of at least the minimum gives the same bits.
-    dtype is the operands'; result_dtype what the calls are given as dtype. per_sample is for conv_weight alone,
-    which has at most three axes.
+    dtype is the operands'; result_dtype and per_sample are what the calls are given as dtype and per_sample.
     For GPU arrays: device='cuda' or 'cuda:1' and so on, allow_tf32 as in the calls, dtype also float16 or 'bfloat16'.
     TypeError or ValueError: see the package.
 
@@ -160,12 +159,10 @@ def workspace(
         transposed, rank_of("weight_shape", weight), shape, weight, None, None, stride, padding, dilation, groups,
         output_padding, output_size, ("input_shape", "weight_shape", "bias"), settings.mode,
     )
-    if per_sample and geometry.rank > 3:
-        raise ValueError(f"per_sample must be False for {geometry.rank} spatial axes; got True")
     if 0 in (*shape, *weight, *output_shape):
         return Workspace(0, 0, 0, 0, real)
     if per_sample:
-        geometry = geometry._replace(per_sample=True)
+        geometry = geometries.of_each_sample(geometry)
     plans = [plans_of(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
     if place is None:
         threads = _threads.get_num_threads()

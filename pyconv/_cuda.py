@@ -145,6 +145,7 @@ class Volumes:
         scratch: DeviceArray | None = None, accumulate: bool = False,
     ) -> Iterator[Step]:
         """out = map(first, second) + bias, added to what `out` holds where accumulate."""
+        apart = self.map == "grad_weight" and self.geometry.per_sample
         if not is_covered(self.map, self.geometry):
             yield from fill(out, 0 if bias is None else bias, accumulate)
             bias, accumulate = None, True
@@ -152,17 +153,18 @@ class Volumes:
             plan = self.plans[term.x is None]
             assert plan is not None
             roles = zip(ROLES[self.map], (first, second, out))
-            a, b, to = (volume(array, getattr(term, role) or 0) for role, array in roles)
+            a, b, to = (volume(array, getattr(term, role) or 0, 3 if apart and role == "w" else 2)
+                        for role, array in roles)
             yield from plan.steps(a, b, to, None if term.adds else bias, scratch, accumulate or term.adds)
 
 
-def volume(array: DeviceArray, number: int) -> DeviceArray:
-    """The volume of that number: the last three axes, behind the first two."""
+def volume(array: DeviceArray, number: int, lead: int = 2) -> DeviceArray:
+    """The volume of that number: the last three axes, behind the first two or three."""
     address = array.address
-    for length, step in zip(array.shape[2:-LAST][::-1], array.strides[2:-LAST][::-1]):
+    for length, step in zip(array.shape[lead:-LAST][::-1], array.strides[lead:-LAST][::-1]):
         number, at = divmod(number, length or 1)  # an axis of no cells has one, which is not read
         address += at * step * array.dtype.size
-    shape, strides = (axes[:2] + axes[-LAST:] for axes in (array.shape, array.strides))
+    shape, strides = (axes[:lead] + axes[-LAST:] for axes in (array.shape, array.strides))
     return array._replace(address=address, shape=shape, strides=strides)
 
 
@@ -264,6 +266,7 @@ def channel_sum(
 ) -> Iterator[Step]:
     """out <- the sum over all axes but one, in parts of a fixed tree; added to it where accumulate.
 
+    Where out is (batch, channels), of each sample alone.
     Of more than three axes behind the channels that are not dense, volume by volume.
     """
     array = check_channel_sum(array, axis)
@@ -274,7 +277,9 @@ def channel_sum(
     made, element = Program(launch.device(array.device)), tiles.element(array.dtype.name, out.dtype.name)
     layout = lifted(array, array.ndim - 2)
     size = (1,) * (5 - array.ndim) + array.shape[2:]
-    program.channel_sum(made, array.shape[:2], size, layout, out.strides[0] * out.dtype.size, element, accumulate)
+    own, channel = (steps * out.dtype.size for steps in (0, *out.strides)[-2:])
+    program.channel_sum(
+        made, array.shape[:2], size, layout, Layout(channel, 0, 0, 0, 0, sample=own), element, accumulate, out.ndim > 1)
     yield Step.of(made, source=array, out=out)
 
 

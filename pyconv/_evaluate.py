@@ -1,6 +1,7 @@
 """From checked arguments to arrays: check `out` and the buffers of every result, and only then allocate and run."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -420,27 +421,28 @@ def delivered(target: Array, out: Any, like: Any) -> Any:
     return out.owner if type(out) is Visitor else out
 
 
-def sum_channels(array: Array, axis: int, dtype: DType, out: Any, settings: Settings) -> Any:
-    """The sum over all axes but one, into `out` where it is not None, of which torch was told."""
+def sum_channels(array: Array, axis: int, shape: Shape, dtype: DType, out: Any, settings: Settings) -> Any:
+    """The sum over all axes but the channels', or but those up to the channels', into `out` where it is not None.
+
+    axis: the channels'. shape: the result's, which tells the one from the other. torch was told of `out`.
+    """
     own, accumulate = written(dtype, settings), settings.accumulate
     if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").sum_channels(array, axis, out, settings.stream, accumulate, own)
-    channels = array.shape[axis]
-    out = placed(out, array, (channels,), own)
-    target = writing_place(out, (channels,), own, accumulate)
+        return gpu_room("calls").sum_channels(array, axis, shape, out, settings.stream, accumulate, own)
+    out = placed(out, array, shape, own)
+    target = writing_place(out, shape, own, accumulate)
     if not array.size:
         _put(target, 0, accumulate)
     elif dtype not in (FLOAT32, FLOAT64) or not cpu.is_ready(array, dtype):
         # NumPy sums any layout and type without a copy, if more slowly
-        others = tuple(place for place in range(array.ndim) if place != axis)
+        others = tuple(place for place in range(array.ndim) if not axis - len(shape) < place <= axis)
         wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
         with np.errstate(all="ignore"):
             _put(target, np.asarray(array).sum(others, dtype=wide).astype(own), accumulate)
     else:
-        batch = array.shape[0] if axis else 1
-        columns = array.reshape(batch, channels, array.size // (batch * channels))
         sums = np.empty_like(target) if accumulate else target
-        cpu.channel_sum(columns, sums, threads=_threads.get_num_threads())
+        columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
+        cpu.channel_sum(columns, sums.reshape(-1), threads=_threads.get_num_threads())
         if accumulate:
             target += sums
     return delivered(target, out, array)

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, DTypeLike
 from pyconv import _geometry as geometries
 from pyconv._arguments import check_flag, check_out, operands
 from pyconv._backend import Array
-from pyconv._dtypes import DType
 from pyconv._evaluate import (
     DEFAULTS,
     Result,
@@ -27,7 +26,7 @@ from pyconv._evaluate import (
     sum_channels,
     written,
 )
-from pyconv._geometry import Geometry, rank_of
+from pyconv._geometry import Geometry, of_each_sample, rank_of
 from pyconv._integers import exact_shape
 from pyconv._known import look
 from pyconv._libraries import tell_of_writing
@@ -221,16 +220,16 @@ def _conv_weight(rank: int) -> ConvWeight:
             rank, x.shape, size, None, y.shape, *steps, ("input", "weight_size", "bias"), settings.mode
         )
         if per_sample:
-            geometry, size = _apart(geometry, native, size, y)
+            geometry, size = apart(geometry, size, y)
         result = Result(size, (("grad_weight", x, y, False),))
         return evaluate_one(geometry, native, result, out, named, settings, key)  # type: ignore[no-any-return]
 
     return instance(conv_weight, f"conv{rank}d_weight", rank)
 
 
-def _apart(geometry: Geometry, dtype: DType, size: Any, grad_output: Any) -> tuple[Geometry, Any]:
+def apart(geometry: Geometry, size: Any, grad_output: Any) -> tuple[Geometry, Any]:
     """The geometry of a grad_weight that is not summed over the batch, and its shape."""
-    return geometry._replace(per_sample=True), (*grad_output.shape[:-geometry.rank - 1], *size)
+    return of_each_sample(geometry), (*grad_output.shape[:-geometry.rank - 1], *size)
 
 
 def _weight_of_columns(
@@ -241,7 +240,7 @@ def _weight_of_columns(
     settings = checked(settings, dtype)
     geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *(*steps, settings.mode))
     if per_sample:
-        geometry, size = _apart(geometry, dtype, size, grad_output)
+        geometry, size = apart(geometry, size, grad_output)
     result = Result(size, (("grad_weight", columns, grad_output, False),))
     named = tuple(zip(names, (columns, grad_output)))
     return evaluate_one(geometry, dtype, result, out, named, settings._replace(finput=None, algorithm="columns"))
@@ -311,4 +310,4 @@ def conv_bias(
     elif settings.accumulate:
         raise no_out("out")
     tell_of_writing(out)
-    return sum_channels(y, axis, native, out, settings)  # type: ignore[no-any-return]
+    return sum_channels(y, axis, y.shape[axis:axis + 1], native, out, settings)  # type: ignore[no-any-return]

@@ -199,7 +199,7 @@ def is_swapped(map: str, g: Geometry) -> bool:
     """
     return map == "grad_input" and all(d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and (
         prod(-(-k // s) for k, s in zip(g.kernel_size, g.stride)) >= 8 * prod(g.output_size)) and (
-        not _is_dense_layer(g) and not is_disjoint(g) and g.padding_mode == "zeros" and not _is_copied(g))
+        not _is_dense_layer(map, g) and not is_disjoint(g) and g.padding_mode == "zeros" and not _is_copied(g))
 
 
 def _swapped_axes(g: Geometry, a: int) -> list[Axis]:
@@ -272,7 +272,7 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
 
     A piece without taps clears its positions: it leads where some cells of grad_input meet no tap.
     """
-    if _is_dense_layer(g):
+    if _is_dense_layer(map, g):
         return [_dense_layer(map, g)]
     if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)
@@ -346,11 +346,11 @@ def _fill(map: str, g: Geometry) -> Piece:
     return _place(tuple(Axis(n, 0, 1, 0, 0, 0) for n in size), map, g, 0, False, channels=0)
 
 
-def _is_dense_layer(g: Geometry) -> bool:
+def _is_dense_layer(map: str, g: Geometry) -> bool:
     """Whether the kernel covers the input: one position, each cell under its own tap, as in a fully connected layer."""
     return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and all(
         d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and not (
-        g.x_last or g.per_sample or _is_copied(g)) and g.volumes == (1, 1, 1)
+        g.x_last or (g.per_sample and map == "grad_weight") or _is_copied(g)) and g.volumes == (1, 1, 1)
 
 
 def _dense_layer(map: str, g: Geometry) -> Piece:
@@ -418,7 +418,7 @@ def exact_pieces(map: str, g: Geometry) -> list[Piece]:
 
 def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
-    if map == "grad_input" and (_is_dense_layer(g) or is_disjoint(g)):
+    if map == "grad_input" and (_is_dense_layer(map, g) or is_disjoint(g)):
         return False
     if _reads_edges(map, g) and g.padding_mode != "zeros":
         return False

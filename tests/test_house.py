@@ -180,7 +180,7 @@ ORDERS = {
     'conv{}d_weight': f'input weight_size grad_output {COMMON} | per_sample {FORWARD}',
     'conv_transpose{}d': f'input weight bias stride padding output_padding groups dilation | output_size {BACK}',
     'convolution': f'input weight bias {GENERIC} | output_size {BOTH}',
-    'convolution_backward': f'grad_output input weight {GENERIC} output_mask | bias_sizes {BOTH}',
+    'convolution_backward': f'grad_output input weight {GENERIC} output_mask | bias_sizes per_sample {BOTH}',
     'convolution_double_backward': 'grad_grad_input grad_grad_weight grad_grad_bias grad_output weight input '
                                    f'{GENERIC} output_mask | {BOTH}',
     'conv_jvp': f'input weight input_tangent weight_tangent bias_tangent {COMMON} | output_size {FORWARD}',

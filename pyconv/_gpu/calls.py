@@ -287,9 +287,10 @@ def _steps(
 
 
 def sum_channels(
-    array: DeviceArray, axis: int, out: DeviceArray | None, stream: Any, accumulate: bool, dtype: DeviceType
+    array: DeviceArray, axis: int, shape: Shape, out: DeviceArray | None, stream: Any, accumulate: bool,
+    dtype: DeviceType,
 ) -> Any:
-    """The sum over all axes but one, of that dtype, added to what `out` holds where accumulate."""
+    """As _evaluate's, of that dtype, added to what `out` holds where accumulate."""
     def steps(array: DeviceArray, target: DeviceArray) -> Iterator[Step]:
         if array.size:
             yield from cuda().channel_sum(array, axis, target, accumulate)
@@ -303,7 +304,7 @@ def sum_channels(
         return Decision(partial(steps, known), {"source": known})
 
     key = "sum_channels", axis, accumulate, dtype, form(array)
-    return _alone(key, decide, array, (array.shape[axis],), out, stream, dtype)
+    return _alone(key, decide, array, shape, out, stream, dtype)
 
 
 def unfold(

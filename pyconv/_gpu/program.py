@@ -484,14 +484,26 @@ def adjoint(
 
 
 def channel_sum(
-    program: Program, outer: Sequence[int], size: Sequence[int], layout: Layout, out_stride: int,
-    element: Element, accumulate: bool,
+    program: Program, outer: Sequence[int], size: Sequence[int], layout: Layout, to: Layout,
+    element: Element, accumulate: bool, apart: bool,
 ) -> None:
-    """The sum of each channel of (batch, channels, *size) to "out", added to it where accumulate."""
+    """The sum of each channel of (batch, channels, *size) to "out", added to it where accumulate.
+
+    apart: of each sample alone, in parts whose number does not depend on the batch.
+    """
     batch, channels = outer
-    most = limits.MOST // prod(size)
-    parts = limits.cut(batch, prod(size), max(1, tiles.NOMINAL_BLOCKS // channels), plain.THREADS, most)
+    most, wanted = limits.MOST // prod(size), max(1, tiles.NOMINAL_BLOCKS // channels)
+    parts = limits.cut(batch, prod(size), wanted, plain.THREADS, most)
+    if apart:
+        parts = limits.cut(1, prod(size), -(-wanted // tiles.NOMINAL_BATCH), plain.THREADS, most)
+        most = min(most, tiles.MOST_SAMPLES)
     part = channels * element.real_size
+
+    def summed(first: int, at: Ref, slots: int, samples: int) -> None:
+        target = Target(Ref("out", first * to.sample), to, 0, 0, accumulate)
+        finish(program, target, (channels, 1, 1, 1, 1), to[:5], at, (element.real_size, 0, 0, 0, 0), part, slots,
+               element, samples=samples)
+
     total = parts.count(batch)
     partial = program.reserve(total * part)
     done = 0
@@ -502,7 +514,8 @@ def channel_sum(
             source=Ref("source", first * layout.outer), target=partial.at(done * part),
             **parts.arguments(count, prod(size)), rounds=-(-parts.positions // plain.THREADS),
             **divided(pz=size[0], py=size[1], px=size[2]), **strides(source=layout), target_part=part)
+        if apart:
+            summed(first, partial.at(done * part), parts.cuts, count)
         done += slots
-    target = Target(Ref("out"), Layout(out_stride, 0, 0, 0, 0), 0, 0, accumulate)
-    finish(program, target, (channels, 1, 1, 1, 1), target.layout[:5], partial, (element.real_size, 0, 0, 0, 0), part,
-           total, element)
+    if not apart:
+        summed(0, partial, total, 0)
