@@ -68,7 +68,7 @@ def convolution_backward(
     grad_output, at the size of input. grad_output: as `convolution` returns it; with a transposed 'same' its size is
     taken as the output_size that was asked for. bias_sizes, if given, must be (out channels,). With per_sample=True the
     last two are the samples' own, (batch, *weight shape) and (batch, out channels), or of an input without batch axis
-    those of its only sample; not with a constant around more than three axes.
+    those of its only sample.
 
     TypeError or ValueError: see the package.
 

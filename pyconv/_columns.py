@@ -162,7 +162,7 @@ def workspace(
     if 0 in (*shape, *weight, *output_shape):
         return Workspace(0, 0, 0, 0, real)
     if per_sample:
-        geometry = geometries.of_each_sample(geometry)
+        geometry = geometry._replace(per_sample=True)
     plans = [plans_of(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
     if place is None:
         threads = _threads.get_num_threads()

@@ -224,13 +224,6 @@ def linear(geometry: Geometry) -> Geometry:
     return geometry._replace(padding_mode=ZEROS.name, padding_value=ZEROS.value)
 
 
-def of_each_sample(geometry: Geometry) -> Geometry:
-    """The geometry of a grad_weight that is not summed over the batch; ValueError where the CPU's plans have none."""
-    if geometry.rank > 3 and geometry.padding_mode == "constant":
-        raise ValueError(f"per_sample must be False for a constant around {geometry.rank} spatial axes; got True")
-    return geometry._replace(per_sample=True)
-
-
 def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
     """The part of an array of this spatial size that the geometry's x is; None where it is all of it."""
     lengths = geometry.input_size[-len(size):]

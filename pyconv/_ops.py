@@ -26,7 +26,7 @@ from pyconv._evaluate import (
     sum_channels,
     written,
 )
-from pyconv._geometry import Geometry, of_each_sample, rank_of
+from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import exact_shape
 from pyconv._known import look
 from pyconv._libraries import tell_of_writing
@@ -229,7 +229,7 @@ def _conv_weight(rank: int) -> ConvWeight:
 
 def apart(geometry: Geometry, size: Any, grad_output: Any) -> tuple[Geometry, Any]:
     """The geometry of a grad_weight that is not summed over the batch, and its shape."""
-    return of_each_sample(geometry), (*grad_output.shape[:-geometry.rank - 1], *size)
+    return geometry._replace(per_sample=True), (*grad_output.shape[:-geometry.rank - 1], *size)
 
 
 def _weight_of_columns(

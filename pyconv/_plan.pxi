@@ -175,7 +175,7 @@ cdef class Plan:
             self.stored[i] = types[i]
             self.size[i] = (result if types[i] == writes else dtype).itemsize if types[i] else self.kernels.itemsize
         self.weights = geometry.out_channels * geometry.in_channels // geometry.groups
-        self.weights *= prod(geometry.kernel_size) * geometry.parts
+        self.weights *= prod(geometry.kernel_size) * geometry.volumes[1] * geometry.parts
         self.looped, self.covered = geometry.rank > _outer.LAST, _outer.is_covered(map, geometry)
         self.adds = self.looped
         padding = None if map == "grad_input" else _outer.of_padding(geometry)

@@ -360,13 +360,6 @@ TYPES = [
     (lambda: pyconv.workspace(X.shape, W.shape, per_sample=1), TypeError,
      'per_sample must be True or False; got 1'),
     (backward(per_sample=1), TypeError, 'per_sample must be True or False; got 1'),
-    (lambda: pyconv.workspace((2, 3, 5, 5, 5, 5), (4, 3, 2, 2, 2, 2), 1, 1, per_sample=True, padding_mode='constant',
-                              padding_value=2),
-     ValueError, 'per_sample must be False for a constant around 4 spatial axes; got True'),
-    (lambda: pyconv.convolution_backward(
-        np.ones((1, 1, *(4,) * 4)), np.ones((1, 1, *(2,) * 4)), np.ones((1,) * 6), 1, 1, 1, False, 0, 1, (True,) * 3,
-        padding_mode='constant', padding_value=1, per_sample=True),
-     ValueError, 'per_sample must be False for a constant around 4 spatial axes; got True'),
     (conv_weight(per_sample=True, out=np.ones(W.shape)), ValueError,
      'out must have shape (1, 3, 2, 3, 3); got shape (3, 2, 3, 3)'),
     (backward(per_sample=True, out=(None, np.ones(W.shape), None)), ValueError,

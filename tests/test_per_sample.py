@@ -18,7 +18,8 @@ either = pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'tra
 HARD = some('1d', '2d stride 2 dilation 3', '2d depthwise', '3d groups everything', '4d everything', '5d padded beyond',
             'reflect 2d groups everything')
 MODES = [P(f'4d {mode}', (3, 2, 4, 3), (2, 2, 3, 1), (2, 4), 2, 3, padding=((1, 2), (2, 0), (1, 1), (0, 2)),
-           stride=(1, 2, 1, 1), padding_mode=mode) for mode in ('circular', 'replicate', 'reflect')]
+           stride=(1, 2, 1, 1), padding_mode=mode, padding_value=3 * (mode == 'constant'))
+         for mode in ('circular', 'replicate', 'reflect', 'constant')]
 types = test_dtypes.dtype  # every type but float32 and float64, which `dtype` are here
 
 
