@@ -369,6 +369,22 @@ def no_count(monkeypatch, driver):
     driver.fails = {'cuDeviceGetCount': Status.CUDA_ERROR_UNKNOWN}
 
 
+@pytest.mark.parametrize(('version', 'versions', 'command'), [
+    (None, {}, 'pip install {}[cuda13]"'),
+    ((13, 0), NUMBA_13, 'pip install {}[cuda13]"'),
+    ((12, 4), {}, 'pip install {}[cuda12]"'),
+    ((12, 4), NUMBA_13, 'pip uninstall -y nvidia-nvvm nvidia-nvjitlink && pip install {}[cuda12]"'),
+], ids=str)
+def test_how_to_install_from_a_checkout_and_from_a_wheel(monkeypatch, tmp_path, version, versions, command):
+    """What a wheel installed lies in no checkout, and an index has another package of pyconv's name."""
+    monkeypatch.setattr(launch, 'driver_version', lambda: version)
+    monkeypatch.setattr(cubins, 'versions', lambda: versions)
+    monkeypatch.setattr(launch, 'ROOT', tmp_path)
+    assert launch.install_command() == command.format('"PATH') + ", where PATH is pyconv's wheel or checkout"
+    (tmp_path / 'pyproject.toml').touch()
+    assert launch.install_command() == "in pyconv's checkout, " + command.format('-e ".')
+
+
 @pytest.mark.parametrize(('miss', 'versions', 'lines'), [
     (nothing_missing, NUMBA, ['driver for CUDA 12.4', GPU_LINE, NUMBA_LINE]),
     (nothing_missing, {}, ['driver for CUDA 12.4', GPU_LINE, f'no compiler for kernels: {INSTALL.format(12)}']),

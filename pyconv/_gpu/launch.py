@@ -12,11 +12,13 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyconv._gpu import cubins
 from pyconv._gpu.cubins import Compiled, Source
 
+ROOT = Path(__file__).parents[2]  # a checkout, or where a wheel was installed
 TENSOR_MAPS = 1024  # kept at once
 MAP_WORDS = 16  # a tensor map is 128 bytes
 STATIC_LIMIT = 48 * 1024  # bytes of shared memory that a kernel may have without asking
@@ -88,16 +90,18 @@ def driver_version() -> tuple[int, int] | None:
 
 
 def install_command() -> str:
-    """The command that installs the packages that go with the driver, and where: pyconv is on no index of packages.
+    """The command that installs the packages that go with the driver, and where, as far as it is known.
 
-    Those of CUDA 13 would be found before those of 12.
+    It names no index: what is found there under pyconv's name is another package. The packages of CUDA 13 would be
+    found before those of 12.
     """
-    version = driver_version()
-    if version is None or version[0] >= 13:
-        return "in pyconv's checkout, pip install -e \".[cuda13]\""
-    newer = [name for name in cubins.PARTS[13] if name in cubins.versions()]
-    uninstall = f"pip uninstall -y {' '.join(newer)} && " if newer else ""
-    return f"in pyconv's checkout, {uninstall}pip install -e \".[cuda12]\""
+    version, uninstall, extra = driver_version(), "", "cuda13"
+    if version is not None and version[0] < 13:
+        newer = [name for name in cubins.PARTS[13] if name in cubins.versions()]
+        uninstall, extra = f"pip uninstall -y {' '.join(newer)} && " if newer else "", "cuda12"
+    if (ROOT / "pyproject.toml").exists():
+        return f"in pyconv's checkout, {uninstall}pip install -e \".[{extra}]\""
+    return f"{uninstall}pip install \"PATH[{extra}]\", where PATH is pyconv's wheel or checkout"
 
 
 @functools.cache
