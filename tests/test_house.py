@@ -156,6 +156,18 @@ def test_version_is_said_once_more():
     assert tomllib.loads(project.read_text())['project']['version'] == pyconv.__version__
 
 
+def test_an_index_is_told_of_the_pythons_that_were_tested():
+    """Those of CONTRIBUTING.md's table of wheels, from the first that pip lets in."""
+    source = PACKAGE.parent
+    if not (source / 'pyproject.toml').exists():
+        pytest.skip('installed without its source')
+    project = tomllib.loads((source / 'pyproject.toml').read_text())['project']
+    first, last = re.search(r'CPython 3\.(\d+) to 3\.(\d+)', (source / 'CONTRIBUTING.md').read_text()).groups()
+    tested = re.findall(r'Python :: 3\.(\d+)', '\n'.join(project['classifiers']))
+    assert tested == [str(minor) for minor in range(int(first), int(last) + 1)]
+    assert project['requires-python'] == f'>=3.{first}'
+
+
 @pytest.mark.parametrize('name', FUNCTIONS)
 def test_public_function(name):
     function = getattr(pyconv, name)
