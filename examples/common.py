@@ -82,6 +82,12 @@ def tidy(axes, title, **more):
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def save(figure, path, quick):
+    """Save a picture, which says so where it is of the short form."""
+    figure.suptitle("(short form)" if quick else None)
+    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+
+
 BARE = {"frame_on": False, "xticks": [], "yticks": []}  # axes that hold an image
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import argument_parser, load_digits, running_mean, tidy
+from common import argument_parser, load_digits, running_mean, save, tidy
 from matplotlib.figure import Figure
 from torch.autograd.function import Function, once_differentiable
 from tqdm import tqdm
@@ -228,10 +228,9 @@ WAYS = {"torch": ("torch", "#f46a25"), "pyconv": ("pyconv, allocated in each cal
         "buffer": ("pyconv, one buffer", "#12436d")}
 
 
-def draw(path, found, learnt, note):
+def draw(path, quick, found, learnt):
     """Save a picture of each call's memory and scratch, and of the losses."""
     figure = Figure(figsize=(12, 7.6), layout="constrained")
-    figure.suptitle(note)
     above, below = figure.subfigures(2, 1)
     upper, lower = above.subplots(1, len(found), squeeze=False)[0], below.subplots(1, len(found) + 1)
     for (dtype, ways), top, bottom in zip(found.items(), upper, lower):
@@ -253,7 +252,7 @@ def draw(path, found, learnt, note):
         axes.plot(running_mean(losses), style, color=colour, linewidth=2, label=f"{name} ({accuracy:.1%})")
     tidy(axes, "Loss on digits (and accuracy)", xlabel="step", yscale="log")
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+    save(figure, path, quick)
 
 
 def main():
@@ -286,7 +285,7 @@ def main():
                            ("sign-symmetric", sign_symmetric_backward)):
         learnt[name] = learn_digits(digits, function, steps)
         print(f"{name:20} loss {statistics.mean(learnt[name][0][-10:]):.4f} at last, accuracy {learnt[name][1]:.4f}")
-    draw(arguments.output, found, learnt, "(short form)" if arguments.quick else None)
+    draw(arguments.output, arguments.quick, found, learnt)
     print(f"picture {arguments.output}")
 
 

@@ -21,7 +21,7 @@ import time
 
 import numpy as np
 import torch
-from common import BARE, Adam, argument_parser, load_digits, mosaic, running_mean, tidy
+from common import BARE, Adam, argument_parser, load_digits, mosaic, running_mean, save, tidy
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -268,10 +268,9 @@ def noise(rng, batch):
     return rng.standard_normal((batch, 64, 1, 1), dtype=np.float32)
 
 
-def draw(path, distances, penalties, drawn, real, rows, note):
+def draw(path, quick, distances, penalties, drawn, real, rows):
     """Save a picture of the training, of what the generator draws, and of the times."""
     figure = Figure(figsize=(11, 7), layout="constrained")
-    figure.suptitle(note)
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2))
     axes = above.subplots(1, 3)
     for plot, values, title in ((axes[0], distances, "The critic's estimate of the distance"),
@@ -292,7 +291,7 @@ def draw(path, distances, penalties, drawn, real, rows, note):
     plot.set_yticks(places, rows)
     tidy(plot, "Time of one evaluation (milliseconds)", xlim=(0, 1.15 * max(max(row[1:]) for row in rows.values())))
     plot.legend(frameon=False)
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+    save(figure, path, quick)
 
 
 def main():
@@ -312,8 +311,7 @@ def main():
     steps = 3 if arguments.quick else arguments.steps
     distances, penalties, drawn = train(images, steps, 8 if arguments.quick else 32)
     print(f"the critic's distance {np.max(distances):.3f} at most, {np.mean(distances[-20:]):.3f} at last")
-    note = "(short form)" if arguments.quick else None
-    draw(arguments.output, distances, penalties, drawn, images[:16, 0], rows, note)
+    draw(arguments.output, arguments.quick, distances, penalties, drawn, images[:16, 0], rows)
     print(f"picture {arguments.output}")
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import dask
 import dask.array as da
 import numpy as np
-from common import BARE, argument_parser, tidy
+from common import BARE, argument_parser, save, tidy
 from matplotlib.figure import Figure
 from sklearn.datasets import load_sample_image
 from tqdm import tqdm
@@ -194,7 +194,7 @@ def learn_blur(photo, size, chunk, steps):
     return true[0, 0], kernel[0, 0], losses, errors, np.moveaxis(blurred[:, 0], 0, -1).astype(np.uint8)
 
 
-def draw(path, wall, learned, photo, limit, size):
+def draw(path, quick, wall, learned, photo, limit, size):
     """Save a picture of the filtered wall, the memory that it took, and the blur that was learned."""
     memory, before, after = wall
     true, kernel, losses, errors, blurred = learned
@@ -229,7 +229,7 @@ def draw(path, wall, learned, photo, limit, size):
     fifth.axhline(1 / 12, color="#3d3d3d", linewidth=1, linestyle="--", label="rounding alone")
     tidy(fifth, "Learning", xlabel="step", yscale="log")
     fifth.legend(frameon=False)
-    figure.savefig(path, dpi=120, bbox_inches="tight", pad_inches=0.2)
+    save(figure, path, quick)
 
 
 def main():
@@ -243,7 +243,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         wall = filter_wall(Path(folder), china, rows, columns, disc(radius), chunk, limit)
     learned = learn_blur(flower, size, 160, steps)
-    draw(arguments.output, wall, learned, flower, limit, rows * columns * china.size * 4)
+    draw(arguments.output, arguments.quick, wall, learned, flower, limit, rows * columns * china.size * 4)
     print(f"picture {arguments.output}")
 
 

@@ -21,7 +21,7 @@ import time
 from functools import partial
 
 import numpy as np
-from common import BARE, Momentum, argument_parser, load_digits, mosaic, running_mean, shift_randomly, tidy
+from common import BARE, Momentum, argument_parser, load_digits, mosaic, running_mean, save, shift_randomly, tidy
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -213,7 +213,7 @@ def guess(network, images):
     return np.concatenate([network.scores(part).argmax(1) for part in np.split(images, range(100, len(images), 100))])
 
 
-def draw(path, kernels, losses, images, labels, guesses):
+def draw(path, quick, kernels, losses, images, labels, guesses):
     """Save a picture of the losses, the first layer's kernels and some digits that were misread."""
     figure = Figure(figsize=(11, 6.4), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(3, 1.2))
@@ -234,7 +234,7 @@ def draw(path, kernels, losses, images, labels, guesses):
     for axes, which in zip(below.subplots(1, 12, subplot_kw=BARE), wrong):
         axes.imshow(images[which, 0], cmap="gray_r")
         axes.set_title(f"{labels[which]} read as {guesses[which]}", fontsize=8)
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+    save(figure, path, quick)
 
 
 def devices(torch, asked):
@@ -298,7 +298,8 @@ def main():
             guesses = guess(network, test_images)
             accuracy[row, seed] = np.mean(guesses == test_labels)
             if seed == row == 0:
-                draw(arguments.output, network.parameters[0], losses, test_images, test_labels, guesses)
+                draw(arguments.output, arguments.quick, network.parameters[0], losses, test_images, test_labels,
+                     guesses)
                 print(f"loss {losses[0]:.4f} at first, {np.mean(losses[-5:]):.4f} at last; picture {arguments.output}")
 
     if accuracy.size > 1:

@@ -16,7 +16,7 @@ what lies outside the image must then be -1 or +1 like any other cell, and paddi
 backward.
 """
 import numpy as np
-from common import Adam, argument_parser, load_digits, running_mean, tidy
+from common import Adam, argument_parser, load_digits, running_mean, save, tidy
 from lenet_mnist import BatchNorm, Layer, Network, ReLU, guess, train
 from matplotlib.figure import Figure
 
@@ -199,7 +199,7 @@ def check_bits(network, images):
           f"{with_zeros.mean():.0%} of them")
 
 
-def draw(path, networks, histories, accuracies, by_places):
+def draw(path, quick, networks, histories, accuracies, by_places):
     """Save a picture of the losses, the accuracies, what was learnt as weights, and the accuracy in fixed point."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     (losses, bars, fixed), (shifts, masters, signs) = figure.subplots(2, 3)
@@ -220,7 +220,7 @@ def draw(path, networks, histories, accuracies, by_places):
     fixed.legend(frameon=False)
 
     draw_weights(networks, shifts, masters, signs)
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+    save(figure, path, quick)
 
 
 def draw_weights(networks, shifts, masters, signs):
@@ -286,7 +286,7 @@ def main():
         scores = fixed_point_scores(shifted, test_images, bits, conv2d)
         by_places[bits] = np.mean(scores.argmax(1) == test_labels)
     print("accuracy in fixed point:", ", ".join(f"{value:.4f} ({bits})" for bits, value in by_places.items()))
-    draw(arguments.output, networks, histories, accuracies, by_places)
+    draw(arguments.output, arguments.quick, networks, histories, accuracies, by_places)
     print(f"picture {arguments.output}")
 
 

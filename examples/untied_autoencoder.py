@@ -31,7 +31,7 @@ alignment, and `tied` is w_b = w_f, one array with the sum of both gradients. Bu
 w_f to become alike. The picture shows the angle between them, as papers on feedback alignment do.
 """
 import numpy as np
-from common import BARE, Momentum, argument_parser, load_digits, mosaic, running_mean, tidy
+from common import BARE, Momentum, argument_parser, load_digits, mosaic, running_mean, save, tidy
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -92,7 +92,7 @@ def train(network, images, steps, batch, seed):
     return losses, np.array(angles)
 
 
-def draw(path, networks, histories, images):
+def draw(path, quick, networks, histories, images):
     """Save a picture of losses, angles, some pairs of kernels and some digits with their reconstructions."""
     figure = Figure(figsize=(11, 8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(3, 2.4))
@@ -118,7 +118,7 @@ def draw(path, networks, histories, images):
     last.imshow(mosaic(np.concatenate(rows)[:, 0], len(images)), cmap="gray_r", vmin=0, vmax=1)
     last.set_yticks(np.arange(len(rows)) * 29 + 14, ["digit", *networks])
     last.tick_params(length=0)
-    figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
+    save(figure, path, quick)
 
 
 def in_pairs(network, columns=8, rows=3):
@@ -146,7 +146,7 @@ def main():
         middle = np.median(angles, axis=1)
         print(f"{kind:10} {losses[0]:15.2f} {np.mean(losses[-20:]):9.2f} {networks[kind].loss(test_images):16.2f}"
               f" {middle[0]:25.1f} {middle[-1]:9.1f}")
-    draw(arguments.output, networks, histories, test_images[:10])
+    draw(arguments.output, arguments.quick, networks, histories, test_images[:10])
     print(f"picture {arguments.output}")
 
 

@@ -1,4 +1,5 @@
 """The examples that tell stories: each runs in its short form, and its numbers are what it says they are."""
+import inspect
 import re
 import sys
 
@@ -29,6 +30,20 @@ def test_a_mosaic_is_read_row_by_row(example):
     found = example('common').mosaic(tiles, 3)
     assert found.shape == (5, 8) and np.isnan(found[2]).all() and np.isnan(found[:, 2::3]).all()
     assert found[0, :5:3].tolist() == [0, 4] and found[4, 7] == 23 and found[3, 0] == 12
+
+
+@pytest.mark.parametrize('name', [
+    'custom_backward', 'double_backward', 'large_image', 'lenet_mnist', 'shift_and_binary', 'untied_autoencoder'])
+def test_a_picture_says_that_it_is_of_the_short_form(example, monkeypatch, tmp_path, name):
+    """Every example saves its picture by one function, which says so of those and of no other."""
+    if name in ('custom_backward', 'double_backward'):
+        pytest.importorskip('torch')
+    module = example(name)
+    assert 'savefig' not in inspect.getsource(module)
+    for quick, title in ((True, '(short form)'), (False, '')):
+        figure = module.Figure()
+        module.save(figure, tmp_path / 'picture.png', quick)
+        assert figure.get_suptitle() == title and (tmp_path / 'picture.png').stat().st_size
 
 
 def test_double_backward_runs(run_example):
