@@ -108,14 +108,8 @@ class ResultShape(Op):
     def infer_shape(self, fgraph: Any, node: Any, input_shapes: Any) -> Any:
         return input_shapes[:1]
 
-    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
-        return [disconnected_type() for _ in inputs]
-
     def pushforward(self, inputs: Any, outputs: Any, tangents: Any) -> list[Any]:
         return [disconnected_type()]
-
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
-        return [[False] for _ in node.inputs]
 
 
 class Derivative(Op):

@@ -490,6 +490,21 @@ def test_a_worker_that_is_killed_half_way(cluster, tmp_path):
 
 # errors
 
+class Foreign:
+    """What the chunks of another library are like, as dask knows them."""
+
+    shape, ndim, dtype = (0, 0, 0), 3, np.dtype('f8')
+
+    def __array_function__(self, *call):
+        return self
+
+    def __array_ufunc__(self, *call):
+        return self
+
+    def __getitem__(self, where):
+        return self
+
+
 X, W = da.ones((2, 4, 9), chunks=(1, 4, 3)), np.ones((4, 4, 3))
 ERRORS = [
     (lambda: door.conv1d(np.ones((2, 4, 9)), W), TypeError, 'input must be a dask array; got ndarray'),
@@ -509,6 +524,8 @@ ERRORS = [
     (lambda: door.conv1d_input((2, 4, 9), W, door.conv1d(X, W), chunks='some'), ValueError,
      "chunks must be what dask takes for an array of shape (2, 4, 9); got 'some'"),
     (lambda: door.conv1d(X, W, chunks=object), TypeError, None),
+    (lambda: door.conv1d(da.Array(X.dask, X.name, X.chunks, meta=Foreign()), W), TypeError,
+     "input must be a dask array of NumPy's arrays; got Foreign"),
     (lambda: door.conv1d(da.ma.masked_array(X, X > 0), W), TypeError, 'input must have no mask; got a masked array'),
     (lambda: door.conv1d(X, da.ma.masked_array(da.ones(W.shape), True)), TypeError,
      'weight must have no mask; got a masked array'),

@@ -366,6 +366,12 @@ def test_autocast_is_torch_s(type_):
         assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
 
 
+def test_autocast_leaves_another_device_to_its_error():
+    x, w = (torch.empty(shape, device='meta') for shape in ((1, 2, 5), (3, 2, 3)))
+    with torch.autocast('cpu', torch.bfloat16), pytest.raises(TypeError, match='; got torch.strided on meta$'):
+        door.conv1d(x, w)
+
+
 # memory
 
 
