@@ -10,6 +10,7 @@ from pyconv._blocking import (
     GATHER_BROADCAST,
     GATHER_DIRECT,
     GATHER_WINOGRAD,
+    RESULTS,
     ROW_BLOCKS,
     Blocking,
     Tile,
@@ -45,10 +46,19 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
         alone = blocking.members == 1
         able = (GATHER, GATHER_DIRECT) if alone else (GATHER, GATHER_DIRECT, GATHER_BROADCAST)  # in blocks for several
         if blocking.way == other.way and blocking.way in able:
+            if alone and blocking.way == GATHER:
+                blocking = _of_two(blocking, tile)
             chosen[i] = first, blocking._replace(paired=True, members=2 if alone else blocking.members)
             chosen[i + 1] = second, other._replace(
                 samples=blocking.samples, extent=blocking.extent, rows=blocking.rows, groups=blocking.groups, members=0)
     return chosen
+
+
+def _of_two(blocking: Blocking, tile: Tile) -> Blocking:
+    """The blocks of one phase made for two, whose results are in L2 at once: half of the rows where there are many."""
+    size = blocking.samples * prod(blocking.extent) * blocking.groups * tile.itemsize
+    half = -(-blocking.rows // (2 * tile.rows)) * tile.rows
+    return blocking._replace(rows=half) if half < blocking.rows and 2 * size * blocking.rows > RESULTS else blocking
 
 
 def _taps(piece: Piece) -> int:

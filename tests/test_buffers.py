@@ -140,6 +140,8 @@ def test_workspace_defaults_to_float32():
     (4, (28, 28), (256, 256, 3, 3), {'padding': 1, 'algorithm': 'winograd'}),
     (8, (56, 112), (1600, 2, 3, 3), {'groups': 16, 'padding': 3}),
     (8, (56, 56), (12800, 1, 1, 1), {'groups': 128, 'stride': 2, 'padding': 1}),
+    (1, (112, 112), (64, 512, 3, 3), {'stride': 2, 'padding': 1}),
+    (8, (224, 224), (256, 640, 3, 3), {'stride': 2, 'padding': 1}),
     (1, (81, 226), (32, 200, 3, 3), {'groups': 32, 'padding': 1, 'algorithm': 'winograd'}),
 ])
 def test_the_minimum_is_at_most_two_megabytes(batch, spatial, weight, keywords, transposed, dtype):
