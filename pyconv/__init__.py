@@ -122,9 +122,10 @@ current stream of the first operand's framework, or the one that its __cuda_arra
 stream. It waits on the device for every other stream that an array's protocol names and, where no stream is given, for
 the current streams of the other arrays' frameworks, and then all these streams wait for the call. A stream that is
 given has to come after what torch and CuPy do with the arrays elsewhere, and before what they do next with what is
-written. Arrays other than torch's, CuPy's and Numba's must be kept until the stream has done the work, and CuPy's too
-where a stream is given; torch is told that a stream that is given uses its tensors' memory, so that this stream must
-exist until they are freed. DLPack older than version 1 does not say whether an array is read-only: it is taken as such.
+written. What has only DLPack is asked for on the stream that is given, else on the legacy default stream. Arrays other
+than torch's, CuPy's and Numba's must be kept until the stream has done the work, and CuPy's too where a stream is
+given; torch is told that a stream that is given uses its tensors' memory, so that this stream must exist until they are
+freed. DLPack older than version 1 does not say whether an array is read-only: it is taken as such.
 
 On a GPU algorithm is 'auto', 'gemm', 'tf32x3', 'wgmma' or 'm16n8k4' and its like, the number of threads plays no part,
 and workspace takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.

@@ -87,7 +87,7 @@ def convolution_backward(
     mask = exact_mask(output_mask)
     check_flag("per_sample", per_sample)
     names = ("grad_output", "input", "weight")
-    native, (y, x, w) = operands(names, (grad_output, input, weight))
+    native, (y, x, w) = operands(names, (grad_output, input, weight), stream=stream)
     settings = checked(settings, native)
     rank = rank_of("weight", w.shape)
     sizes = None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes)
@@ -149,7 +149,8 @@ def convolution_double_backward(
     mask = exact_mask(output_mask)
     names = ("grad_output", "weight", "input", "grad_grad_input", "grad_grad_weight", "grad_grad_bias")
     native, arrays = operands(
-        names, (grad_output, weight, input), (grad_grad_input, grad_grad_weight), (grad_grad_bias,), settings.result
+        names, (grad_output, weight, input), (grad_grad_input, grad_grad_weight), (grad_grad_bias,), settings.result,
+        stream
     )
     settings = checked(settings, native)
     y, w, x, to_input, to_weight, to_bias = arrays
@@ -196,7 +197,7 @@ def conv_jvp(
     )
     names = ("input", "weight", "input_tangent", "weight_tangent", "bias_tangent")
     native, arrays = operands(
-        names, (input, weight), (input_tangent, weight_tangent), (bias_tangent,), settings.result
+        names, (input, weight), (input_tangent, weight_tangent), (bias_tangent,), settings.result, stream
     )
     settings = checked(settings, native)
     x, w, to_input, to_weight, to_bias = arrays

@@ -53,10 +53,8 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_stream(stream: Any, dtype: DType) -> None:
-    """TypeError or ValueError unless it is None, or a stream where the arrays are a GPU's."""
-    if not isinstance(dtype, np.dtype):
-        gpu_room("arguments").check_stream(stream)
-    elif stream is not None:
+    """ValueError unless it is None, or the arrays are a GPU's, whose `operands` has checked it."""
+    if isinstance(dtype, np.dtype) and stream is not None:
         raise ValueError(f"stream must be None for arrays in main memory; got {shown(stream)}")
 
 
@@ -129,29 +127,30 @@ def exact_mask(output_mask: Any) -> tuple[bool, ...]:
 
 def operands(
     names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = (), biases: tuple[Any, ...] = (),
-    wanted: Any = None,
+    wanted: Any = None, stream: Any = None,
 ) -> tuple[DType, tuple[Any, ...]]:
     """(dtype, the arrays): base-class ndarrays of one dtype, as they lie in memory; None only among what is optional.
 
     Biases, the last of them, have the result's dtype, which is `wanted` or what result_dtype makes of None.
     Where they are another library's, the first is a Visitor. Where one of them is a GPU array, all must be: then they
-    are DeviceArrays, and dtype a DeviceType.
+    are DeviceArrays, ready on `stream` if the call was given one, and dtype a DeviceType.
     """
     dtype = getattr(required[0], "dtype", None)
     if dtype is FLOAT32 or dtype is FLOAT64:
         for value in required:
             if type(value) is not ndarray or value.dtype is not dtype:
-                return _operands(names, required, optional, biases, wanted)
+                return _operands(names, required, optional, biases, wanted, stream)
         others = optional + biases
         for value in others:
             if value is not None and (type(value) is not ndarray or value.dtype is not dtype):
-                return _operands(names, required, optional, biases, wanted)
+                return _operands(names, required, optional, biases, wanted, stream)
         return dtype, required + others
-    return _operands(names, required, optional, biases, wanted)
+    return _operands(names, required, optional, biases, wanted, stream)
 
 
 def _operands(
-    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...], biases: tuple[Any, ...], wanted: Any
+    names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...], biases: tuple[Any, ...], wanted: Any,
+    stream: Any,
 ) -> tuple[DType, Any]:
     given = required + optional + biases
     check_tensors(names, given)
@@ -161,7 +160,7 @@ def _operands(
         return tensors
     if on_gpu or any(map(_on_gpu, given[1:])):
         return gpu_room("arguments").operands(  # type: ignore[no-any-return]
-            names, required, optional, biases, wanted)
+            names, required, optional, biases, wanted, stream)
     arrays: list[Any] = [
         None if value is None and place >= len(required) else _array(name, value)
         for place, (name, value) in enumerate(zip(names, given))

@@ -49,7 +49,7 @@ def unfold(
            [1., 2., 3.]])
     """
     settings = settings_of(stream=stream, padding_mode=padding_mode, padding_value=padding_value)
-    dtype, (x,) = operands(("input",), (input,))
+    dtype, (x,) = operands(("input",), (input,), stream=stream)
     settings = checked(settings, dtype)
     geometry, shape = geometries.unfolded(x.shape, kernel_size, dilation, padding, stride, settings.mode)
     return _moved(geometry, x, shape, dtype, out, settings, fold=False)  # type: ignore[no-any-return]
@@ -74,7 +74,7 @@ def fold(
     """
     settings = settings_of(
         stream=stream, accumulate=accumulate, padding_mode=padding_mode, padding_value=padding_value, dtype=dtype)
-    native, (columns,) = operands(("input",), (input,))
+    native, (columns,) = operands(("input",), (input,), stream=stream)
     settings = checked(settings, native)
     geometry, shape = geometries.folded(
         columns.shape, output_size, kernel_size, dilation, padding, stride, settings.mode)

@@ -47,7 +47,7 @@ def convolve(
     if found is not None:
         return found.run(input, weight, bias, *written)
     names = ("input", "weight", "bias")
-    dtype, (input, weight, bias) = operands(names, (input, weight), (), (bias,), settings.result)
+    dtype, (input, weight, bias) = operands(names, (input, weight), (), (bias,), settings.result, settings.stream)
     named = (("input", input), ("weight", weight), ("bias", bias))
     if key is None and settings is DEFAULTS and type(transposed) is bool:
         key, result = evaluate_known(numbers, (input, weight, bias), named, out)
@@ -146,7 +146,7 @@ def _conv_input(rank: int) -> ConvInput:
             return found.run(*arrays, out, fgrad_input)  # type: ignore[arg-type]
         size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
-        native, (w, y) = operands(names, (weight, grad_output))
+        native, (w, y) = operands(names, (weight, grad_output), stream=stream)
         named = tuple(zip(names, (w, y)))
         if key is None and settings is DEFAULTS:
             numbers = ("input_size", rank, size, *steps)
@@ -208,7 +208,7 @@ def _conv_weight(rank: int) -> ConvWeight:
                 rank, size, grad_output, steps, per_sample, out, settings
             )
         names = ("input", "grad_output")
-        native, (x, y) = operands(names, (input, grad_output))
+        native, (x, y) = operands(names, (input, grad_output), stream=stream)
         named = tuple(zip(names, (x, y)))
         if key is None and settings is DEFAULTS and per_sample is False:
             numbers = ("weight_size", rank, size, *steps)
@@ -236,7 +236,7 @@ def _weight_of_columns(
     rank: int, size: Any, grad_output: Any, steps: Any, per_sample: Any, out: Any, settings: Settings
 ) -> Any:
     names = ("finput", "grad_output")
-    dtype, (columns, grad_output) = operands(names, (settings.finput, grad_output))
+    dtype, (columns, grad_output) = operands(names, (settings.finput, grad_output), stream=settings.stream)
     settings = checked(settings, dtype)
     geometry = geometries.columns_of(rank, columns.shape, size, grad_output.shape, *(*steps, settings.mode))
     if per_sample:
@@ -301,7 +301,7 @@ def conv_bias(
     array([32., 32., 32.])
     """
     settings = settings_of(stream=stream, accumulate=accumulate, dtype=dtype)
-    native, (y,) = operands(("grad_output",), (grad_output,))
+    native, (y,) = operands(("grad_output",), (grad_output,), stream=stream)
     settings = checked(settings, native)
     axis = geometries.channel_axis(y.shape, batched)
     if out is not None:

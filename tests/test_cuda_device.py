@@ -217,6 +217,19 @@ def test_graph_of_kernels_that_were_never_loaded(monkeypatch):
     same(results, wanted)
 
 
+def test_graph_of_arrays_that_have_only_dlpack():
+    """They are handed over on the stream that is captured."""
+    x, w, _ = operands()
+    wanted = pyconv.conv2d(x, w, None, padding=1)
+    out, size = torch.empty_like(wanted), pyconv.workspace(x.shape, w.shape, padding=1, device='cuda').finput
+    given = [DLPack(array) for array in (x, w, out, torch.empty(max(size, 1), device=DEVICE))]
+    graph, _ = captured(lambda: pyconv.conv2d(
+        *given[:2], None, padding=1, out=given[2], finput=given[3], stream=torch.cuda.current_stream()))
+    graph.replay()
+    torch.cuda.synchronize()
+    same([out], [wanted])
+
+
 # More than 2**31 elements
 
 

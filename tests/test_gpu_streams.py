@@ -89,14 +89,60 @@ def test_what_dlpack_gives_is_ready_on_the_legacy_default_stream(version, backen
     assert backend.runs[-1].stream == 0 and {*x.ready_on, *out.ready_on} == {1}
 
 
+DLPACK_CALLS = {
+    'conv': lambda gpu, on: conv(
+        gpu(X), gpu(W), gpu(B), **on, out=gpu(np.empty_like(Y)), finput=gpu(np.empty(300, 'f4'))),
+    'again': lambda gpu, on: [conv(gpu(X), gpu(W), **on) for _ in range(2)],
+    'old': lambda gpu, on: conv(gpu(X, 0), gpu(W, 0), **on),
+    'to input': lambda gpu, on: pyconv.conv2d_input(X.shape, gpu(W), gpu(Y), **SETTINGS, **on),
+    'to weight': lambda gpu, on: pyconv.conv2d_weight(gpu(X), W.shape, gpu(Y), **SETTINGS, **on),
+    'of columns': lambda gpu, on: pyconv.conv2d_weight(
+        None, (6, 4, 1, 1), gpu(integers(2, 6, 6, 5)), finput=gpu(X.reshape(2, 4, 30)), **on),
+    'bias': lambda gpu, on: pyconv.conv_bias(gpu(Y), out=gpu(np.empty(6, 'f4')), **on),
+    'columns': lambda gpu, on: pyconv.unfold(gpu(X), 2, **on),
+    'sum': lambda gpu, on: pyconv.fold(gpu(np.ones((2, 16, 20), 'f4')), (6, 5), 2, out=gpu(np.empty_like(X)), **on),
+    'backward': lambda gpu, on: pyconv.convolution_backward(
+        *map(gpu, (Y, X, W)), (2, 1), 1, 1, False, 0, 2, (True, False, False),
+        out=(gpu(np.empty_like(X)), None, None), fgrad_input=gpu(np.empty(300, 'f4')), **on),
+    'twice': lambda gpu, on: pyconv.convolution_double_backward(
+        *map(gpu, (X, W, B, Y, W, X)), (2, 1), 1, 1, False, 0, 2, (True, True, True), **on),
+    'tangent': lambda gpu, on: pyconv.conv_jvp(*map(gpu, (X, W, X, W, B)), (2, 1), 1, 1, 2, **on),
+}
+
+
+@pytest.mark.parametrize(('stream', 'ready_on'), [(704, 704), (SimpleNamespace(ptr=704), 704), (2, 2), (0, 1), (1, 1)])
+@pytest.mark.parametrize('call', DLPACK_CALLS.values(), ids=DLPACK_CALLS)
+def test_what_dlpack_gives_is_ready_on_the_stream_of_the_call(call, stream, ready_on, backend, waits):
+    """Its library orders nothing where that is its own stream, which may be captured in a graph; as ever in the next
+    call."""
+    given = []
+
+    def gpu(array, version=1):
+        given.append(DLPack(array, version))
+        return given[-1]
+
+    for more, wanted in (({'stream': stream}, ready_on), ({}, 1)):
+        call(gpu, more)
+        assert given and {handle for array in given for handle in array.ready_on or (None,)} == {wanted} and not waits
+        given.clear()
+
+
+def test_a_stream_of_another_call_is_asked_of_nobody(backend):
+    """It may be destroyed."""
+    conv(DLPack(X), stream=704)
+    array = DLPack(X)
+    with pytest.raises(TypeError, match='^out must be in main memory'):
+        pyconv.conv2d(X, W, **SETTINGS, out=array)
+    assert array.ready_on == [1]
+
+
 def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend, waits):
     frameworks.current = 640
     pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS)  # DLPack hands over on the legacy default stream
     assert backend.runs[-1].stream == 0 and waits == [(0, 640, 0), (640, 0, 0)]
     waits.clear()
     pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS, stream=704)
-    assert waits == [(704, 0, 0)]
-    waits.clear()
+    assert not waits
     scratch = frameworks.torch.Tensor(np.empty(50, 'f4'))
     pyconv.conv2d(Interface(X, 2), Interface(W, 2), **SETTINGS, finput=scratch)
     assert waits == [(0, 640, 0), (640, 0, 0)]

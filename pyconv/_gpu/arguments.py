@@ -14,12 +14,14 @@ Named = Sequence[tuple[str, DeviceArray | None]]
 
 def operands(
     names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = (), biases: tuple[Any, ...] = (),
-    wanted: Any = None,
+    wanted: Any = None, stream: Any = None,
 ) -> tuple[DeviceType, tuple[DeviceArray | None, ...]]:
     """(dtype, the arrays): on one device, of one dtype, as they lie in memory; None only among what is optional.
 
     Biases, the last of them, have the result's dtype, which is `wanted` or what result_dtype makes of None.
+    stream: what the call was given; its other arrays, which are read later, are asked for on it too.
     """
+    streams.named.set(None if stream is None else streams.handle_of(stream))
     given = required + optional + biases
     if given[0] is None:
         raise _none(names[0])
@@ -48,6 +50,7 @@ def operands(
 
 def not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeError:
     """What to raise where the first operand lies in main memory and another does not."""
+    streams.named.set(None)  # of an earlier call, perhaps: it may be destroyed
     for name, value in zip(names, values):
         array = None if value is None else arrays.read(name, value)
         if array is not None:
@@ -90,12 +93,6 @@ def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
         raise ValueError(
             f"algorithm must be one of {', '.join(map(repr, names))} for {dtype} on a GPU; got {shown(algorithm)}"
         )
-
-
-def check_stream(stream: Any) -> None:
-    """TypeError or ValueError unless it is None or a stream."""
-    if stream is not None:
-        streams.handle_of(stream)
 
 
 def overlapped(array: DeviceArray, others: Named) -> str | None:

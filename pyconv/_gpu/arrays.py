@@ -323,8 +323,9 @@ class InterfaceKind(Kind):
         return DeviceArray(value, address, shape, strides, dtype, device, self, read_only, after)
 
     def _from_dlpack(self, name: str, value: Any) -> DeviceArray:
+        stream = streams.named.get() or streams.LEGACY
         try:
-            tensor = dlpack.read(value)
+            tensor = dlpack.read(value, stream or dlpack.LEGACY)
         except MemoryError:
             raise
         except Exception as error:  # a producer's own
@@ -336,7 +337,7 @@ class InterfaceKind(Kind):
         strides = steps_of(tensor.shape) if tensor.strides is None else tensor.strides
         _check_address(name, tensor.address, tensor.shape, strides, dtype)
         return DeviceArray(
-            value, tensor.address, tensor.shape, strides, dtype, tensor.device, self, tensor.read_only, streams.LEGACY
+            value, tensor.address, tensor.shape, strides, dtype, tensor.device, self, tensor.read_only, stream
         )
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:

@@ -68,17 +68,17 @@ def on_gpu(value: Any) -> bool:
         return False
 
 
-def read(value: Any) -> Tensor:
-    """The memory of `value`, ready for work on the legacy default stream, which the producer lets wait for it: asked
-    for no stream, torch would order nothing.
+def read(value: Any, stream: int = LEGACY) -> Tensor:
+    """The memory of `value`, ready for work on the stream, as DLPack numbers it, which the producer lets wait for it:
+    asked for no stream, torch would order nothing.
 
     Before version 1 nothing says whether an array may be written to: it is then taken as read-only. BufferError of a
     version after 1, which lies in memory in a way that is not known.
     """
     try:
-        capsule = value.__dlpack__(stream=LEGACY, max_version=VERSION)
+        capsule = value.__dlpack__(stream=stream, max_version=VERSION)
     except TypeError:  # of a producer older than max_version
-        capsule = value.__dlpack__(stream=LEGACY)
+        capsule = value.__dlpack__(stream=stream)
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major > VERSION[0]:

@@ -5,6 +5,7 @@ the address of a stream. Nothing here makes the host wait.
 """
 
 import ctypes
+from contextvars import ContextVar
 from functools import cache, partial
 from operator import index
 from reprlib import repr as shown
@@ -16,6 +17,9 @@ LEGACY = 0
 DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 RULE = ("be a stream's handle, an int of 0 to 2**64 - 1, or an object with __cuda_stream__, cuda_stream, ptr or "
         "handle")
+
+# The stream that this thread's last call was given, from when its first operand is read; None where it was given none.
+named: ContextVar[int | None] = ContextVar("named", default=None)
 
 
 def normal(handle: int) -> int:
