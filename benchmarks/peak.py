@@ -62,9 +62,9 @@ def compiled_chains(dtype: str, lanes: int) -> Iterator[Callable[[int], None]]:
         yield ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.get_function_address("chains"))
 
 
-def multiply_add_rate(dtype: str, threads: int, seconds: float = 1.0) -> float:
-    """Best flop per second of so many threads together; a multiply-add is two."""
-    lanes = _vector_bytes() // numpy.dtype(dtype).itemsize
+def multiply_add_rate(dtype: str, threads: int, seconds: float = 1.0, vector: int | None = None) -> float:
+    """Best flop per second of so many threads together; a multiply-add is two. vector: its bytes, else the longest."""
+    lanes = (vector or _vector_bytes()) // numpy.dtype(dtype).itemsize
     best, calls, deadline = 0.0, 20, time.perf_counter() + seconds
     with compiled_chains(dtype, lanes) as chains, ThreadPoolExecutor(threads) as pool:
 
