@@ -2,6 +2,7 @@
 import contextlib
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +25,7 @@ sys.path.append(str(FOLDER))
 import packages  # noqa: E402, F401  before torch
 
 import cpu as cpu_benchmark  # noqa: E402
+import environments  # noqa: E402
 import gpu_session  # noqa: E402
 import harness  # noqa: E402
 import layers  # noqa: E402
@@ -345,6 +347,37 @@ def test_means_of_both_orders():
     assert (means['layers'], means['least']) == (3, 0.5)
     assert means['geometric_mean'] == pytest.approx(0.5**(1 / 3))
     assert 'forward           3   0.79   0.50' in cpu_benchmark.order_text([means])
+
+
+def test_two_environments_take_turns(monkeypatch, capsys):
+    class Process(contextlib.AbstractContextManager):
+        def __init__(self, variables):
+            self.variables = variables
+
+        def __exit__(self, *error):
+            pass
+
+        def apply(self, function, arguments=()):
+            speed = 1 if self.variables else 2
+            if function is environments.limits:
+                return {'float32': 3e9 * speed, 'bandwidth': 1e15}
+            assert function(*arguments) > 0
+            return 1e-3 / speed
+
+    monkeypatch.setattr(environments, 'process', Process)
+    monkeypatch.setattr(sys, 'argv', ['environments.py', 'OMP_NUM_THREADS=1', '--networks', 'tiny', '--least', '0',
+                                      '--seconds', '0'])
+    environments.main()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == 'Tiny, batch 1' and len(said) == 2 + 3 * len(layers.NETWORKS['tiny'].layers)
+    assert all(line.endswith('1.00 ms  2.00 products') for line in said[1:-1])
+    assert said[-1].endswith('mean 2.00, least 2.00, tenth 2.00; the machine 2.00')
+
+
+def test_another_environment_is_that_of_its_process_alone():
+    with environments.process({'PYCONV_CPU_LEVEL': 'portable'}) as there:
+        assert there.apply(os.getenv, ('PYCONV_CPU_LEVEL',)) == 'portable'
+    assert os.environ.get('PYCONV_CPU_LEVEL') != 'portable'
 
 
 def test_the_record_of_the_cpu_is_written_and_drawn(monkeypatch, tmp_path, capsys):
