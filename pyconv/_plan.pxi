@@ -417,6 +417,8 @@ cdef class Plan:
                 call.is_finite(second, self.stored[0]) and (not self.gapped or call.is_finite(first, self.stored[0]))):
             if self.swapped and self.geometry.batch > 1:
                 return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
+            if self.geometry.per_sample and self.geometry.batch > 1:
+                return self._alone(range(self.geometry.batch), first, second, out, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
         # a swapped plan has the channels where others have the samples
         if not self.covered or (self.swapped and bias is not None):
@@ -440,11 +442,14 @@ cdef class Plan:
             return
         if not self.geometry.per_sample or self.geometry.batch == 1:
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
-        for sample in range(self.geometry.batch):
-            if not call.is_finite(out[sample], self.stored[2]):
-                single = plan(self.map, self.geometry._replace(batch=1), self.dtype, self.algorithm, self.result)
-                single.run(first[sample:sample + 1], second[sample:sample + 1], out[sample:sample + 1], None,
-                           single.enough(scratch), False, call.threads)
+        samples = [n for n in range(self.geometry.batch) if not call.is_finite(out[n], self.stored[2])]
+        self._alone(samples, first, second, out, scratch, accumulate, call.threads)
+
+    def _alone(self, samples, first, second, out, scratch, accumulate, threads):
+        """The weight's gradients of some samples, each by itself."""
+        single = plan(self.map, self.geometry._replace(batch=1), self.dtype, self.algorithm, self.result)
+        for n in samples:
+            single.run(first[n:n + 1], second[n:n + 1], out[n:n + 1], None, single.enough(scratch), accumulate, threads)
 
     def _rounded_once(self, first, second, out, bias, scratch, accumulate, threads):
         """In the type of sums, where what is stored would be rounded and then added to; sample by sample if it can."""

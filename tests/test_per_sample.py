@@ -136,6 +136,21 @@ def test_the_bits_are_those_of_a_sample_alone_in_any_number_of_threads(problem, 
             assert_same_bits(one[0], other[n])
 
 
+@pytest.mark.parametrize('accumulate', [False, True])
+def test_a_sample_that_is_not_finite_leaves_the_others_as_they_are(accumulate, dtype):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3, 4, 20)).astype(dtype), rng.standard_normal((3, 2, 20)).astype(dtype)
+    odd = y.copy()
+    odd[0, 0, 0] = np.nan
+    found = []
+    for each in (y, odd):
+        out = np.zeros((3, 2, 4, 3), dtype)
+        pyconv.conv1d_weight(x, (2, 4, 3), each, padding=1, per_sample=True, out=out, accumulate=accumulate)
+        found.append(out)
+    assert np.isnan(found[1][0]).any() and not np.isnan(found[1][1:]).any()
+    assert_same_bits(found[1][1:], found[0][1:])
+
+
 @either
 def test_no_samples(transposed, dtype):
     problem = BY_NAME['4d padded']

@@ -1,5 +1,6 @@
 """What looks wrong but is right: batches, channels and inputs of nothing, long strides, lists alone, outs in tuples."""
 import re
+import sys
 import tracemalloc
 from types import SimpleNamespace
 
@@ -164,6 +165,30 @@ for far in (10**6, 10**12):
 
 def test_padding_may_repeat_the_input_any_number_of_times(run_python):
     run_python(FAR, timeout=60)
+
+
+AT_THE_END = """
+import ctypes, mmap, sys
+import numpy as np, pyconv
+page = mmap.PAGESIZE
+area = mmap.mmap(-1, 2 * page)
+address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), ctypes.c_size_t(page), 0) == 0
+for shape, kernel in (((1, 1, 3, 1, 3, 2), (1,) * 4), ((1, 2, 3, 5, 2), (1, 2, 2)), ((2, 1, 5, 2), (2, 2))):
+    count = np.prod(shape)
+    x = np.frombuffer(area, 'f4', count, page - 4 * count).reshape(shape)
+    x[...] = np.arange(count).reshape(shape)
+    w, settings = np.ones((1, shape[1], *kernel), 'f4'), (1, [(0, 0)] * (len(kernel) - 1) + [(0, 1)], 1, False, 0, 1)
+    for mode in ('constant', 'circular', 'replicate', 'reflect'):
+        y, wanted = (pyconv.convolution(each, w, None, *settings, padding_mode=mode) for each in (x, x.copy()))
+        assert (y == wanted).all()
+        pyconv.convolution_backward(y, x, w, *settings, (True, True, True), padding_mode=mode)
+"""
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
+def test_nothing_behind_the_input_is_read(run_python):
+    run_python(AT_THE_END)
 
 
 def test_a_complex_nan_around_the_input_makes_one_plan():

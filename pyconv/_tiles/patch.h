@@ -252,10 +252,12 @@ static void NAME(read_region)(const work_t *work, const NAME(operand) *o, const 
         rows = 1;
     }
     const int plain = edged && o->width == 1 && o->stored == STORED_REAL && stride[2] == 1;
+    const index_t own =
+        (piece->axis[0].size - 1) * stride[0] + (piece->axis[1].size - 1) * stride[1] + piece->axis[2].size;
     for (index_t s = 0; s < work->block.samples; s++)
         for (index_t b = 0; b < o->bundles; b++, patch += o->width * all) {
             if (plain) {
-                const index_t there = b + 1 < o->bundles ? 2 * o->apart : o->apart;
+                const index_t there = own + (b + 1 < o->bundles ? o->apart : 0);
                 NAME(read_edged_channel)(piece, (const REAL *)o->at + s * o->batch + b * o->apart, stride, there, r,
                                          patch);
                 continue;
