@@ -113,10 +113,10 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
 /* Rows of positions whose taps share cells. Cells are numbered, as far apart as taps, from that of a row's first position
    under the first tap: source has those from `low` to `high`. At step m the S cells from S m on are met, S being how
    many a position goes on by: tap r + S i has cell S m + r with position m - i. From step `begin` to `end` all of these
-   products are there, before and behind some. */
+   products are there, before and behind some, from `first` to `last`. */
 typedef struct {
     index_t count[3], cell[3], position[3]; /* samples, planes, rows: how many, and how far apart in source and panel */
-    index_t positions, low, high, begin, end;
+    index_t positions, low, high, first, begin, end, last;
     index_t step, channel; /* from a cell to the next tap's, and the next channel's */
 } NAME(rows);
 
@@ -135,7 +135,7 @@ static inline __attribute__((always_inline)) void NAME(correlate_row)(
             for (index_t y = 0; y < rows->count[2]; y++) {
                 const REAL *cell = source + s * rows->cell[0] + z * rows->cell[1] + y * rows->cell[2];
                 const REAL *row = panel + s * rows->position[0] + z * rows->position[1] + y * rows->position[2];
-                for (index_t m = 0; m < rows->positions + (T - 1) / S; m++) {
+                for (index_t m = rows->first; m < rows->last; m++) {
                     if (m == rows->begin && m < rows->end) {
 #pragma GCC unroll 5
                         for (int i = 1; i <= (T - 1) / S; i++)
@@ -224,9 +224,11 @@ static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(st
         .low = shift < 0 ? (x->tap_step - 1 - shift) / x->tap_step : 0,
         .high = end > 0 ? (end - 1) / x->tap_step + 1 : 0,
         .step = x->tap_step * piece->source_stride[2], .channel = piece->source_channel};
-    const index_t whole = (x->taps - 1) / s, after = (rows.low + s - 1) / s;
+    const index_t whole = (x->taps - 1) / s, after = (rows.low + s - 1) / s, until = (rows.high + s - 1) / s;
+    rows.first = rows.low / s;
     rows.begin = after > whole ? after : whole;
     rows.end = rows.high / s < rows.positions ? rows.high / s : rows.positions;
+    rows.last = until < rows.positions + whole ? until : rows.positions + whole;
     source += work->block.sample * piece->source_batch + shift * piece->source_stride[2];
     for (int a = 0; a < 2; a++) {
         source += (axis[a].step * (start[a] + reached[a].low) + axis[a].offset) * piece->source_stride[a];
