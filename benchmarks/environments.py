@@ -35,10 +35,9 @@ VECTORS = {"avx512": 64, "avx2": 32}  # bytes
 
 @functools.lru_cache(maxsize=3)
 def _call(layer: Layer, batch: int, map_name: str, dtype: str):
-    arrays = [array.numpy() for array in harness.operands(layer, batch, DTYPES[dtype])]
-    outs: dict[tuple[int, ...], numpy.ndarray] = {}
-    call = harness.pyconv_call(layer, map_name, *arrays, lambda like: outs.setdefault(
-        like.shape, numpy.empty_like(like)))
+    x, w, y = (array.numpy() for array in harness.operands(layer, batch, DTYPES[dtype]))
+    out = numpy.empty_like({"forward": y, "grad_input": x, "grad_weight": w}[map_name])
+    call = harness.pyconv_call(layer, map_name, x, w, y, lambda _: out)
     call()
     return call
 
@@ -80,27 +79,24 @@ def main() -> None:
     parser.add_argument("--least", type=float, default=1e-3, help="seconds of a row that is shown (default: 0.001)")
     parser.add_argument("--seconds", type=float, default=0.05, help="time for each turn (default: 0.05)")
     arguments = parser.parse_args()
-    networks = list(NETWORKS) if "all" in arguments.networks else arguments.networks
+    networks = [NETWORKS[key] for key in (NETWORKS if "all" in arguments.networks else arguments.networks)]
     there = dict(variable.split("=", 1) for variable in arguments.variables)
     ratios: dict[str, list[float]] = {"products": [], "bytes": []}
     with process({}) as one, process(there) as other:
         here, beyond = one.apply(limits), other.apply(limits)
-        for key in networks:
-            network = NETWORKS[key]
+        for network in networks:
             print(network.name)
-            for layer in network.layers:
-                for map_name in MAPS:
-                    task = layer, network.batch, map_name, arguments.dtype
-                    turns = [[pool.apply(seconds_of, (*task, arguments.seconds)) for pool in (one, other)]
-                             for _ in range(ROUNDS)]
-                    first, second = (statistics.median(times) for times in zip(*turns))
-                    if first < arguments.least:
-                        continue
-                    _, bound = harness.bound_of(layer, network.batch, DTYPES[arguments.dtype].itemsize,
-                                                here[arguments.dtype], here["bandwidth"])
-                    ratios[bound].append(second / first)
-                    print(f"  {layer!s:<34} {map_name:<11} {duration(first):>9} {duration(second):>9}"
-                          f" {second / first:5.2f} {bound}", flush=True)
+            for _, layer, map_name, dtype in harness.work_of([network], [arguments.dtype], MAPS):
+                task = layer, network.batch, map_name, dtype, arguments.seconds
+                turns = [[pool.apply(seconds_of, task) for pool in (one, other)] for _ in range(ROUNDS)]
+                first, second = (statistics.median(times) for times in zip(*turns))
+                if first < arguments.least:
+                    continue
+                _, bound = harness.bound_of(
+                    layer, network.batch, DTYPES[dtype].itemsize, here[dtype], here["bandwidth"])
+                ratios[bound].append(second / first)
+                print(f"  {layer!s:<34} {map_name:<11} {duration(first):>9} {duration(second):>9}"
+                      f" {second / first:5.2f} {bound}", flush=True)
     for bound, limit in (("products", arguments.dtype), ("bytes", "bandwidth")):
         if ratios[bound]:
             print(mean_text(bound, ratios[bound]) + f"; the machine {here[limit] / beyond[limit]:.2f}")

@@ -43,8 +43,11 @@ static void NAME(unroll_broadcast)(const work_t *work, const void *source, const
     *(const void **)scratch = source;
 }
 
+#define MOST_ASKED 4096 /* weights of a channel: where rows are longer, most between those of its panel are not read */
+
 /* [panels of columns][channel][tap][columns of a panel], filled up with zeros; woven groups side by side in the one
-   panel of theirs */
+   panel of theirs. A channel's rows are asked for ahead: they end too soon for the hardware to follow, and the phases
+   of a stride read them in turn. */
 static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *panels)
 {
     const piece_t *piece = work->piece;
@@ -65,8 +68,8 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
                 continue;
             }
             for (index_t c = 0; c < work->part.channels; c++) {
-                for (index_t i = 0; i < together * piece->weight_row && i < 4096; i += 64 / (index_t)sizeof(REAL))
-                    __builtin_prefetch(from + (c + 2) * piece->weight_channel + i);
+                for (index_t i = 0; i < together * piece->weight_row && i < MOST_ASKED; i += 64 / (index_t)sizeof(REAL))
+                    __builtin_prefetch(from + (c + AHEAD) * piece->weight_channel + i);
                 for (index_t z = 0; z < axis[0].taps; z++)
                     for (index_t y = 0; y < axis[1].taps; y++)
                         for (index_t x = 0; x < axis[2].taps; x++, next += wide) {
