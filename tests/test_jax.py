@@ -2,6 +2,7 @@
 import contextlib
 import itertools
 import re
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -412,7 +413,9 @@ def test_an_error_within_a_program(monkeypatch):
     def fail(*rest):
         raise kind
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, contextlib.ExitStack() as later:
+        later.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         patch.setattr(_forms, 'evaluate', fail)
         with pytest.raises(Exception, match='MemoryError: no room'):
             program(x, w).block_until_ready()
