@@ -275,56 +275,75 @@ static inline void NAME(ask)(NAME(next) *next, index_t n)
         __builtin_prefetch(next->panel + next->asked, 0, 2);
 }
 
-/* All positions of a box for one panel of columns. */
-static void NAME(multiply_box)(NAME(walk) *box, index_t wide, const REAL *panel, const index_t *offset,
-                               const REAL *source, NAME(product) *list, REAL *result, int accumulate, NAME(next) *next)
+#define PANELS_AT_ONCE (1 << 17) /* bytes of panels that a tile of positions meets before the next one: part of L2 */
+
+/* Panels of columns that follow each other, from one column to another; the last one may be narrower. */
+typedef struct {
+    index_t column, end;
+    const REAL *panel;
+} NAME(panels);
+
+/* All positions of a box, a tile of them for each of some panels. */
+static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, const index_t *offset, const REAL *source,
+                               NAME(product) *list, REAL *result, int accumulate, NAME(next) *next)
 {
-    const piece_t *piece = box->work->piece;
-    const index_t products = NAME(list_products)(box, offset, list), pitch = box->work->layout.cell;
+    const work_t *work = box->work;
+    const piece_t *piece = work->piece;
+    const index_t products = NAME(list_products)(box, offset, list), pitch = work->layout.cell;
+    const index_t depth = NAME(depth)(work);
     const int shared = NAME(shared_cells)(piece, box->axis[2].taps), woven = piece->woven > 0;
     const MASK *first = NAME(first_lanes)[piece->woven == 8 ? 3 : piece->woven / 2];
     index_t cell[8], position[8];
     if (shared && box->axis[2].count > LONGEST / 2) {
-        NAME(spread_rows)[woven][shared - 1](box, products, list, source, first, panel, result, accumulate);
+        NAME(spread_rows)[woven][shared - 1](box, products, list, source, first, panels->panel, result, accumulate);
         return;
     }
     for (NAME(begin_walk)(box); box->left > 0;) {
         const int tall = NAME(tall)(box->left);
+        const REAL *panel = panels->panel;
         NAME(take)(box, 1 << tall, cell, position);
         NAME(ask)(next, 1 << tall);
-        (woven ? NAME(spreads_woven)[tall] : NAME(spreads)[tall][wide - 1])(
-            products, list, source, cell, source + NAME(next_cell)(box), first, panel, result, position, pitch,
-            accumulate);
+        for (index_t column = panels->column, wide; column < panels->end; column += wide) {
+            const index_t vectors = NAME(panel)(work->part.rows - column);
+            wide = vectors * LANES;
+            (woven ? NAME(spreads_woven)[tall] : NAME(spreads)[tall][vectors - 1])(
+                products, list, source, cell, source + NAME(next_cell)(box), first, panel, result + column, position,
+                pitch, accumulate);
+            panel += depth * wide;
+        }
     }
 }
 
-/* All boxes for one panel after the other, which so stays in L2. */
-static void NAME(multiply_broadcast)(const work_t *work, const void *panels, const index_t *offset, void *scratch,
+/* All boxes for some panels after the other, which so stay in L2. */
+static void NAME(multiply_broadcast)(const work_t *work, const void *packed, const index_t *offset, void *scratch,
                                      void *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;
     const index_t *start = work->block.start, *extent = work->block.extent, rows = work->part.rows;
-    const REAL *source = *(const REAL **)scratch, *panel = panels;
+    const index_t row = NAME(depth)(work) * (index_t)sizeof(REAL);
+    const REAL *source = *(const REAL **)scratch;
     NAME(product) *list = (NAME(product) *)((const REAL **)scratch + 1);
     NAME(walk) box = {.work = work};
     NAME(stretch) *z = &box.axis[0], *y = &box.axis[1], *x = &box.axis[2];
     const index_t positions = work->block.samples * extent[0] * extent[1] * extent[2];
-    for (index_t column = 0, wide; column < rows; column += wide * LANES) {
-        wide = NAME(panel)(rows - column);
-        const index_t size = NAME(depth)(work) * wide * LANES;
-        NAME(next) next = {(const char *)(panel + size), size * sizeof(REAL), 0, positions, 0};
+    NAME(panels) panels = {0, 0, packed};
+    for (; panels.column < rows; panels.column = panels.end) {
+        do
+            panels.end += NAME(panel)(rows - panels.end) * LANES;
+        while (panels.end < rows && (panels.end - panels.column) * row < PANELS_AT_ONCE);
+        const index_t size = (panels.end - panels.column) * row;
+        NAME(next) next = {(const char *)panels.panel + size, size, 0, positions, 0};
         for (index_t i = 0; i < extent[0]; i += z->count) {
             *z = NAME(find_stretch)(&axis[0], start[0], i, extent[0]);
             for (index_t j = 0; j < extent[1]; j += y->count) {
                 *y = NAME(find_stretch)(&axis[1], start[1], j, extent[1]);
                 for (index_t k = 0; k < extent[2]; k += x->count) {
                     *x = NAME(find_stretch)(&axis[2], start[2], k, extent[2]);
-                    NAME(multiply_box)(&box, wide, panel, offset, source, list, (REAL *)result + column, accumulate,
-                                       &next);
+                    NAME(multiply_box)(&box, &panels, offset, source, list, result, accumulate, &next);
                 }
             }
         }
-        panel += size;
+        panels.panel += size / (index_t)sizeof(REAL);
     }
 }
 
