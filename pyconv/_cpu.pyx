@@ -21,7 +21,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
-from pyconv import _blocking, _edges, _outer, _phases, _pieces, _unfolding
+from pyconv import _blocking, _blocks, _edges, _outer, _phases, _pieces, _unfolding
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,

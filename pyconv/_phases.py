@@ -4,22 +4,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from math import prod
 
-from pyconv._blocking import (
-    DIRECT_WEIGHTS,
-    GATHER,
-    GATHER_BROADCAST,
-    GATHER_DIRECT,
-    GATHER_WINOGRAD,
-    RESULTS,
-    ROW_BLOCKS,
-    Blocking,
-    Tile,
-    broadcast_blocking,
-    channels_at_once,
-    choose,
-    direct_blocking,
-    unrolled_blocking,
-)
+from pyconv._blocking import RESULTS, ROW_BLOCKS, broadcast_blocking, channels_at_once, choose, unrolled_blocking
+from pyconv._blocks import GATHER, GATHER_BROADCAST, GATHER_DIRECT, GATHER_WINOGRAD, Blocking, Tile
+from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._pieces import Piece, in_between, read_alike, together
 
 Choice = tuple[Piece, Blocking]

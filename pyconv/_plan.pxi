@@ -21,6 +21,7 @@ cdef struct step_t:
     index_t packs  # tasks of packing its weights, none where that would not save work
     int wave, accumulate
     int in_place  # rows of positions lie in target as they do in a result
+    int exact  # and it does not matter how far apart they are, nor whether they are whole vectors
     int turns[3]  # source, target, weight do not lie in memory as the way wants them
     index_t patch[3]  # elements of the patches that stand for them
     index_t apart  # samples whose results are kept apart, in grad_weight
@@ -188,7 +189,7 @@ cdef class Plan:
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
             found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry)
-        tile = _blocking.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
+        tile = _blocks.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
         woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
         if woven > 1:
             found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
@@ -269,13 +270,15 @@ cdef class Plan:
         step.biases = (geometry.in_channels if self.map == "grad_input" else geometry.out_channels) // self.groups
         step.biases *= geometry.parts
         step.apart = geometry.batch if geometry.per_sample and not self.gathers else 1
-        step.paired, step.direct = blocking.paired, blocking.way == _blocking.GATHER_DIRECT
+        step.paired, step.direct = blocking.paired, blocking.way == _blocks.GATHER_DIRECT
         step.members, step.shares = blocking.members, blocking.shares
         self._turn(step, piece, blocking.way)
-        step.in_place = step.group_block == 1 and not piece.turned and not step.turns[1] and (
-            all(n == 1 for n, _ in piece.row_taps)) and (
-            blocking.way == _blocking.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
-            or blocking.way in (_blocking.GATHER, _blocking.GATHER_FLAT) and piece.target.axes[2] == 1)
+        step.exact = blocking.way == _blocks.GATHER_ROWS
+        step.in_place = not piece.turned and not step.turns[1] and all(n == 1 for n, _ in piece.row_taps) and (
+            step.exact or step.group_block == 1) and (
+            step.exact or blocking.way == _blocks.GATHER_BROADCAST and piece.target.channel == 1 and (
+                step.depth_blocks == 1)
+            or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and piece.target.axes[2] == 1)
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
@@ -287,12 +290,12 @@ cdef class Plan:
         """Which operands are read and written through patches."""
         cdef int i
         edged = piece.edge != "zeros" and step.taps > 0 and way not in (
-            _blocking.GATHER_DIRECT, _blocking.CORRELATE_DIRECT)  # these fill edges from within
+            _blocks.GATHER_DIRECT, _blocks.CORRELATE_DIRECT)  # these fill edges from within
         source = step.taps > 0 and (
-            piece.patched[0] or piece.source_last and not _blocking.reads_last(way, piece.source))
+            piece.patched[0] or piece.source_last and not _blocks.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
-        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and way != _blocking.GATHER_DIRECT or (
-            piece.target_last and not _blocking.reads_last(way, piece.target))
+        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and way != _blocks.GATHER_DIRECT or (
+            piece.target_last and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
         for i in range(3):
             step.piece.stored[i] = self.stored[i]

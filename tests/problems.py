@@ -555,6 +555,25 @@ SHARED_CELLS = [
     P('rows of two phases', (6, 49), (4, 4), (3, 4), padding=1, stride=2, batch=2),
 ]
 
+# One channel of input for each of output, and rows of positions that fill vectors of some type and level: a last vector
+# that begins with its row, blocks of rows, blocks side by side, and rows that no cell or not every tap is for.
+FILLED = [
+    P('filled 3 by 3', (6, 31), (3, 3), (5, 5), groups=5, padding=1),
+    P('filled 5 by 5', (7, 28), (5, 5), (3, 3), groups=3, padding=2, batch=3),
+    P('filled 7 by 7', (9, 46), (7, 7), (2, 2), groups=2, padding=3),
+    P('filled, no padding', (8, 18), (3, 3), (3, 3), groups=3),
+    P('filled, multiplier 2', (5, 32), (5, 5), (3, 6), groups=3, padding=2),
+    P('filled, uneven padding', (6, 35), (3, 3), (2, 2), groups=2, padding=((3, 0), (0, 5))),
+    P('filled, cropped', (9, 70), (5, 5), (2, 2), groups=2, padding=((-1, 2), (-3, -2))),
+    P('filled, far beyond the edges', (2, 9), (3, 3), (2, 2), groups=2, padding=((5, 7), (8, 15))),
+    P('filled, beside the image', (3, 8), (3, 3), (2, 2), groups=2, padding=((0, 1), (40, 3))),
+    P('filled, many rows', (330, 16), (3, 3), (2, 2), groups=2, padding=1, batch=1),
+    P('filled, blocks side by side', (7, 1030), (3, 3), (1, 1), padding=1, batch=1),
+    P('filled, one channel to two', (40, 64), (7, 7), (1, 2), padding=3),
+    P('filled planes', (4, 5, 31), (1, 3, 3), (3, 3), groups=3, padding=(1, 1, 1), stride=(2, 1, 1)),
+    P('filled planes, cropped', (5, 4, 16), (1, 5, 5), (2, 2), groups=2, padding=((-1, 1), (2, 2), (2, 2))),
+]
+
 # Small groups whose channels one vector holds together, 8 or 16 of them, where channels lie last.
 WOVEN = [
     P('woven groups of 8', (9, 31), (3, 3), (32, 32), padding=1, groups=4, batch=2),

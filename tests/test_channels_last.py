@@ -11,7 +11,7 @@ import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from problems import PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
-from pyconv import _blocking, _known, _phases, _pieces
+from pyconv import _blocking, _blocks, _known, _phases, _pieces
 from pyconv._geometry import convolved
 
 MORE = [
@@ -105,8 +105,8 @@ def test_depthwise_copies_nothing(name, stride):
     """Each lane is a channel there, whatever the phases of a stride cost elsewhere: tiles would copy blocks first."""
     geometry, _ = convolved(2, (2, 96, 56, 57), (96, 1, 3, 3), None, None, stride, 1, 1, 96)
     pieces = _pieces.pieces(name, geometry._replace(x_last=True, y_last=True))
-    chosen = _phases.choose_all(name, pieces, 96, _blocking.Tile(4, 16, 8, 3), 'auto')
-    assert {blocking.way for _, blocking in chosen} <= {_blocking.GATHER_DIRECT, _blocking.CORRELATE_DIRECT}
+    chosen = _phases.choose_all(name, pieces, 96, _blocks.Tile(4, 16, 8, 3), 'auto')
+    assert {blocking.way for _, blocking in chosen} <= {_blocks.GATHER_DIRECT, _blocks.CORRELATE_DIRECT}
 
 
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])

@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from pyconv import _blocking, _phases, _pieces
+from pyconv import _blocking, _blocks, _phases, _pieces
 from pyconv._geometry import convolved
 from pyconv._padding import Mode, held
 
@@ -117,7 +117,7 @@ def test_a_wave_writes_no_cell_twice_and_the_first_does_not_add(name, map, monke
 @pytest.mark.parametrize("map", MAPS)
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
-    g, tile = geometry_of(name), _blocking.Tile(itemsize, lanes, 8, 3)
+    g, tile = geometry_of(name), _blocks.Tile(itemsize, lanes, 8, 3)
     choose = _blocking.correlate_blocking if map == "grad_weight" else _blocking.gather_blocking
     for piece in _pieces.pieces(map, g):
         blocking = choose(piece, g.groups, tile)
@@ -125,7 +125,7 @@ def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
         assert all(1 <= n <= max(1, axis.positions) for n, axis in zip(blocking.extent, piece.axes))
         assert 1 <= blocking.channels <= max(1, piece.channels)
         block = blocking.samples, blocking.extent, blocking.shared
-        size, *_ = _blocking._scratch(_blocking._streams(piece.axes), block, lanes)
+        size, *_ = _blocks.scratch_of(_blocks.streams_of(piece.axes), block, lanes)
         assert size * blocking.channels * blocking.groups * itemsize <= _blocking.SCRATCH
 
 
@@ -133,12 +133,12 @@ def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
                          [(384, 384, True), (128, 32, True), (64, 1, False), (64, 2, False)])
 def test_many_small_groups_are_done_directly(channels, groups, direct):
     """Depthwise convolution and groups of few channels: a lane a group, for all three maps and any batch."""
-    ways = (_blocking.GATHER_DIRECT, _blocking.GATHER_DIRECT, _blocking.CORRELATE_DIRECT)
+    ways = (_blocks.GATHER_DIRECT, _blocks.GATHER_DIRECT, _blocks.CORRELATE_DIRECT)
     for batch, (map, way) in product((1, 8), zip(MAPS, ways)):
         shapes = (batch, channels, 14, 14), (channels, channels // groups, 3, 3)
         g = convolved(2, *shapes, None, None, 1, 1, 1, groups)[0]
         choose = _blocking.correlate_blocking if map == "grad_weight" else _blocking.gather_blocking
-        assert {choose(x, groups, _blocking.Tile(4, 16, 8, 3)).way == way for x in _pieces.pieces(map, g)} == {direct}
+        assert {choose(x, groups, _blocks.Tile(4, 16, 8, 3)).way == way for x in _pieces.pieces(map, g)} == {direct}
 
 
 def test_only_one_sample_decides_the_order_of_sums():
@@ -148,7 +148,7 @@ def test_only_one_sample_decides_the_order_of_sums():
         g = convolved(2, (batch, *shape[1:]), weight, None, None, *settings)[0]
         for map in ("forward", "grad_input"):
             for piece in _pieces.pieces(map, g):
-                assert _blocking.gather_blocking(piece, 1, _blocking.Tile(4, 16, 8, 3)).channels == piece.channels
+                assert _blocking.gather_blocking(piece, 1, _blocks.Tile(4, 16, 8, 3)).channels == piece.channels
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -175,7 +175,7 @@ def phases_of(layer, batch):
 
 
 def chosen(layer, batch, algorithm="auto"):
-    tile = _blocking.Tile(4, 16, 8, 3)
+    tile = _blocks.Tile(4, 16, 8, 3)
     return [blocking for _, blocking in _phases.choose_all(
         "grad_input", phases_of(layer, batch), layer[2], tile, algorithm)]
 
@@ -187,7 +187,7 @@ def test_phases_of_which_one_lies_flat_have_no_cells_together():
     assert not _pieces.read_alike([first, second._replace(axes=(*others, x._replace(size=2 * x.size)))])
 
 
-@pytest.mark.parametrize("layer, way", [(FIRST_LAYER, _blocking.GATHER), (DEPTHWISE, _blocking.GATHER_DIRECT)])
+@pytest.mark.parametrize("layer, way", [(FIRST_LAYER, _blocks.GATHER), (DEPTHWISE, _blocks.GATHER_DIRECT)])
 def test_phases_with_few_rows_unroll_their_cells_once(layer, way):
     first, *others = chosen(layer, 4)
     assert (first.way, first.members, first.shares) == (way, 4, True) and all(other.members == 0 for other in others)
@@ -209,8 +209,8 @@ ODD = (128, 27, 29), (128, 128, 3, 3), 1
 
 
 @pytest.mark.parametrize("layer, way", [
-    (GROUPED, _blocking.GATHER_BROADCAST), (GROUPED_FEW, _blocking.GATHER_DIRECT), (DENSE, _blocking.GATHER_BROADCAST),
-    (ODD, _blocking.GATHER_BROADCAST)])
+    (GROUPED, _blocks.GATHER_BROADCAST), (GROUPED_FEW, _blocks.GATHER_DIRECT), (DENSE, _blocks.GATHER_BROADCAST),
+    (ODD, _blocks.GATHER_BROADCAST)])
 def test_one_task_does_a_block_of_all_phases(layer, way):
     """Else two tasks would write each line of the input's gradient, in which phases alternate."""
     first, *others = found = chosen(layer, 8)
@@ -223,7 +223,7 @@ def test_one_task_does_a_block_of_all_phases(layer, way):
 @pytest.mark.parametrize("layer", [GROUPED, GROUPED_FEW, DENSE, ODD, FIRST_LAYER, DEPTHWISE], ids=range(6))
 def test_phases_sum_in_one_order_in_any_batch(layer):
     """A direct way sums all channels at once, the others so many at a time, each in any of their ways."""
-    orders = {tuple((x.way == _blocking.GATHER_DIRECT, x.channels) for x in chosen(layer, batch))
+    orders = {tuple((x.way == _blocks.GATHER_DIRECT, x.channels) for x in chosen(layer, batch))
               for batch in (1, 2, 3, 8, 64)}
     assert len(orders) == 1
 
@@ -237,10 +237,10 @@ def test_results_of_phases_fit_the_cache_together():
 def test_phases_in_tiles_share_nothing_with_those_that_are_not(monkeypatch):
     monkeypatch.setattr(_blocking, "_tiling_pays", lambda name, piece: True)
     g = convolved(2, (2, 2, 3, 411), (2, 1, 3, 5), None, None, 2, (1, 2), 1, 2)[0]
-    for tile in (_blocking.Tile(8, 2, 4, 2), _blocking.Tile(4, 16, 8, 3)):
+    for tile in (_blocks.Tile(8, 2, 4, 2), _blocks.Tile(4, 16, 8, 3)):
         found = _phases.choose_all("grad_input", _pieces.pieces("grad_input", g), 2, tile, "auto")
-        assert {blocking.way for _, blocking in found} > {_blocking.GATHER_WINOGRAD}
-        assert all((blocking.way == _blocking.GATHER_WINOGRAD) == (max(piece.tile) > 1) for piece, blocking in found)
+        assert {blocking.way for _, blocking in found} > {_blocks.GATHER_WINOGRAD}
+        assert all((blocking.way == _blocks.GATHER_WINOGRAD) == (max(piece.tile) > 1) for piece, blocking in found)
 
 
 @pytest.mark.parametrize("size, kernel, stride, padding, dilation, goes_round", [
@@ -290,7 +290,7 @@ def test_grad_input_of_repeating_modes_makes_every_product_once(size, kernel, st
 @pytest.mark.parametrize("channels, groups", [(64, 1), (3, 1), (48, 48)])
 @pytest.mark.parametrize("mode", ["replicate", "reflect"])
 def test_blocks_hold_the_cells_that_padded_ones_stand_for(mode, channels, groups, algorithm):
-    tile = _blocking.Tile(4, 16, 8, 3)
+    tile = _blocks.Tile(4, 16, 8, 3)
     for size, (kernel, padding) in product(((1, 7), (56, 56), (57, 300), (224, 9), (31, 2000)), ((3, 1), (5, (0, 4)))):
         shapes = (2, channels, *size), (channels, channels // groups, kernel, kernel)
         pads = (padding, padding) if isinstance(padding, tuple) else padding

@@ -11,11 +11,11 @@ import reference
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
-from pyconv import _blocking, _known, _pieces
+from pyconv import _blocking, _blocks, _known, _pieces
 from pyconv._geometry import convolved
 
 UNROLLED, BROADCAST = 0, np.inf
-TILES = [_blocking.Tile(4, 16, 8, 3), _blocking.Tile(8, 2, 4, 2)]
+TILES = [_blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 2, 4, 2)]
 MORE = [
     P('a patch', (64, 64), (16, 16), (3, 50), stride=16, batch=3),
     P('a kernel with far taps', (28, 28), (3, 3), (20, 70), padding=12, dilation=12, batch=2),
@@ -67,11 +67,11 @@ def test_many_problems_take_either(force, tile):
     """Else the rest of this file would say nothing."""
     force(UNROLLED)
     taken = [way for problem in PROBLEMS + MORE for way in ways(problem, tile)]
-    assert taken.count(_blocking.GATHER) >= 100 and taken.count(_blocking.GATHER_FLAT) >= 3
-    assert _blocking.GATHER_BROADCAST not in taken
+    assert taken.count(_blocks.GATHER) >= 100 and taken.count(_blocks.GATHER_FLAT) >= 3
+    assert _blocks.GATHER_BROADCAST not in taken
     force(BROADCAST)
     taken = [way for problem in PROBLEMS + MORE for way in ways(problem, tile)]
-    assert taken.count(_blocking.GATHER_BROADCAST) >= 100
+    assert taken.count(_blocks.GATHER_BROADCAST) >= 100
 
 
 @every_problem
@@ -114,7 +114,7 @@ def test_not_finite(force, factor, problem):
     nonfinite.test_in_one_operand(problem, (np.inf, np.nan))
 
 
-@pytest.mark.parametrize('tile', [*TILES, _blocking.Tile(4, 8, 4, 3)], ids=str)
+@pytest.mark.parametrize('tile', [*TILES, _blocks.Tile(4, 8, 4, 3)], ids=str)
 @pytest.mark.parametrize('kernel', [(17, 9), (17, 17)])
 def test_how_many_samples_there_are_does_not_decide_the_algorithm(tile, kernel):
     """Where the kernel is read and grad_output multiplied, rows are samples: only ways that sum alike may be taken."""
@@ -125,4 +125,4 @@ def test_how_many_samples_there_are_does_not_decide_the_algorithm(tile, kernel):
         assert _pieces.is_swapped('grad_input', geometry)
         for piece in _pieces.pieces('grad_input', geometry):
             way = _blocking.choose('grad_input', piece, 4, tile, 'winograd')[1].way
-            assert way in (_blocking.GATHER, _blocking.GATHER_FLAT, _blocking.GATHER_BROADCAST)
+            assert way in (_blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_BROADCAST)

@@ -13,11 +13,11 @@ import test_bits as bits
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, P, maps
-from pyconv import _blocking, _known, _pieces
+from pyconv import _blocking, _blocks, _known, _pieces
 from pyconv._geometry import convolved
 
-WAYS = (_blocking.GATHER_WINOGRAD, _blocking.CORRELATE_WINOGRAD)
-TILE = _blocking.Tile(4, 16, 8, 3)
+WAYS = (_blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)
+TILE = _blocks.Tile(4, 16, 8, 3)
 
 
 def ways(problem, algorithm):

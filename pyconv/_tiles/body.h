@@ -18,6 +18,7 @@
 #include "broadcast.h"
 #include "correlate.h"
 #include "direct.h"
+#include "rows.h"
 #ifndef WHOLE
 #include "winograd.h"
 #endif
@@ -39,6 +40,8 @@ const kernels_t NAME(kernels) = {
                            NAME(store_weight)},
         [GATHER_DIRECT] = {NAME(layout_direct), NAME(offsets_direct), NAME(unroll_direct), NAME(pack_direct),
                            NAME(multiply_direct), NAME(store_direct)},
+        [GATHER_ROWS] = {NAME(layout_rows), NAME(offsets_rows), NAME(unroll_broadcast), NAME(pack_rows),
+                         NAME(multiply_rows), NAME(store)},
         [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),
                               NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
 #ifndef WHOLE

@@ -1,0 +1,182 @@
+"""Blocks of positions: what one is, how much scratch it takes, how many there are, and which is the cheapest."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from pyconv._edges import NO_FOLDS, Folds, held_in
+from pyconv._pieces import Axes, Piece, Strides, Triple
+
+Block = tuple[int, Triple, int]  # samples, extent, shared
+Streams = tuple[tuple[tuple[int, int], tuple[int, int]], ...]
+
+DEPTH = 288  # channels * taps summed in registers: 8 rows of packed weights of this depth take a third of L1
+GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may take: with their results, most of L1
+TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
+TASK = 150000  # products, below which a further one is not worth having
+UNITS = 16  # of work that grad_weight is cut into where its result is small
+STRIDED = 2.5  # times as long it takes to unroll cells that lie apart, which are picked from vectors
+ALL = 7  # all axes share their streams
+
+
+class Tile(NamedTuple):
+    """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile."""
+
+    itemsize: int
+    lanes: int
+    rows: int
+    vectors: int
+
+
+# the ways of kernels.h
+(GATHER, GATHER_FLAT, GATHER_BROADCAST, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, GATHER_ROWS, CORRELATE_DIRECT,
+ GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(10)
+
+
+class Blocking(NamedTuple):
+    way: int
+    samples: int
+    extent: Triple
+    shared: int  # bit a is set where the taps of axis a share streams
+    channels: int
+    rows: int
+    splits: int = 1  # grad_weight: partial sums of a result
+    groups: int = 1  # small groups that one task does at once
+    paired: bool = False  # with the next piece, whose positions lie between this one's
+    members: int = 1  # pieces from this one on that are done together; 0 where an earlier one is their first
+    shares: bool = False  # they have the same cells unrolled
+
+
+def reads_last(way: int, operand: Strides) -> bool:
+    """Whether a way reads and writes an operand whose channels lie last as it is: a direct one wants groups of one."""
+    return way in (GATHER_BROADCAST, CORRELATE) or way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1
+
+
+def even_part(total: int, most: int) -> int:
+    """The size of equal parts of `total`, none above `most`."""
+    return -(-total // -(-total // max(1, most))) if total else 1
+
+
+def up_to(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+@lru_cache(maxsize=1024)
+def streams_of(axes: Axes) -> Streams:
+    """Of every axis: its streams, and the cells that each has beyond its positions, with taps apart and shared."""
+    return tuple(((axis.taps, 0), (axis.streams, axis.beyond)) for axis in axes)
+
+
+def scratch_of(of_axes: Streams, block: Block, lanes: int) -> tuple[int, int, int]:
+    """Elements that one channel of a block takes unrolled, its streams, its positions; as `layout` in the kernels."""
+    samples, (z, y, x), shared = block
+    (streams_z, more_z), (streams_y, more_y), (streams_x, more_x) = (
+        of_axes[0][shared & 1], of_axes[1][shared >> 1 & 1], of_axes[2][shared >> 2])
+    row = x + more_x
+    plane = (y + more_y) * row
+    volume = (z + more_z) * plane
+    streams = streams_z * streams_y * streams_x
+    positions = (samples - 1) * volume + (z - 1) * plane + (y - 1) * row + x
+    return streams * (up_to(samples * volume + lanes, lanes) + lanes), streams, positions
+
+
+def least_of(piece: Piece) -> Folds:
+    """How many positions, or tiles of them, the first and the last block of an axis must have where it is folded."""
+    return tuple((-(-held_in(before) // n), -(-(held_in(behind) + (behind and n - 1)) // n))
+                 for (before, behind), n in zip(piece.folds, piece.tile))
+
+
+def _holding(n: int, count: int, least: tuple[int, int]) -> int:
+    """The least extent from n on of which the first and the last block of an axis have as much as they must."""
+    first, last = least
+    n = max(n, first)
+    while n < count and (count - 1) % n + 1 < last:
+        n += 1
+    return min(n, count)
+
+
+@lru_cache(maxsize=4096)
+def candidates(
+    count: Triple, positions: int, lanes: int, least: Folds = NO_FOLDS
+) -> tuple[tuple[Triple, int], ...]:
+    """Blocks of about `positions` positions: whole samples, planes, rows, or whole vectors of one row.
+
+    Where an axis is folded, its first and its last block hold what is added to their cells: `least` says how many.
+    """
+    found = []
+    for first in range(3):  # axes before `first` have extent 1, those after are whole
+        inner = prod(count[first + 1:])
+        if inner <= positions or first == 2:
+            wanted = max(1, positions // inner)
+            extent = [1] * 3
+            extent[first + 1:] = count[first + 1:]
+            for n in {wanted, max(1, wanted // 2), wanted + 1, even_part(count[first], wanted)}:
+                extent[first] = min(up_to(n, lanes) if first == 2 else n, count[first])
+                found.append((tuple(map(_holding, extent, count, least)), first))
+    return tuple(found)
+
+
+def wanted_tasks(piece: Piece, groups: int) -> int:
+    """How many tasks a call should have at least: fewer where there is little to share."""
+    products = piece.batch * piece.rows * piece.channels * prod(axis.positions * axis.taps for axis in piece.axes)
+    return max(1, min(TASKS, products * groups // TASK))
+
+
+def blocks_of(piece: Piece, block: Block) -> int:
+    """How many blocks of a size there are."""
+    samples, (z, y, x), _ = block
+    count_z, count_y, count_x = (axis.positions for axis in piece.axes)
+    return -(-count_z // z) * -(-count_y // y) * -(-count_x // x) * -(-piece.batch // samples)
+
+
+def splits_of(blocks: int, units: int, wanted: int = UNITS) -> int:
+    """Into how many partial sums grad_weight's blocks go, where there are so many parts of the weight."""
+    return max(1, min(blocks, -(-wanted // units)))
+
+
+def is_flat(piece: Piece) -> bool:
+    """Whether positions of a sample are one row of source, without padding, under one tap: they need no unrolling."""
+    *others, x = piece.axes
+    return piece.source.axes[2] == 1 and not piece.turned and not piece.patched[0] and all(
+        (axis.positions, axis.size, axis.offset, axis.taps) == (1, 1, 0, 1) for axis in others) and (
+        (x.positions, x.step, x.offset, x.taps) == (x.size, 1, 0, 1))
+
+
+def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
+    """Of a block of a size, vector operations of all: products, unrolling, storing, and a fixed cost a block."""
+    taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
+    of_axes, flat = streams_of(piece.axes), is_flat(piece)
+    weights = 3 * taps * rows / lanes  # they come from beyond L2
+    apart = STRIDED if piece.axes[2].step > 1 else 1
+
+    def cost(block: Block) -> float:
+        samples, extent, _ = block
+        size, streams, at_once = scratch_of(of_axes, block, lanes)
+        vectors = -(-at_once // lanes)
+        products = (vectors + 0.1 * -(-vectors // tile.vectors)) * taps * max(rows, 2)  # a load across two lines is two
+        runs = samples * extent[0] * (1 if taps == 1 else extent[1])
+        gaps = at_once != prod(extent) * samples
+        unrolled = 0 if flat and samples == 1 else apart * (2 * size / lanes + 3 * runs * streams)
+        return blocks_of(piece, block) * (products + weights + unrolled + 3 * runs * gaps * rows + 40)
+
+    return cost
+
+
+def best_block(piece: Piece, positions: int, rows: float, tile: Tile, gaps: bool) -> Block:
+    """The cheapest block of about so many positions, with cells between its rows of positions or without."""
+    count = tuple(axis.positions for axis in piece.axes)
+    batch = piece.batch
+    if not all(count):
+        return 1, (1, 1, 1), 0
+    options = []
+    for extent, first in candidates(count, positions, tile.lanes, least_of(piece)):
+        samples = [1]
+        if extent == count:
+            wanted = max(1, positions // prod(extent))
+            samples += [min(n, batch) for n in (wanted, wanted + 1, even_part(batch, wanted))]
+        options += [(1, extent, 1 << first)] + [(n, extent, shared) for n in samples for shared in (0, ALL)]
+    if not gaps:
+        of_axes = streams_of(piece.axes)
+        options = [block for block in options if scratch_of(of_axes, block, tile.lanes)[2] == block[0] * prod(block[1])]
+    return min(dict.fromkeys(options), key=cost_of(piece, rows, tile))

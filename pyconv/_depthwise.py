@@ -1,0 +1,91 @@
+"""Blocks of the ways for few channels in many groups, as in depthwise convolution: a lane a group, or by rows."""
+
+from math import prod
+
+from pyconv._blocks import (
+    DEPTH,
+    GATHER_DIRECT,
+    GATHER_ROWS,
+    GROUPS,
+    Blocking,
+    Tile,
+    best_block,
+    blocks_of,
+    candidates,
+    cost_of,
+    even_part,
+    least_of,
+    up_to,
+    wanted_tasks,
+)
+from pyconv._pieces import Piece, Triple
+
+BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
+LEAST_ACROSS, MOST_ACROSS = 12, 512  # positions of a row that are worth more than turned vectors; of a block's row
+LEAST_FILLED = 0.7  # of a row's vectors, if they are
+DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
+DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
+TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
+
+
+def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = False) -> Blocking | None:
+    """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
+    taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
+    depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
+    if groups == 1 or piece.turned or piece.swapped or piece.woven or not depth or depth > DEPTH or not all(count) or (
+            depth * piece.rows * width > weights or any(n > 1 for n, _ in piece.row_taps)):
+        return None
+
+    def cells(extent: Triple) -> int:
+        return prod(x.step * (n - 1) + 1 + abs(x.tap_step) * (x.taps - 1) for x, n in zip(piece.axes, extent))
+
+    def vectors(extent: Triple) -> int:
+        return piece.channels * cells(extent) + piece.rows * prod(extent)
+
+    extents = [extent for n in range(prod(count).bit_length() + 1)
+               for extent, _ in candidates(count, 1 << n, tile.lanes, least_of(piece))]
+    fitting = [extent for extent in extents if vectors(extent) * width <= BOX]
+    if not fitting:
+        return None
+    turned = tile.lanes.bit_length() + 1  # operations of turning a vector
+
+    def cost(extent: Triple) -> float:
+        work = cells(extent) * piece.channels * turned + prod(extent) * piece.rows * (1.2 * depth + turned + 1) + 300
+        return blocks_of(one, (1, extent, 0)) * -(-groups // tile.lanes) * work
+
+    one = piece._replace(batch=1)
+    best = min(fitting, key=cost)
+    other = cost_of(one, piece.rows, tile)(best_block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True))
+    in_place = piece.source.group == piece.target.group == 1  # what tiles would copy first
+    if not (always or in_place) and cost(best) > TILES_LOSE * groups * other * piece.channels:
+        return None
+    blocks = blocks_of(one, (1, best, 0)) * -(-groups // tile.lanes)  # of one sample
+    most = min(BOX // (vectors(best) * width), piece.batch * blocks // wanted_tasks(piece, groups))
+    samples = even_part(piece.batch, most)
+    return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
+
+
+def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    """Rows of positions that are gone through from the top down, where a channel of target has one of source and its
+    rows fill vectors: of one sample, so for any batch."""
+    z, y, x = piece.axes
+    ones = {piece.source.axes[2], piece.target.axes[2], y.step, x.step, z.taps, piece.channels, piece.parts}
+    if ones != {1} or groups == 1 < piece.rows - 1 or piece.turned or piece.swapped or piece.woven or (
+            piece.edge != "zeros" or piece.folded != "zeros" or any(n > 1 for n, _ in piece.row_taps)
+            or piece.target.group != piece.rows * piece.target.channel):
+        return None
+    most_taps = 7 if tile.rows == 8 else 5  # as many rows of results, of two vectors, are kept in registers
+    if y.taps != x.taps or x.taps not in range(3, most_taps + 1, 2) or {abs(y.tap_step), abs(x.tap_step)} != {1}:
+        return None
+    width, filled = x.positions, x.positions / up_to(x.positions, tile.lanes)
+    if width < max(tile.lanes, LEAST_ACROSS) or filled < LEAST_FILLED or not y.positions * z.positions:
+        return None
+    across = even_part(width, MOST_ACROSS)
+    while (width - 1) % across + 1 < tile.lanes:
+        across -= 1
+    row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups)
+    strips = blocks_of(piece, (1, (1, y.positions, across), 0)) * groups
+    down = even_part(y.positions, max(1, min(BOX // row, max(8 * y.taps, y.positions * strips // wanted))))
+    tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
+    together = max(1, min(groups, tasks, GROUPS // (row * down)))
+    return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)

@@ -1,0 +1,242 @@
+/* The way of depthwise convolution where rows of positions fill vectors: neither cells nor results are turned. Rows of
+   cells are gone through from the top down, and each adds its products to the results of all rows that meet it, which
+   stay in registers until the last of them has. See body.h for the macros. */
+
+/* Vectors of results that registers hold of T rows, beside those of a row of cells and a weight. */
+#if ROWS == 8
+#define VECTORS_OF(T) (T == 7 ? 3 : 4)
+#else
+#define VECTORS_OF(T) (T == 5 ? 2 : 3)
+#endif
+
+#define LINES (1 << 14) /* bytes of the cells that are worked on at a time: part of L1 */
+
+/* Scratch tells where source is, and holds some rows of a plane of cells, with zeros for the padding beside them; those
+   beyond the edge are left out. From one to the next: */
+static inline index_t NAME(row_pitch)(const work_t *work)
+{
+    return work->block.extent[2] + work->piece->axis[2].taps - 1;
+}
+
+/* And rows of positions that are done at a time. */
+static inline index_t NAME(rows_at_once)(const work_t *work)
+{
+    const index_t more = work->piece->axis[1].taps - 1, most = work->block.extent[1];
+    const index_t fit = LINES / (index_t)sizeof(REAL) / NAME(row_pitch)(work) - more;
+    const index_t rows = fit < 4 * more ? 4 * more : fit;
+    return rows < most ? rows : most;
+}
+
+static inline index_t NAME(scratch_of_rows)(const work_t *work)
+{
+    return (NAME(rows_at_once)(work) + work->piece->axis[1].taps - 1) * NAME(row_pitch)(work);
+}
+
+static void NAME(layout_rows)(work_t *work)
+{
+    const block_t *block = &work->block;
+    const part_t *part = &work->part;
+    layout_t *layout = &work->layout;
+    layout->axis[1] = block->extent[2];
+    layout->axis[0] = block->extent[1] * layout->axis[1];
+    layout->batch = block->extent[0] * layout->axis[0];
+    layout->positions = block->samples * layout->batch;
+    layout->pitch = NAME(up)(layout->positions);
+    layout->cell = 0;
+    layout->scratch = NAME(scratch_of_rows)(work) + (index_t)(sizeof(REAL *) / sizeof(REAL));
+    layout->panel = part->groups * part->rows * NAME(depth)(work);
+    layout->result = layout->sums = part->groups * part->rows * layout->pitch;
+}
+
+/* The cell of one of the block's positions under the tap that is first in memory, and which of so many cells from there
+   on are within the axis. */
+static inline index_t NAME(inside)(const work_t *work, int a, index_t position, index_t cells, index_t *low,
+                                   index_t *high)
+{
+    const axis_t *axis = &work->piece->axis[a];
+    const index_t back = axis->tap_step < 0 ? axis->tap_step * (axis->taps - 1) : 0;
+    const index_t first = work->block.start[a] + position + axis->offset + back;
+    *low = first < 0 ? (-first < cells ? -first : cells) : 0;
+    *high = axis->size - first < cells ? axis->size - first : cells;
+    if (*high < *low)
+        *high = *low;
+    return first;
+}
+
+/* The plane of cells under the block's z-th one of positions, -1 where it is beyond the edge. */
+static inline index_t NAME(plane_of)(const work_t *work, index_t z)
+{
+    const axis_t *axis = &work->piece->axis[0];
+    const index_t at = axis->step * (work->block.start[0] + z) + axis->offset;
+    return at < axis->size ? at : -1;
+}
+
+static void NAME(offsets_rows)(const work_t *work, index_t *offset)
+{
+    (void)work, (void)offset;
+}
+
+/* panel[group][row][tap], taps in the order of their cells */
+static void NAME(pack_rows)(const work_t *work, const void *weight, void *panel)
+{
+    const piece_t *piece = work->piece;
+    const axis_t *y = &piece->axis[1], *x = &piece->axis[2];
+    const part_t *part = &work->part;
+    REAL *to = panel;
+    for (index_t group = 0; group < part->groups; group++)
+        for (index_t row = part->row; row < part->row + part->rows; row++) {
+            const REAL *from = (const REAL *)weight + group * piece->weight_group + row * piece->weight_row;
+            for (index_t j = 0; j < y->taps; j++)
+                for (index_t i = 0; i < x->taps; i++)
+                    *to++ = from[(y->tap_step < 0 ? y->taps - 1 - j : j) * piece->weight_stride[1]
+                                 + (x->tap_step < 0 ? x->taps - 1 - i : i) * piece->weight_stride[2]];
+        }
+}
+
+/* What is added up of one plane: rows of cells that there are, and where results go. */
+typedef struct {
+    index_t top, bottom, pitch, rows, width, result_pitch;
+    const REAL *cells;
+    REAL *result;
+} NAME(plane);
+
+/* V vectors of the positions of every row, those from at[v] on. Of T rows of results that wait, row t has had the
+   products of T - 1 - t rows of taps less than all: sum[t][v] is that of the row of cells less t. A tap's vector of cells
+   is loaded for T rows and a weight for V vectors, so loads are (2 V T + T T) for V T T products, those across two lines
+   counted twice. */
+static inline __attribute__((always_inline)) void NAME(go_down)(const int T, const int V, const NAME(plane) *plane,
+                                                                const REAL *weight, const index_t *at)
+{
+    const index_t top = plane->top, bottom = plane->bottom, last = plane->rows + T - 1, pitch = plane->pitch;
+    const index_t result_pitch = plane->result_pitch;
+    const REAL *from[4];
+    REAL *to[4];
+    VECTOR sum[7 * 4];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; v++) {
+        from[v] = plane->cells + top * pitch + at[v];
+        to[v] = plane->result + at[v];
+    }
+#pragma GCC unroll 28
+    for (int i = 0; i < T * V; i++)
+        sum[i] = (VECTOR){0};
+    for (index_t row = 0; row < last; row++) {
+        if (row >= top && row < bottom) {
+#pragma GCC unroll 7
+            for (int x = 0; x < T; x++) {
+                VECTOR cell[4];
+#pragma GCC unroll 4
+                for (int v = 0; v < V; v++)
+                    cell[v] = LOAD(from[v] + x);
+#pragma GCC unroll 7
+                for (int t = 0; t < T; t++) {
+                    const REAL w = weight[t * T + x];
+#pragma GCC unroll 4
+                    for (int v = 0; v < V; v++)
+                        sum[t * V + v] += w * cell[v];
+                }
+            }
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++)
+                from[v] += pitch;
+        }
+        if (row >= T - 1)
+#pragma GCC unroll 4
+            for (int v = 0; v < V; v++, to[v - 1] += result_pitch)
+                STORE(to[v], sum[(T - 1) * V + v]);
+#pragma GCC unroll 28
+        for (int i = T * V - 1; i >= 0; i--)
+            sum[i] = i >= V ? sum[i - V] : (VECTOR){0};
+    }
+}
+
+/* Vectors of a row, which fills one: the last ends with it, whatever of it the one before has too. */
+#define GO_DOWN(T)                                                                                                    \
+    static void NAME(go_down_##T)(const NAME(plane) *plane, const REAL *weight)                                       \
+    {                                                                                                                 \
+        const index_t vectors = (plane->width + LANES - 1) / LANES;                                                   \
+        const index_t parts = (vectors + VECTORS_OF(T) - 1) / VECTORS_OF(T);                                          \
+        for (index_t part = 0; part < parts; part++) {                                                                \
+            const index_t first = vectors * part / parts, wide = vectors * (part + 1) / parts - first;                \
+            index_t at[4];                                                                                            \
+            for (index_t v = 0; v < wide; v++)                                                                        \
+                at[v] = first + v == vectors - 1 ? plane->width - LANES : (first + v) * LANES;                        \
+            switch (wide) {                                                                                           \
+                CASE(T, 1) CASE(T, 2) CASE(T, 3) CASE(T, 4)                                                           \
+            }                                                                                                         \
+        }                                                                                                             \
+    }
+#define CASE(T, V)                                                                                                    \
+    case V:                                                                                                           \
+        if (V <= VECTORS_OF(T))                                                                                       \
+            NAME(go_down)(T, V, plane, weight, at);                                                                   \
+        break;
+GO_DOWN(3) GO_DOWN(5)
+#if ROWS == 8
+GO_DOWN(7)
+#endif
+#undef GO_DOWN
+#undef CASE
+
+/* The rows of a plane of cells to where zeros lie beside them; its place in source is that of its first row there. */
+static void NAME(copy_plane)(const NAME(plane) *plane, const REAL *from, index_t pitch, index_t n, REAL *to)
+{
+    for (index_t row = plane->top; row < plane->bottom; row++, from += pitch)
+        NAME(store_dense)(to + row * plane->pitch, from, n, 0, 0);
+}
+
+/* The products of one group's plane of cells, for each of its rows of the weight. */
+static void NAME(multiply_plane)(const work_t *work, NAME(plane) *plane, const REAL *weight, REAL *result)
+{
+    const index_t depth = NAME(depth)(work), taps = work->piece->axis[1].taps;
+    for (index_t row = 0; row < work->part.rows; row++, weight += depth) {
+        plane->result = result + row * work->layout.pitch;
+        if (taps == 3)
+            NAME(go_down_3)(plane, weight);
+        else if (taps == 5)
+            NAME(go_down_5)(plane, weight);
+#if ROWS == 8
+        else
+            NAME(go_down_7)(plane, weight);
+#endif
+    }
+}
+
+/* Some rows of positions of one plane. */
+static void NAME(multiply_some)(const work_t *work, index_t z, index_t start, const REAL *source, const REAL *weight,
+                                REAL *cells, REAL *result)
+{
+    const piece_t *piece = work->piece;
+    const index_t pitch = NAME(row_pitch)(work), at = NAME(plane_of)(work, z), *stride = piece->source_stride;
+    const index_t left = work->block.extent[1] - start, rows = NAME(rows_at_once)(work);
+    const index_t here = left < rows ? left : rows;
+    index_t top, bottom, low, high;
+    const index_t y = NAME(inside)(work, 1, start, here + piece->axis[1].taps - 1, &top, &bottom);
+    const index_t x = NAME(inside)(work, 2, 0, pitch, &low, &high);
+    NAME(plane) plane = {at < 0 ? 0 : top, at < 0 ? 0 : bottom, pitch, here, work->block.extent[2],
+                         work->layout.axis[1], cells, NULL};
+    NAME(copy_plane)(&plane, source + at * stride[0] + (y + top) * stride[1] + x + low, stride[1], high - low,
+                     cells + low);
+    NAME(multiply_plane)(work, &plane, weight, result + z * work->layout.axis[0] + start * work->layout.axis[1]);
+}
+
+static void NAME(multiply_rows)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
+                                void *result, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
+    const index_t rows = work->part.rows, weights = rows * NAME(depth)(work), step = NAME(rows_at_once)(work);
+    const REAL *source = *(const REAL **)scratch;
+    REAL *cells = (REAL *)((const REAL **)scratch + 1);
+    (void)offset, (void)accumulate; /* the one channel is there */
+    NAME(zero)(NAME(scratch_of_rows)(work), cells);
+    for (index_t group = 0; group < work->part.groups; group++)
+        for (index_t s = 0; s < block->samples; s++)
+            for (index_t z = 0; z < block->extent[0]; z++)
+                for (index_t y = 0; y < block->extent[1]; y += step)
+                    NAME(multiply_some)(work, z, y, source + group * piece->source_group
+                                        + (block->sample + s) * piece->source_batch,
+                                        (const REAL *)panel + group * weights, cells,
+                                        (REAL *)result + group * rows * layout->pitch + s * layout->batch);
+}

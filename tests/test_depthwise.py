@@ -1,0 +1,109 @@
+"""Depthwise convolution by rows: a vector holds neighbours of one row, and results go where they belong at once."""
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import test_nonfinite as nonfinite
+from calls import assert_equal, assert_same_bits
+from plan_runs import geometry_of
+from problems import FILLED, P, maps
+from pyconv import _blocking, _blocks, _pieces
+
+every_problem = pytest.mark.parametrize('problem', FILLED, ids=str)
+TILES = [_blocks.Tile(*tile) for tile in ((4, 16, 8, 3), (8, 8, 8, 3), (4, 8, 4, 3), (4, 4, 4, 3))]
+
+
+def chosen(problem, tile):
+    """How forward and grad_input of the problem are worked on."""
+    geometry = geometry_of(problem, padding_mode=problem.padding_mode)
+    return [_blocking.choose(name, piece, geometry.groups, tile, 'auto')[1]
+            for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, geometry)]
+
+
+@every_problem
+def test_rows_are_taken(problem):
+    """On some level, the same in any batch; else the rest of this file would say nothing."""
+    taken = [[found.way == _blocks.GATHER_ROWS for found in chosen(problem._replace(batch=batch), tile)]
+             for batch in (1, 2, 9, 70) for tile in TILES]
+    assert any(any(ways) for ways in taken[:len(TILES)])
+    assert all(taken[i::len(TILES)] == taken[i:i + 1] * 4 for i in range(len(TILES)))
+
+
+@pytest.mark.parametrize('problem', [
+    P('too narrow', (20, 11), (3, 3), (4, 4), groups=4, padding=1),
+    P('a vector of which half is beyond', (20, 17), (3, 3), (4, 4), groups=4, padding=1),
+    P('not square', (20, 32), (3, 5), (4, 4), groups=4, padding=1),
+    P('two channels a group', (20, 32), (3, 3), (4, 4), groups=2, padding=1),
+    P('dilated', (20, 32), (3, 3), (4, 4), groups=4, padding=1, dilation=2),
+    P('strided', (20, 32), (3, 3), (4, 4), groups=4, padding=1, stride=2),
+    P('edges that are there', (20, 32), (3, 3), (4, 4), groups=4, padding=1, padding_mode='circular'),
+    P('one channel to many', (20, 32), (3, 3), (1, 3), padding=1)], ids=str)
+def test_others_do_without(problem):
+    assert _blocks.GATHER_ROWS not in {found.way for found in chosen(problem, TILES[0])}
+
+
+def test_blocks_have_whole_vectors():
+    """The last of those side by side too, and enough of them for threads even where there is one image."""
+    for width in (512, 513, 1025, 3 * 512 + 1, 70001):
+        found, *_ = chosen(P('wide', (3, width), (3, 3), (2, 2), groups=2, padding=1), TILES[0])
+        assert found.way == _blocks.GATHER_ROWS and (width - 1) % found.extent[2] + 1 >= 16 and found.extent[2] <= 512
+    found, *_ = chosen(P('one image', (1000, 500), (3, 3), (1, 1), padding=1, batch=1), TILES[0])
+    assert found.way == _blocks.GATHER_ROWS and 1000 / found.extent[1] >= _blocks.TASKS
+
+
+@every_problem
+@pytest.mark.parametrize('threads', [1, 3])
+def test_exact_for_small_integers(problem, dtype, threads):
+    data = problem.integers(dtype)
+    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    more, with_bias = calls.per_channel(data.b, problem.rank), wanted.forward
+    with pyconv.num_threads(threads):
+        assert_equal(calls.forward(problem, data.x, data.w, data.b), with_bias + more, dtype)
+        assert_equal(calls.grad_input(problem, data.w, data.y), wanted.grad_input, dtype)
+        out = np.ones_like(data.y)
+        calls.forward(problem, data.x, data.w, data.b, out=out, accumulate=True)
+        assert_equal(out, with_bias + more + 1, dtype)
+
+
+@every_problem
+def test_nothing_is_written_beside_the_results(problem, dtype):
+    data = problem.integers(dtype)
+    for like, run in ((data.y, lambda out: calls.forward(problem, data.x, data.w, out=out)),
+                      (data.x, lambda out: calls.grad_input(problem, data.w, data.y, out=out))):
+        room = np.full(like.size + 128, np.nan, dtype)
+        out = room[64:64 + like.size].reshape(like.shape)
+        run(out)
+        assert np.isfinite(out).all() and np.isnan(room[:64]).all() and np.isnan(room[64 + like.size:]).all()
+
+
+@every_problem
+def test_not_finite(problem):
+    nonfinite.test_in_one_operand(problem, (np.inf, np.nan))
+
+
+@every_problem
+def test_other_types_and_orders(problem):
+    data = problem.integers(np.float64)
+    wanted = maps(problem, *data[:3]).forward
+    for dtype in (np.float16, np.int8, np.uint64, np.complex64):
+        x, w = (part.astype(dtype) for part in (data.x, data.w))
+        out = calls.forward(problem, x, w)
+        assert np.array_equal(out.astype(complex), wanted.astype(out.dtype).astype(complex))
+    x = calls.last(data.x, problem.rank)
+    assert_equal(calls.forward(problem, x, data.w), wanted, np.float64)
+    x, w = data.x[..., ::-1].copy()[..., ::-1], data.w[::-1].copy()[::-1]
+    assert_equal(calls.forward(problem, x, w), wanted, np.float64)
+
+
+@every_problem
+def test_the_same_bits(problem, dtype):
+    """In any batch, of a sample alone, with a bias that is zero, and with the least scratch."""
+    data = problem.floats(dtype)
+    y, x = calls.forward(problem, data.x, data.w), calls.grad_input(problem, data.w, data.y)
+    assert_same_bits(calls.forward(problem, data.x, data.w, 0 * data.b), y)
+    assert_same_bits(calls.forward(problem, data.x[-1], data.w), y[-1])
+    assert_same_bits(calls.grad_input(problem, data.w, data.y[-1]), x[-1])
+    with pyconv.num_threads(4):
+        assert_same_bits(calls.forward(problem, data.x, data.w), y)
+        assert_same_bits(calls.grad_input(problem, data.w, data.y), x)
