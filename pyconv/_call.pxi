@@ -297,10 +297,10 @@ cdef class Call:
             _part(step, depth * parts + share, &work.part)
             self.unroll(step, block, desk)
             in_place = step.in_place and not (self.accumulate or step.accumulate) and (
-                step.exact or self.is_run(&step.piece, work))
+                step.anywhere or self.is_run(&step.piece, work))
             if in_place:
                 work.layout.pitch, work.layout.cell = step.piece.target_channel, step.piece.target_stride[2]
-                if step.exact:
+                if step.anywhere:
                     work.layout.batch = step.piece.target_batch
                     work.layout.axis[0], work.layout.axis[1] = step.piece.target_stride[0], step.piece.target_stride[1]
                 desk.result = self.target_at(&step.piece, &work.part) + self.plan.kernels.itemsize * (

@@ -69,10 +69,12 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """Rows of positions that are gone through from the top down, where a channel of target has one of source and its
     rows fill vectors: of one sample, so for any batch."""
     z, y, x = piece.axes
-    ones = {piece.source.axes[2], piece.target.axes[2], y.step, x.step, z.taps, piece.channels, piece.parts}
-    if ones != {1} or groups == 1 < piece.rows - 1 or piece.turned or piece.swapped or piece.woven or (
-            piece.edge != "zeros" or piece.folded != "zeros" or any(n > 1 for n, _ in piece.row_taps)
+    strides = piece.source.axes[2], piece.target.axes[2], y.step, x.step
+    if set(strides) != {1} or (z.taps, piece.channels, piece.parts) != (1, 1, 1) or piece.folded != "zeros" or (
+            piece.turned or piece.swapped or piece.woven or any(n > 1 for n, _ in piece.row_taps)
             or piece.target.group != piece.rows * piece.target.channel):
+        return None
+    if groups == 1 and piece.rows > 2:  # tiles of more rows load a cell for all of them
         return None
     most_taps = 7 if tile.rows == 8 else 5  # as many rows of results, of two vectors, are kept in registers
     if y.taps != x.taps or x.taps not in range(3, most_taps + 1, 2) or {abs(y.tap_step), abs(x.tap_step)} != {1}:
@@ -85,7 +87,8 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
         across -= 1
     row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups)
     strips = blocks_of(piece, (1, (1, y.positions, across), 0)) * groups
-    down = even_part(y.positions, max(1, min(BOX // row, max(8 * y.taps, y.positions * strips // wanted))))
+    shared = max(8 * y.taps, y.positions * strips // wanted)  # rows of a block where there are few strips
+    down = even_part(y.positions, max(1, min(BOX // row, shared)))
     tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
     together = max(1, min(groups, tasks, GROUPS // (row * down)))
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)

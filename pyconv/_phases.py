@@ -5,7 +5,7 @@ from itertools import groupby
 from math import prod
 
 from pyconv._blocking import RESULTS, ROW_BLOCKS, broadcast_blocking, channels_at_once, choose, unrolled_blocking
-from pyconv._blocks import GATHER, GATHER_BROADCAST, GATHER_DIRECT, GATHER_WINOGRAD, Blocking, Tile
+from pyconv._blocks import GATHER, GATHER_BROADCAST, GATHER_DIRECT, GATHER_ROWS, GATHER_WINOGRAD, Blocking, Tile
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._pieces import Piece, in_between, read_alike, together
 
@@ -18,9 +18,10 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     for phases in _phases(pieces):
         most_taps = max(_taps(phase) for phase in phases) if _are_few(phases) else 0
         found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
-        if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_BROADCAST):  # then none is direct
+        if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_BROADCAST):
+            others = GATHER_DIRECT, GATHER_ROWS  # which sum in another order: these two may be taken for each other
             found = [choose(map, piece, groups, tile, algorithm, most_taps, False)
-                     if blocking.way == GATHER_DIRECT else (piece, blocking) for piece, blocking in found]
+                     if blocking.way in others else (piece, blocking) for piece, blocking in found]
         chosen += _shared(found, groups, tile)
     for i in range(len(chosen) - 1):
         (first, blocking), (second, other) = chosen[i:i + 2]

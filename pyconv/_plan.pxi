@@ -21,7 +21,7 @@ cdef struct step_t:
     index_t packs  # tasks of packing its weights, none where that would not save work
     int wave, accumulate
     int in_place  # rows of positions lie in target as they do in a result
-    int exact  # and it does not matter how far apart they are, nor whether they are whole vectors
+    int anywhere  # and it does not matter how far apart they are, nor whether they are whole vectors
     int turns[3]  # source, target, weight do not lie in memory as the way wants them
     index_t patch[3]  # elements of the patches that stand for them
     index_t apart  # samples whose results are kept apart, in grad_weight
@@ -273,12 +273,11 @@ cdef class Plan:
         step.paired, step.direct = blocking.paired, blocking.way == _blocks.GATHER_DIRECT
         step.members, step.shares = blocking.members, blocking.shares
         self._turn(step, piece, blocking.way)
-        step.exact = blocking.way == _blocks.GATHER_ROWS
+        step.anywhere = blocking.way == _blocks.GATHER_ROWS
         step.in_place = not piece.turned and not step.turns[1] and all(n == 1 for n, _ in piece.row_taps) and (
-            step.exact or step.group_block == 1) and (
-            step.exact or blocking.way == _blocks.GATHER_BROADCAST and piece.target.channel == 1 and (
-                step.depth_blocks == 1)
-            or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and piece.target.axes[2] == 1)
+            step.anywhere or step.group_block == 1 and (
+                blocking.way == _blocks.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
+                or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and piece.target.axes[2] == 1))
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
@@ -290,7 +289,7 @@ cdef class Plan:
         """Which operands are read and written through patches."""
         cdef int i
         edged = piece.edge != "zeros" and step.taps > 0 and way not in (
-            _blocks.GATHER_DIRECT, _blocks.CORRELATE_DIRECT)  # these fill edges from within
+            _blocks.GATHER_DIRECT, _blocks.GATHER_ROWS, _blocks.CORRELATE_DIRECT)  # these fill edges from within
         source = step.taps > 0 and (
             piece.patched[0] or piece.source_last and not _blocks.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source

@@ -27,29 +27,32 @@ static inline index_t NAME(rows_at_once)(const work_t *work)
     return rows < most ? rows : most;
 }
 
+/* Elements that these take at most: no more in a block that is smaller, of which more rows fit. */
 static inline index_t NAME(scratch_of_rows)(const work_t *work)
 {
-    return (NAME(rows_at_once)(work) + work->piece->axis[1].taps - 1) * NAME(row_pitch)(work);
+    const index_t more = work->piece->axis[1].taps - 1, pitch = NAME(row_pitch)(work);
+    const index_t all = (work->block.extent[1] + more) * pitch, least = 5 * more * pitch;
+    const index_t most = least < LINES / (index_t)sizeof(REAL) ? LINES / (index_t)sizeof(REAL) : least;
+    return all < most ? all : most;
 }
 
+/* A block is of one sample and one plane. */
 static void NAME(layout_rows)(work_t *work)
 {
-    const block_t *block = &work->block;
     const part_t *part = &work->part;
     layout_t *layout = &work->layout;
-    layout->axis[1] = block->extent[2];
-    layout->axis[0] = block->extent[1] * layout->axis[1];
-    layout->batch = block->extent[0] * layout->axis[0];
-    layout->positions = block->samples * layout->batch;
+    layout->axis[1] = work->block.extent[2];
+    layout->axis[0] = layout->batch = layout->positions = work->block.extent[1] * layout->axis[1];
     layout->pitch = NAME(up)(layout->positions);
     layout->cell = 0;
-    layout->scratch = NAME(scratch_of_rows)(work) + (index_t)(sizeof(REAL *) / sizeof(REAL));
+    layout->scratch = NAME(scratch_of_rows)(work)
+        + (index_t)((sizeof(REAL *) + NAME(row_pitch)(work) * sizeof(index_t)) / sizeof(REAL));
     layout->panel = part->groups * part->rows * NAME(depth)(work);
     layout->result = layout->sums = part->groups * part->rows * layout->pitch;
 }
 
-/* The cell of one of the block's positions under the tap that is first in memory, and which of so many cells from there
-   on are within the axis. */
+/* The cell of one of the block's positions under the tap that is first in memory, where positions are a cell apart. Of so
+   many cells from there on, those in [low, high) are within the axis. */
 static inline index_t NAME(inside)(const work_t *work, int a, index_t position, index_t cells, index_t *low,
                                    index_t *high)
 {
@@ -63,11 +66,13 @@ static inline index_t NAME(inside)(const work_t *work, int a, index_t position, 
     return first;
 }
 
-/* The plane of cells under the block's z-th one of positions, -1 where it is beyond the edge. */
-static inline index_t NAME(plane_of)(const work_t *work, index_t z)
+/* The plane of cells under the block's one of positions, negative where none is. */
+static inline index_t NAME(plane_of)(const work_t *work)
 {
     const axis_t *axis = &work->piece->axis[0];
-    const index_t at = axis->step * (work->block.start[0] + z) + axis->offset;
+    const index_t at = axis->step * work->block.start[0] + axis->offset;
+    if (work->piece->edge != EDGE_NONE)
+        return NAME(fold)(work->piece->edge, at, axis->size);
     return at < axis->size ? at : -1;
 }
 
@@ -93,10 +98,11 @@ static void NAME(pack_rows)(const work_t *work, const void *weight, void *panel)
         }
 }
 
-/* What is added up of one plane: rows of cells that there are, and where results go. */
+/* What is added up of one plane: rows of cells that there are, and where results go; and what follows in source, which
+   is asked for meanwhile. */
 typedef struct {
-    index_t top, bottom, pitch, rows, width, result_pitch;
-    const REAL *cells;
+    index_t top, bottom, pitch, rows, width, result_pitch, source_pitch;
+    const REAL *cells, *next;
     REAL *result;
 } NAME(plane);
 
@@ -109,7 +115,7 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
 {
     const index_t top = plane->top, bottom = plane->bottom, last = plane->rows + T - 1, pitch = plane->pitch;
     const index_t result_pitch = plane->result_pitch;
-    const REAL *from[4];
+    const REAL *from[4], *next = plane->next;
     REAL *to[4];
     VECTOR sum[7 * 4];
 #pragma GCC unroll 4
@@ -120,7 +126,10 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
 #pragma GCC unroll 28
     for (int i = 0; i < T * V; i++)
         sum[i] = (VECTOR){0};
-    for (index_t row = 0; row < last; row++) {
+    for (index_t row = 0; row < last; row++, next += plane->source_pitch) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++)
+            __builtin_prefetch(next + at[v], 0, 2);
         if (row >= top && row < bottom) {
 #pragma GCC unroll 7
             for (int x = 0; x < T; x++) {
@@ -185,6 +194,36 @@ static void NAME(copy_plane)(const NAME(plane) *plane, const REAL *from, index_t
         NAME(store_dense)(to + row * plane->pitch, from, n, 0, 0);
 }
 
+/* Where source has cells beyond its edges: of each place in a row of scratch, the cell that it holds, -1 for the
+   constant; and which of them are the row's own, side by side. */
+typedef struct {
+    const index_t *cell;
+    index_t low, high;
+    REAL constant;
+} NAME(edged);
+
+/* Rows from y on, with what stands for the cells beyond; of no plane, all of it is the constant. */
+static void NAME(copy_edged)(const piece_t *piece, const NAME(edged) *edged, NAME(plane) *plane, const REAL *source,
+                             index_t y, index_t rows, REAL *to)
+{
+    const index_t low = edged->low, high = edged->high;
+    plane->top = 0;
+    plane->bottom = rows;
+    for (index_t row = 0; row < rows; row++, to += plane->pitch) {
+        const index_t at = source ? NAME(fold)(piece->edge, y + row, piece->axis[1].size) : -1;
+        if (at < 0) {
+            for (index_t i = 0; i < plane->pitch; i++)
+                to[i] = edged->constant;
+            continue;
+        }
+        const REAL *from = source + at * piece->source_stride[1];
+        if (high > low)
+            NAME(store_dense)(to + low, from + edged->cell[low], high - low, 0, 0);
+        for (index_t i = low > 0 ? 0 : high; i < plane->pitch; i = i + 1 == low ? high : i + 1)
+            to[i] = edged->cell[i] < 0 ? edged->constant : from[edged->cell[i]];
+    }
+}
+
 /* The products of one group's plane of cells, for each of its rows of the weight. */
 static void NAME(multiply_plane)(const work_t *work, NAME(plane) *plane, const REAL *weight, REAL *result)
 {
@@ -202,41 +241,55 @@ static void NAME(multiply_plane)(const work_t *work, NAME(plane) *plane, const R
     }
 }
 
-/* Some rows of positions of one plane. */
-static void NAME(multiply_some)(const work_t *work, index_t z, index_t start, const REAL *source, const REAL *weight,
-                                REAL *cells, REAL *result)
+/* Some rows of positions, of the plane whose cells begin at `source`: NULL where there is none. */
+static void NAME(multiply_some)(const work_t *work, const NAME(edged) *edged, index_t start, const REAL *source,
+                                const REAL *weight, REAL *cells, REAL *result)
 {
     const piece_t *piece = work->piece;
-    const index_t pitch = NAME(row_pitch)(work), at = NAME(plane_of)(work, z), *stride = piece->source_stride;
-    const index_t left = work->block.extent[1] - start, rows = NAME(rows_at_once)(work);
-    const index_t here = left < rows ? left : rows;
+    const index_t pitch = NAME(row_pitch)(work), step = piece->source_stride[1];
+    const index_t left = work->block.extent[1] - start, most = NAME(rows_at_once)(work);
+    const index_t here = left < most ? left : most, rows = here + piece->axis[1].taps - 1;
     index_t top, bottom, low, high;
-    const index_t y = NAME(inside)(work, 1, start, here + piece->axis[1].taps - 1, &top, &bottom);
+    const index_t y = NAME(inside)(work, 1, start, rows, &top, &bottom);
     const index_t x = NAME(inside)(work, 2, 0, pitch, &low, &high);
-    NAME(plane) plane = {at < 0 ? 0 : top, at < 0 ? 0 : bottom, pitch, here, work->block.extent[2],
-                         work->layout.axis[1], cells, NULL};
-    NAME(copy_plane)(&plane, source + at * stride[0] + (y + top) * stride[1] + x + low, stride[1], high - low,
-                     cells + low);
-    NAME(multiply_plane)(work, &plane, weight, result + z * work->layout.axis[0] + start * work->layout.axis[1]);
+    NAME(plane) plane = {top, bottom, pitch, here, work->block.extent[2], work->layout.axis[1], step, cells,
+                         source ? source + (y + rows) * step + x : cells, NULL};
+    if (piece->edge != EDGE_NONE)
+        NAME(copy_edged)(piece, edged, &plane, source, y, rows, cells);
+    else if (source)
+        NAME(copy_plane)(&plane, source + (y + top) * step + x + low, step, high - low, cells + low);
+    else
+        plane.top = plane.bottom = 0;
+    NAME(multiply_plane)(work, &plane, weight, result + start * work->layout.axis[1]);
+}
+
+static NAME(edged) NAME(find_edged)(const work_t *work, index_t *cell)
+{
+    const piece_t *piece = work->piece;
+    NAME(edged) edged = {cell, 0, 0, 0};
+    const index_t n = NAME(row_pitch)(work), x = NAME(inside)(work, 2, 0, n, &edged.low, &edged.high);
+    __builtin_memcpy(&edged.constant, piece->edge_value, sizeof(REAL));
+    for (index_t i = 0; i < n && piece->edge != EDGE_NONE; i++)
+        cell[i] = NAME(fold)(piece->edge, x + i, piece->axis[2].size);
+    return edged;
 }
 
 static void NAME(multiply_rows)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                 void *result, int accumulate)
 {
     const piece_t *piece = work->piece;
-    const block_t *block = &work->block;
-    const layout_t *layout = &work->layout;
-    const index_t rows = work->part.rows, weights = rows * NAME(depth)(work), step = NAME(rows_at_once)(work);
+    const index_t rows = work->part.rows, weights = rows * NAME(depth)(work), at = NAME(plane_of)(work);
     const REAL *source = *(const REAL **)scratch;
-    REAL *cells = (REAL *)((const REAL **)scratch + 1);
+    index_t *beside = (index_t *)((const REAL **)scratch + 1);
+    REAL *cells = (REAL *)(beside + NAME(row_pitch)(work));
+    const NAME(edged) edged = NAME(find_edged)(work, beside);
     (void)offset, (void)accumulate; /* the one channel is there */
     NAME(zero)(NAME(scratch_of_rows)(work), cells);
-    for (index_t group = 0; group < work->part.groups; group++)
-        for (index_t s = 0; s < block->samples; s++)
-            for (index_t z = 0; z < block->extent[0]; z++)
-                for (index_t y = 0; y < block->extent[1]; y += step)
-                    NAME(multiply_some)(work, z, y, source + group * piece->source_group
-                                        + (block->sample + s) * piece->source_batch,
-                                        (const REAL *)panel + group * weights, cells,
-                                        (REAL *)result + group * rows * layout->pitch + s * layout->batch);
+    for (index_t group = 0; group < work->part.groups; group++) {
+        const REAL *plane = source + group * piece->source_group + work->block.sample * piece->source_batch
+            + at * piece->source_stride[0];
+        for (index_t y = 0; y < work->block.extent[1]; y += NAME(rows_at_once)(work))
+            NAME(multiply_some)(work, &edged, y, at < 0 ? NULL : plane, (const REAL *)panel + group * weights, cells,
+                                (REAL *)result + group * rows * work->layout.pitch);
+    }
 }
