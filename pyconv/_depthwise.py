@@ -83,7 +83,7 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     if width < max(tile.lanes, LEAST_ACROSS) or filled < LEAST_FILLED or not y.positions * z.positions:
         return None
     across = even_part(width, MOST_ACROSS)
-    while (width - 1) % across + 1 < tile.lanes:
+    while (width - 1) % across + 1 < tile.lanes:  # the last block's rows must fill a vector too
         across -= 1
     row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups)
     strips = blocks_of(piece, (1, (1, y.positions, across), 0)) * groups

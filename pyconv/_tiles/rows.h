@@ -36,7 +36,7 @@ static inline index_t NAME(scratch_of_rows)(const work_t *work)
     return all < most ? all : most;
 }
 
-/* A block is of one sample and one plane. */
+/* A block is of one sample and one plane, and its rows fill a vector at least. */
 static void NAME(layout_rows)(work_t *work)
 {
     const part_t *part = &work->part;
@@ -195,7 +195,7 @@ static void NAME(copy_plane)(const NAME(plane) *plane, const REAL *from, index_t
 }
 
 /* Where source has cells beyond its edges: of each place in a row of scratch, the cell that it holds, -1 for the
-   constant; and which of them are the row's own, side by side. */
+   constant; and which of them are the row's own, side by side. Of a patch, all are, and the constant is none. */
 typedef struct {
     const index_t *cell;
     index_t low, high;
@@ -241,7 +241,7 @@ static void NAME(multiply_plane)(const work_t *work, NAME(plane) *plane, const R
     }
 }
 
-/* Some rows of positions, of the plane whose cells begin at `source`: NULL where there is none. */
+/* Some rows of positions, of the plane whose cells begin at `source`; NULL where there is none, but the padding. */
 static void NAME(multiply_some)(const work_t *work, const NAME(edged) *edged, index_t start, const REAL *source,
                                 const REAL *weight, REAL *cells, REAL *result)
 {
@@ -286,10 +286,10 @@ static void NAME(multiply_rows)(const work_t *work, const void *panel, const ind
     (void)offset, (void)accumulate; /* the one channel is there */
     NAME(zero)(NAME(scratch_of_rows)(work), cells);
     for (index_t group = 0; group < work->part.groups; group++) {
-        const REAL *plane = source + group * piece->source_group + work->block.sample * piece->source_batch
-            + at * piece->source_stride[0];
+        const REAL *plane = at < 0 ? NULL : source + group * piece->source_group
+            + work->block.sample * piece->source_batch + at * piece->source_stride[0];
         for (index_t y = 0; y < work->block.extent[1]; y += NAME(rows_at_once)(work))
-            NAME(multiply_some)(work, &edged, y, at < 0 ? NULL : plane, (const REAL *)panel + group * weights, cells,
+            NAME(multiply_some)(work, &edged, y, plane, (const REAL *)panel + group * weights, cells,
                                 (REAL *)result + group * rows * work->layout.pitch);
     }
 }
