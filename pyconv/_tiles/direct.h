@@ -163,11 +163,8 @@ static void NAME(unroll_direct)(const work_t *work, const void *source, const vo
     index_t at[3], lo[3], hi[3];
     for (int a = 0; a < 3; a++) {
         const axis_t *axis = &piece->axis[a];
-        const index_t cells = NAME(box)(piece, block, a);
         at[a] = axis->step * block->start[a] + axis->offset + NAME(back)(axis);
-        lo[a] = at[a] < 0 ? (-at[a] < cells ? -at[a] : cells) : 0;
-        hi[a] = axis->size - at[a] < cells ? axis->size - at[a] : cells;
-        hi[a] = hi[a] < lo[a] ? lo[a] : hi[a];
+        NAME(cells_there)(at[a], NAME(box)(piece, block, a), axis->size, &lo[a], &hi[a]);
     }
     const index_t width = hi[2] - lo[2], pitch = piece->source_stride[1];
     const int inside = width * LANES == layout->axis[1] && (hi[1] - lo[1]) * layout->axis[1] == layout->axis[0]

@@ -14,6 +14,13 @@ static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count,
     *hi = high < *lo ? *lo : high < count ? high : count;
 }
 
+/* Of a row of n cells from `first` on: those [*low, *high) that are there. */
+static inline void NAME(cells_there)(index_t first, index_t n, index_t size, index_t *low, index_t *high)
+{
+    *low = first >= 0 ? 0 : -first < n ? -first : n;
+    *high = size - first < *low ? *low : size - first < n ? size - first : n;
+}
+
 /* The cell that stands for one beyond the edge of an axis; -1 where a constant does. Most need no division. */
 static inline index_t NAME(fold)(int edge, index_t cell, index_t size)
 {

@@ -179,13 +179,6 @@ static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, in
         NAME(transpose)(to, pitch, (const REAL *)from, o->stride[2], n, o->width, 0);
 }
 
-/* Of a row of n cells from `first` on: those [*low, *high) that are there. */
-static inline void NAME(cells_there)(index_t first, index_t n, index_t size, index_t *low, index_t *high)
-{
-    *low = first >= 0 ? 0 : -first < n ? -first : n;
-    *high = size - first < *low ? *low : size - first < n ? size - first : n;
-}
-
 /* A row of a source that may go on beyond the edges: `cells` is the row's cell 0, NULL where all of it is constant. */
 static void NAME(read_edged)(const piece_t *piece, const NAME(operand) *o, const char *cells, index_t first, index_t n,
                              REAL *to, index_t pitch)

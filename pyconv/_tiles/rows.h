@@ -51,19 +51,11 @@ static void NAME(layout_rows)(work_t *work)
     layout->result = layout->sums = part->groups * part->rows * layout->pitch;
 }
 
-/* The cell of one of the block's positions under the tap that is first in memory, where positions are a cell apart. Of so
-   many cells from there on, those in [low, high) are within the axis. */
-static inline index_t NAME(inside)(const work_t *work, int a, index_t position, index_t cells, index_t *low,
-                                   index_t *high)
+/* The cell of one of the block's positions under the tap that is first in memory; positions are a cell apart. */
+static inline index_t NAME(first_cell)(const work_t *work, int a, index_t position)
 {
     const axis_t *axis = &work->piece->axis[a];
-    const index_t back = axis->tap_step < 0 ? axis->tap_step * (axis->taps - 1) : 0;
-    const index_t first = work->block.start[a] + position + axis->offset + back;
-    *low = first < 0 ? (-first < cells ? -first : cells) : 0;
-    *high = axis->size - first < cells ? axis->size - first : cells;
-    if (*high < *low)
-        *high = *low;
-    return first;
+    return work->block.start[a] + position + axis->offset + NAME(back)(axis);
 }
 
 /* The plane of cells under the block's one of positions, negative where none is. */
@@ -107,9 +99,9 @@ typedef struct {
 } NAME(plane);
 
 /* V vectors of the positions of every row, those from at[v] on. Of T rows of results that wait, row t has had the
-   products of T - 1 - t rows of taps less than all: sum[t][v] is that of the row of cells less t. A tap's vector of cells
-   is loaded for T rows and a weight for V vectors, so loads are (2 V T + T T) for V T T products, those across two lines
-   counted twice. */
+   products of T - 1 - t rows of taps less than all: sum[t][v] is that of the row of cells less t. A tap's vector of
+   cells is loaded for T rows and a weight for V vectors, so loads are (2 V T + T T) for V T T products, those across two
+   lines counted twice. */
 static inline __attribute__((always_inline)) void NAME(go_down)(const int T, const int V, const NAME(plane) *plane,
                                                                 const REAL *weight, const index_t *at)
 {
@@ -187,40 +179,43 @@ GO_DOWN(7)
 #undef GO_DOWN
 #undef CASE
 
-/* The rows of a plane of cells to where zeros lie beside them; its place in source is that of its first row there. */
-static void NAME(copy_plane)(const NAME(plane) *plane, const REAL *from, index_t pitch, index_t n, REAL *to)
+/* A row of scratch: it begins with cell `first` of the axis, and [low, high) of it are there. Where source has cells
+   beyond its edges, which cell each other place holds, -1 for the constant. Of a patch, all are there, and the constant
+   is none. */
+typedef struct {
+    index_t first, low, high;
+    const index_t *cell;
+    REAL constant;
+} NAME(row_cells);
+
+/* Rows from cell y on to where zeros lie beside them. */
+static void NAME(copy_plane)(const piece_t *piece, const NAME(row_cells) *line, const NAME(plane) *plane,
+                             const REAL *source, index_t y, REAL *to)
 {
-    for (index_t row = plane->top; row < plane->bottom; row++, from += pitch)
-        NAME(store_dense)(to + row * plane->pitch, from, n, 0, 0);
+    const REAL *from = source + (y + plane->top) * piece->source_stride[1] + line->first + line->low;
+    for (index_t row = plane->top; row < plane->bottom; row++, from += piece->source_stride[1])
+        NAME(store_dense)(to + row * plane->pitch + line->low, from, line->high - line->low, 0, 0);
 }
 
-/* Where source has cells beyond its edges: of each place in a row of scratch, the cell that it holds, -1 for the
-   constant; and which of them are the row's own, side by side. Of a patch, all are, and the constant is none. */
-typedef struct {
-    const index_t *cell;
-    index_t low, high;
-    REAL constant;
-} NAME(edged);
-
-/* Rows from y on, with what stands for the cells beyond; of no plane, all of it is the constant. */
-static void NAME(copy_edged)(const piece_t *piece, const NAME(edged) *edged, NAME(plane) *plane, const REAL *source,
+/* The same with what stands for the cells beyond; of no plane, all of it is the constant. */
+static void NAME(copy_edged)(const piece_t *piece, const NAME(row_cells) *line, NAME(plane) *plane, const REAL *source,
                              index_t y, index_t rows, REAL *to)
 {
-    const index_t low = edged->low, high = edged->high;
+    const index_t low = line->low, high = line->high;
     plane->top = 0;
     plane->bottom = rows;
     for (index_t row = 0; row < rows; row++, to += plane->pitch) {
         const index_t at = source ? NAME(fold)(piece->edge, y + row, piece->axis[1].size) : -1;
         if (at < 0) {
             for (index_t i = 0; i < plane->pitch; i++)
-                to[i] = edged->constant;
+                to[i] = line->constant;
             continue;
         }
         const REAL *from = source + at * piece->source_stride[1];
         if (high > low)
-            NAME(store_dense)(to + low, from + edged->cell[low], high - low, 0, 0);
+            NAME(store_dense)(to + low, from + line->first + low, high - low, 0, 0);
         for (index_t i = low > 0 ? 0 : high; i < plane->pitch; i = i + 1 == low ? high : i + 1)
-            to[i] = edged->cell[i] < 0 ? edged->constant : from[edged->cell[i]];
+            to[i] = line->cell[i] < 0 ? line->constant : from[line->cell[i]];
     }
 }
 
@@ -242,36 +237,35 @@ static void NAME(multiply_plane)(const work_t *work, NAME(plane) *plane, const R
 }
 
 /* Some rows of positions, of the plane whose cells begin at `source`; NULL where there is none, but the padding. */
-static void NAME(multiply_some)(const work_t *work, const NAME(edged) *edged, index_t start, const REAL *source,
+static void NAME(multiply_some)(const work_t *work, const NAME(row_cells) *line, index_t start, const REAL *source,
                                 const REAL *weight, REAL *cells, REAL *result)
 {
     const piece_t *piece = work->piece;
-    const index_t pitch = NAME(row_pitch)(work), step = piece->source_stride[1];
+    const index_t step = piece->source_stride[1], y = NAME(first_cell)(work, 1, start);
     const index_t left = work->block.extent[1] - start, most = NAME(rows_at_once)(work);
     const index_t here = left < most ? left : most, rows = here + piece->axis[1].taps - 1;
-    index_t top, bottom, low, high;
-    const index_t y = NAME(inside)(work, 1, start, rows, &top, &bottom);
-    const index_t x = NAME(inside)(work, 2, 0, pitch, &low, &high);
-    NAME(plane) plane = {top, bottom, pitch, here, work->block.extent[2], work->layout.axis[1], step, cells,
-                         source ? source + (y + rows) * step + x : cells, NULL};
+    NAME(plane) plane = {0, 0, NAME(row_pitch)(work), here, work->block.extent[2], work->layout.axis[1], step, cells,
+                         source ? source + (y + rows) * step + line->first : cells, NULL};
+    NAME(cells_there)(y, rows, piece->axis[1].size, &plane.top, &plane.bottom);
     if (piece->edge != EDGE_NONE)
-        NAME(copy_edged)(piece, edged, &plane, source, y, rows, cells);
+        NAME(copy_edged)(piece, line, &plane, source, y, rows, cells);
     else if (source)
-        NAME(copy_plane)(&plane, source + (y + top) * step + x + low, step, high - low, cells + low);
+        NAME(copy_plane)(piece, line, &plane, source, y, cells);
     else
         plane.top = plane.bottom = 0;
     NAME(multiply_plane)(work, &plane, weight, result + start * work->layout.axis[1]);
 }
 
-static NAME(edged) NAME(find_edged)(const work_t *work, index_t *cell)
+static NAME(row_cells) NAME(find_row_cells)(const work_t *work, index_t *cell)
 {
     const piece_t *piece = work->piece;
-    NAME(edged) edged = {cell, 0, 0, 0};
-    const index_t n = NAME(row_pitch)(work), x = NAME(inside)(work, 2, 0, n, &edged.low, &edged.high);
-    __builtin_memcpy(&edged.constant, piece->edge_value, sizeof(REAL));
+    const index_t n = NAME(row_pitch)(work), size = piece->axis[2].size;
+    NAME(row_cells) line = {NAME(first_cell)(work, 2, 0), 0, 0, cell, 0};
+    NAME(cells_there)(line.first, n, size, &line.low, &line.high);
+    __builtin_memcpy(&line.constant, piece->edge_value, sizeof(REAL));
     for (index_t i = 0; i < n && piece->edge != EDGE_NONE; i++)
-        cell[i] = NAME(fold)(piece->edge, x + i, piece->axis[2].size);
-    return edged;
+        cell[i] = NAME(fold)(piece->edge, line.first + i, size);
+    return line;
 }
 
 static void NAME(multiply_rows)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
@@ -282,14 +276,14 @@ static void NAME(multiply_rows)(const work_t *work, const void *panel, const ind
     const REAL *source = *(const REAL **)scratch;
     index_t *beside = (index_t *)((const REAL **)scratch + 1);
     REAL *cells = (REAL *)(beside + NAME(row_pitch)(work));
-    const NAME(edged) edged = NAME(find_edged)(work, beside);
+    const NAME(row_cells) line = NAME(find_row_cells)(work, beside);
     (void)offset, (void)accumulate; /* the one channel is there */
     NAME(zero)(NAME(scratch_of_rows)(work), cells);
     for (index_t group = 0; group < work->part.groups; group++) {
         const REAL *plane = at < 0 ? NULL : source + group * piece->source_group
             + work->block.sample * piece->source_batch + at * piece->source_stride[0];
         for (index_t y = 0; y < work->block.extent[1]; y += NAME(rows_at_once)(work))
-            NAME(multiply_some)(work, &edged, y, plane, (const REAL *)panel + group * weights, cells,
+            NAME(multiply_some)(work, &line, y, plane, (const REAL *)panel + group * weights, cells,
                                 (REAL *)result + group * rows * work->layout.pitch);
     }
 }
