@@ -79,7 +79,7 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
     size, _, positions = scratch_of(streams_of(piece.axes), block, tile.lanes)
     most = min(WORK // max(1, positions * taps * channels * piece.rows), GROUPS // (size * channels * tile.itemsize),
                RESULTS // (2 * positions * piece.rows * tile.itemsize))
-    return min(groups, max(1, min(most, blocks * groups // TASKS)))
+    return min(groups, max(1, min(most, blocks * groups // tile.tasks)))
 
 
 def _met(axis: Axis) -> tuple[int, int]:
@@ -122,7 +122,7 @@ def broadcast_blocking(
         sizes.append((samples * prod(extent), blocks_of(piece, (samples, extent, 0)), boxes, cell_cost(samples, extent),
                       samples, extent))
     products, positions, smallest = piece.batch * prod(met), piece.batch * prod(count), min(sizes)[0]
-    least, best, least_tasks, room = inf, None, wanted_tasks(piece, groups), RESULTS // members
+    least, best, least_tasks, room = inf, None, wanted_tasks(piece, groups, tile), RESULTS // members
     for rows in {min(piece.rows, up_to(even_part(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
@@ -177,7 +177,7 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
     taps = max(1, prod(axis.taps for axis in piece.axes))
     total = prod(axis.positions for axis in piece.axes) * piece.batch
     width = tile.lanes * tile.vectors
-    least_tasks = wanted_tasks(piece, groups)
+    least_tasks = wanted_tasks(piece, groups, tile)
 
     def options() -> Iterator[tuple[int, Block, int]]:
         for most in ROW_BLOCKS:
@@ -261,7 +261,7 @@ def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
         products = channels * taps * rows * (vectors + 0.3 * -(-vectors // tile.vectors) + 6 / tile.lanes)
         transforms = TRANSFORM * vectors * (channels + rows * channels / piece.channels)
         times = blocks_of(one, block) * -(-piece.rows // rows)
-        return times * (products + transforms) * max(1, TASKS / times)
+        return times * (products + transforms) * max(1, tile.tasks / times)
 
     sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROW_BLOCKS[:3]}
     rows, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)
@@ -364,7 +364,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     channels, columns = _correlated(piece, taps, tile)
     units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-    wanted = UNITS * wanted_tasks(piece, groups) // TASKS
+    wanted = UNITS * wanted_tasks(piece, groups, tile) // TASKS
     most = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, prod(count) * piece.batch * units // wanted))
     options = [(samples, extent, 0) for extent, _ in candidates(count, most, tile.lanes)
                for samples in ({1, even_part(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})

@@ -21,12 +21,14 @@ ALL = 7  # all axes share their streams
 
 
 class Tile(NamedTuple):
-    """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile."""
+    """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile; and
+    of the threads: how many blocks a call should have at least."""
 
     itemsize: int
     lanes: int
     rows: int
     vectors: int
+    tasks: int = TASKS
 
 
 # the ways of kernels.h
@@ -117,10 +119,10 @@ def candidates(
     return tuple(found)
 
 
-def wanted_tasks(piece: Piece, groups: int) -> int:
+def wanted_tasks(piece: Piece, groups: int, tile: Tile) -> int:
     """How many tasks a call should have at least: fewer where there is little to share."""
     products = piece.batch * piece.rows * piece.channels * prod(axis.positions * axis.taps for axis in piece.axes)
-    return max(1, min(TASKS, products * groups // TASK))
+    return max(1, min(tile.tasks, products * groups // TASK))
 
 
 def blocks_of(piece: Piece, block: Block) -> int:

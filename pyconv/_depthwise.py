@@ -60,7 +60,7 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
     if not (always or in_place) and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
     blocks = blocks_of(one, (1, best, 0)) * -(-groups // tile.lanes)  # of one sample
-    most = min(BOX // (vectors(best) * width), piece.batch * blocks // wanted_tasks(piece, groups))
+    most = min(BOX // (vectors(best) * width), piece.batch * blocks // wanted_tasks(piece, groups, tile))
     samples = even_part(piece.batch, most)
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
 
@@ -85,7 +85,7 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     across = even_part(width, MOST_ACROSS)
     while (width - 1) % across + 1 < tile.lanes:  # the last block's rows must fill a vector too
         across -= 1
-    row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups)
+    row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups, tile)
     strips = blocks_of(piece, (1, (1, y.positions, across), 0)) * groups
     shared = max(8 * y.taps, y.positions * strips // wanted)  # rows of a block where there are few strips
     down = even_part(y.positions, max(1, min(BOX // row, shared)))

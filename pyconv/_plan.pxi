@@ -96,6 +96,15 @@ cdef inline int _worth(int threads, index_t tasks, double products) noexcept nog
     return <int>max(1, min(min(threads, tasks), min(products / TINY, MOST_THREADS)))
 
 
+cdef int TASKS = _blocks.TASKS
+
+
+cdef inline int _tasks(int threads) noexcept nogil:
+    """How many blocks a call should have at least for so many threads: for two, few large ones, which read less anew
+    and find the weights in the cache of the thread that packed them."""
+    return 2 if threads <= 2 else max(TASKS, threads)
+
+
 cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept nogil:
     """The which-th block of a step, the last one of an axis cut to what is left; gives back which part it is for."""
     cdef int a
@@ -156,11 +165,15 @@ cdef class Plan:
     cdef object map, geometry, dtype, result, real, algorithm, exact, chosen
     cdef index_t least_scratch
     cdef Plan padding  # of the terms whose volume of x is padding, if there are such
+    cdef int tasks  # how many blocks it should have at least
+    cdef dict others  # the same for other numbers of threads, by how many
+    cdef bint is_exact
+    cdef index_t minimum  # see scratch_minimum; 0 while it is not known
     cdef int stored[3]  # the types of source, target and weight
     cdef index_t size[3]  # bytes that a stride counts in them
     cdef index_t weights  # elements of a weight, as strides count them
 
-    def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False):
+    def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0):
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
@@ -171,6 +184,10 @@ cdef class Plan:
         self.map, self.geometry, self.dtype, self.result, self.algorithm = map, geometry, dtype, result, algorithm
         self.chosen = set()
         self.gathers = map != "grad_weight"
+        self.tasks = tasks or _tasks(_process_threads)
+        if not self.gathers:  # they decide in which order it sums
+            self.tasks = TASKS
+        self.others, self.is_exact = {}, exact
         types = (reads, writes, reads) if self.gathers else (reads, reads, writes)
         for i in range(3):
             self.stored[i] = types[i]
@@ -181,7 +198,7 @@ cdef class Plan:
         self.adds = self.looped
         padding = None if map == "grad_input" else _outer.of_padding(geometry)
         if padding is not None:
-            self.padding = Plan(map, padding, dtype, "gemm", result)
+            self.padding = Plan(map, padding, dtype, "gemm", result, tasks=self.tasks)
         geometry = _outer.of_volumes(geometry)
         self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
         self.exact = () if _pieces.touches_padding(map, geometry) and not exact and not whole else None
@@ -189,7 +206,8 @@ cdef class Plan:
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
             found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry)
-        tile = _blocks.Tile(self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors)
+        tile = _blocks.Tile(
+            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks)
         woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
         if woven > 1:
             found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
@@ -359,16 +377,30 @@ cdef class Plan:
         if self.padding is not None:
             self.least_scratch = max(self.least_scratch, self.padding.least_scratch)
 
+    cdef Plan of_tasks(self, int tasks):
+        """The same in at least so many blocks, where there is work for them."""
+        if tasks == self.tasks or not self.gathers:
+            return self
+        cdef Plan other = self.others.get(tasks)
+        if other is None:
+            other = Plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, self.is_exact, tasks)
+            self.others[tasks] = other
+        return other
+
     @property
     def scratch_minimum(self):
-        """Elements that one thread needs, for what is added to out as well."""
-        if not self.tiled:
-            return self.least_scratch
-        return max(self.least_scratch, plan(self.map, self.geometry, self.dtype, "gemm", self.result).scratch_minimum)
+        """Elements that one thread needs, for what is added to out as well: the same for any number of threads."""
+        if self.minimum == 0:
+            least = self.of_tasks(TASKS).least_scratch
+            if self.tiled:
+                other = plan(self.map, self.geometry, self.dtype, "gemm", self.result)
+                least = max(least, other.scratch_minimum)
+            self.minimum = least
+        return self.minimum
 
     def scratch_size(self, threads):
         """Elements that full speed wants on so many threads."""
-        return max(self.scratch_minimum, self.own_scratch(threads))
+        return max(self.scratch_minimum, self.of_tasks(_tasks(threads)).own_scratch(threads))
 
     cpdef index_t own_scratch(self, int threads):
         """The same, for what is not added to out."""
@@ -390,6 +422,14 @@ cdef class Plan:
 
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
+        cdef int number = _process_threads if threads is None else threads
+        cdef Plan fitting = self.of_tasks(_tasks(number))
+        if scratch is not None and scratch.size < fitting.least_scratch:
+            fitting = self.of_tasks(TASKS)
+        fitting.work(first, second, out, bias, scratch, accumulate, number)
+
+    cdef object work(self, first, second, out, bias, scratch, accumulate, int threads):
+        """The same, in the blocks of this plan."""
         if self.tiled and accumulate:  # a result that is not finite could not be taken back
             return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
         if self.adds and self.geometry.converts[1]:
@@ -407,8 +447,7 @@ cdef class Plan:
             bias = bias.astype(self.real)
         call.bias = NULL if bias is None else _data(bias)
         call.accumulate = accumulate
-        call.threads = _worth(_process_threads if threads is None else threads, self.most_tasks,
-                              self.products)
+        call.threads = _worth(threads, self.most_tasks, self.products)
         if scratch is None:
             scratch = self.new_scratch(call.threads)
         call.place(_data(scratch), scratch.size)

@@ -25,7 +25,7 @@ def test_any_number_of_threads(problem, dtype):
     data = problem.floats(dtype)
     with pyconv.num_threads(1):
         alone = all_maps(problem, data)
-    for threads in range(2, 9):
+    for threads in (*range(2, 9), 40):  # in few blocks, in more and in many: see test_pieces
         with pyconv.num_threads(threads):
             for many, one in zip(all_maps(problem, data), alone):
                 assert_same_bits(many, one)

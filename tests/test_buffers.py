@@ -14,7 +14,7 @@ import pyconv
 import reference
 from calls import assert_equal, assert_same_bits, poisoned
 from problems import BY_NAME, EVERY, LAYERS, VARIED, VARIED_MODES, Problem, expected, some
-from pyconv import _evaluate, _geometry
+from pyconv import _evaluate, _geometry, _known
 from pyconv._padding import Mode
 
 TWO_MEGABYTES = 2 * 2**20
@@ -184,6 +184,18 @@ def test_the_size_of_the_buffer_changes_no_bit(problem, name, dtype):
                              **{keyword: memory[guard:-guard]})
                 assert_same_bits(again, alone)
                 assert (memory[:guard] == 12345).all() and (memory[-guard:] == 12345).all()
+
+
+@every_map
+@pytest.mark.parametrize('problem', LAYERS, ids=str)
+def test_the_minimum_is_the_same_for_any_number_of_threads(problem, name, dtype):
+    """A buffer that was made for one number serves every other."""
+    wants = []
+    for threads in (1, 3, 40):
+        _known.forget()
+        pyconv.set_num_threads(threads)
+        wants.append(role(problem, name, dtype)[2])
+    assert len(set(wants)) == 1
 
 
 @every_map

@@ -6,6 +6,7 @@ from math import prod
 
 import pytest
 
+from problems import LAYERS
 from pyconv import _blocking, _blocks, _phases, _pieces
 from pyconv._geometry import convolved
 from pyconv._padding import Mode, held
@@ -149,6 +150,25 @@ def test_only_one_sample_decides_the_order_of_sums():
         for map in ("forward", "grad_input"):
             for piece in _pieces.pieces(map, g):
                 assert _blocking.gather_blocking(piece, 1, _blocks.Tile(4, 16, 8, 3)).channels == piece.channels
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "gemm", "winograd"])
+@pytest.mark.parametrize("map", ["forward", "grad_input"])
+def test_how_many_tasks_are_wanted_decides_no_order_of_sums(map, algorithm):
+    """Matrix products, flat or not, and broadcast cells sum alike: the same channels at a time."""
+    alike = dict.fromkeys((_blocks.GATHER_FLAT, _blocks.GATHER_BROADCAST), _blocks.GATHER)
+    cut = []
+    for layer in LAYERS:
+        shapes, settings = (layer.input_shape, layer.weight_shape), (layer.stride, layer.padding, layer.dilation)
+        geometry, _ = convolved(
+            layer.rank, *shapes, None, None, *settings, layer.groups, mode=Mode(layer.padding_mode))
+        pieces = _pieces.pieces(map, geometry)
+        found = [[blocking for _, blocking in _phases.choose_all(
+            map, pieces, geometry.groups, _blocks.Tile(4, 16, 8, 3, tasks), algorithm)] for tasks in (2, 8, 40)]
+        orders = {tuple((alike.get(x.way, x.way), x.channels) for x in blockings) for blockings in found}
+        assert len(orders) == 1, layer
+        cut.append(len({tuple((x.samples, x.extent, x.rows, x.groups) for x in blockings) for blockings in found}))
+    assert sum(n > 1 for n in cut) > len(LAYERS) / 2
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
