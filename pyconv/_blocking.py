@@ -17,6 +17,7 @@ from pyconv._blocks import (
     CORRELATE_WINOGRAD,
     DEPTH,
     GATHER,
+    GATHER_ACROSS,
     GATHER_BROADCAST,
     GATHER_DIRECT,
     GATHER_FLAT,
@@ -59,6 +60,7 @@ TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 # operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
 CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
+ACROSS_WEIGHTS = 1 << 15  # bytes of weights that vectors of channels of source meet: in L1
 POSITIONS = (32, 64, 128, 256, 512, 1024, 2048)  # about so many of a block whose cells are broadcast
 PAGES = 1 << 18  # bytes of pages that the processor finds quickly
 STORE_COST = 16  # operations of turning and storing a vector of results
@@ -161,6 +163,12 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
         if direct:
             return direct
     taps, channels = prod(axis.taps for axis in piece.axes), channels_at_once(piece, most_taps)
+    if is_across(piece, tile):
+        most = ACROSS_WEIGHTS // tile.itemsize // taps // piece.rows // tile.lanes
+        channels = up_to(even_part(piece.channels, max(1, most) * tile.lanes), tile.lanes)
+        _, across = broadcast_blocking(piece, groups, channels, tile)
+        assert across is not None
+        return across._replace(way=GATHER_ACROSS)
     cost, blocking = unrolled_blocking(piece, groups, channels, tile)
     if not taps or piece.turned or not channels or not all(axis.positions for axis in piece.axes):
         return blocking
@@ -170,6 +178,16 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
         few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
         return blocking if few else other
     return other if other_cost < UNROLLED_LOSES * cost else blocking
+
+
+def is_across(piece: Piece, tile: Tile) -> bool:
+    """Whether vectors hold channels of source, for few of target: how these lie decides no order of sums."""
+    return (
+        piece.source_last and piece.source.channel == 1 and 2 * piece.rows < tile.lanes
+        and piece.channels > 0 and piece.channels % tile.lanes == 0
+        and all(axis.taps and axis.positions and axis.lattice for axis in piece.axes)
+        and (piece.edge, piece.folded, piece.parts, piece.woven) == ("zeros", "zeros", 1, 0) and not piece.swapped
+        and all(n == 1 for n, _ in piece.row_taps))
 
 
 def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
@@ -326,7 +344,8 @@ def name_of(piece: Piece, blocking: Blocking) -> str:
     """What a person calls the way."""
     if blocking.way in (GATHER_WINOGRAD, CORRELATE_WINOGRAD):
         return f"Winograd F({max(piece.tile)}, 3)"
-    return "direct" if blocking.way in (GATHER_DIRECT, GATHER_ROWS, CORRELATE_DIRECT) else "matrix product"
+    direct = blocking.way in (GATHER_ACROSS, GATHER_DIRECT, GATHER_ROWS, CORRELATE_DIRECT)
+    return "direct" if direct else "matrix product"
 
 
 def _tiling_pays(map: str, piece: Piece) -> bool:

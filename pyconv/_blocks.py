@@ -32,8 +32,8 @@ class Tile(NamedTuple):
 
 
 # the ways of kernels.h
-(GATHER, GATHER_FLAT, GATHER_BROADCAST, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, GATHER_ROWS, CORRELATE_DIRECT,
- GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(10)
+(GATHER, GATHER_FLAT, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, GATHER_ROWS,
+ CORRELATE_DIRECT, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(11)
 
 
 class Blocking(NamedTuple):
@@ -52,7 +52,8 @@ class Blocking(NamedTuple):
 
 def reads_last(way: int, operand: Strides) -> bool:
     """Whether a way reads and writes an operand whose channels lie last as it is: a direct one wants groups of one."""
-    return way in (GATHER_BROADCAST, CORRELATE) or way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1
+    return way in (GATHER_BROADCAST, GATHER_ACROSS, CORRELATE) or (
+        way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1)
 
 
 def even_part(total: int, most: int) -> int:

@@ -4,8 +4,17 @@ from collections.abc import Iterator
 from itertools import groupby
 from math import prod
 
-from pyconv._blocking import RESULTS, ROW_BLOCKS, broadcast_blocking, channels_at_once, choose, unrolled_blocking
-from pyconv._blocks import GATHER, GATHER_BROADCAST, GATHER_DIRECT, GATHER_ROWS, GATHER_WINOGRAD, Blocking, Tile
+from pyconv._blocking import RESULTS, ROW_BLOCKS, broadcast_blocking, choose, unrolled_blocking
+from pyconv._blocks import (
+    GATHER,
+    GATHER_ACROSS,
+    GATHER_BROADCAST,
+    GATHER_DIRECT,
+    GATHER_ROWS,
+    GATHER_WINOGRAD,
+    Blocking,
+    Tile,
+)
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._pieces import Piece, in_between, read_alike, together
 
@@ -78,10 +87,12 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
     whole = together(phases)
     one, most = max(chosen, key=_taps_of)
     count = len(phases)
-    if most.way == GATHER_BROADCAST:
+    if most.way in (GATHER_BROADCAST, GATHER_ACROSS):
         axes = tuple(axis._replace(positions=x.positions) for axis, x in zip(one.axes, whole.axes))
-        _, blocking = broadcast_blocking(one._replace(axes=axes), groups, channels_at_once(one), tile, count)
-        return _side_by_side(chosen, blocking) if blocking else chosen
+        _, blocking = broadcast_blocking(one._replace(axes=axes), groups, most.channels, tile, count)
+        return _side_by_side(chosen, blocking._replace(way=most.way)) if blocking else chosen
+    if any(piece.source_last or piece.target_last for piece in phases):
+        return chosen
     if most.way == GATHER_DIRECT:
         if _are_few(phases):
             blocking = direct_blocking(whole._replace(rows=count * whole.rows), groups, tile, DIRECT_WEIGHTS, True)

@@ -442,7 +442,7 @@ def read_alike(pieces: list[Piece]) -> bool:
     """Whether the pieces are phases of a stride that differ in their positions and taps alone."""
     same = {(x.wave, x.rows, x.channels, x.source, x.target.axes, tuple(axis.size for axis in x.axes)) for x in pieces}
     return len(same) == 1 and not any(
-        x.accumulate or x.turned or x.source_last or x.target_last or any(x.patched) or x.row_taps != ((1, 0),) * 3
+        x.accumulate or x.turned or any(x.patched) or x.row_taps != ((1, 0),) * 3
         or x.folded != "zeros" or any(axis.step != 1 for axis in x.axes) for x in pieces)
 
 

@@ -292,7 +292,7 @@ cdef class Plan:
         step.members, step.shares = blocking.members, blocking.shares
         self._turn(step, piece, blocking.way)
         step.anywhere = blocking.way == _blocks.GATHER_ROWS
-        step.in_place = not piece.turned and not step.turns[1] and all(n == 1 for n, _ in piece.row_taps) and (
+        step.in_place = step.members == 1 and not piece.turned and not step.turns[1] and all(n == 1 for n, _ in piece.row_taps) and (
             step.anywhere or step.group_block == 1 and (
                 blocking.way == _blocks.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
                 or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and piece.target.axes[2] == 1))

@@ -16,6 +16,7 @@
 #include "turn.h"
 #include "walk.h"
 #include "broadcast.h"
+#include "across.h"
 #include "correlate.h"
 #include "direct.h"
 #include "rows.h"
@@ -34,6 +35,8 @@ const kernels_t NAME(kernels) = {
                          NAME(store)},
         [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),
                               NAME(pack_broadcast), NAME(multiply_broadcast), NAME(store_broadcast)},
+        [GATHER_ACROSS] = {NAME(layout_across), NAME(offsets_across), NAME(unroll_broadcast), NAME(pack_across),
+                           NAME(multiply_across), NAME(store_across)},
         [CORRELATE] = {NAME(layout_correlate), NAME(offsets_broadcast), NAME(unroll_broadcast), NAME(turn),
                        NAME(correlate), NAME(store_weight)},
         [CORRELATE_FEW] = {NAME(layout_few), NAME(offsets), NAME(unroll), NAME(compact), NAME(dot),

@@ -318,13 +318,10 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
 static void NAME(multiply_broadcast)(const work_t *work, const void *packed, const index_t *offset, void *scratch,
                                      void *result, int accumulate)
 {
-    const axis_t *axis = work->piece->axis;
-    const index_t *start = work->block.start, *extent = work->block.extent, rows = work->part.rows;
+    const index_t *extent = work->block.extent, rows = work->part.rows;
     const index_t row = NAME(depth)(work) * (index_t)sizeof(REAL);
     const REAL *source = *(const REAL **)scratch;
     NAME(product) *list = (NAME(product) *)((const REAL **)scratch + 1);
-    NAME(walk) box = {.work = work};
-    NAME(stretch) *z = &box.axis[0], *y = &box.axis[1], *x = &box.axis[2];
     const index_t positions = work->block.samples * extent[0] * extent[1] * extent[2];
     NAME(panels) panels = {0, 0, packed};
     for (; panels.column < rows; panels.column = panels.end) {
@@ -333,16 +330,9 @@ static void NAME(multiply_broadcast)(const work_t *work, const void *packed, con
         while (panels.end < rows && (panels.end - panels.column) * row < PANELS_AT_ONCE);
         const index_t size = (panels.end - panels.column) * row;
         NAME(next) next = {(const char *)panels.panel + size, size, 0, positions, 0};
-        for (index_t i = 0; i < extent[0]; i += z->count) {
-            *z = NAME(find_stretch)(&axis[0], start[0], i, extent[0]);
-            for (index_t j = 0; j < extent[1]; j += y->count) {
-                *y = NAME(find_stretch)(&axis[1], start[1], j, extent[1]);
-                for (index_t k = 0; k < extent[2]; k += x->count) {
-                    *x = NAME(find_stretch)(&axis[2], start[2], k, extent[2]);
-                    NAME(multiply_box)(&box, &panels, offset, source, list, result, accumulate, &next);
-                }
-            }
-        }
+        NAME(walk) box = {.work = work};
+        while (NAME(next_box)(&box))
+            NAME(multiply_box)(&box, &panels, offset, source, list, result, accumulate, &next);
         panels.panel += size / (index_t)sizeof(REAL);
     }
 }

@@ -58,6 +58,26 @@ static NAME(stretch) NAME(find_stretch)(const axis_t *axis, index_t first, index
     return s;
 }
 
+/* The next box of the block, if there is one; before the first, no stretch has a position. */
+static int NAME(next_box)(NAME(walk) *box)
+{
+    const block_t *block = &box->work->block;
+    NAME(stretch) *s = box->axis;
+    int a = 2;
+    if (s[0].count == 0)
+        a = -1;
+    else {
+        while (a >= 0 && s[a].start + s[a].count == block->extent[a])
+            a--;
+        if (a < 0)
+            return 0;
+        s[a] = NAME(find_stretch)(&box->work->piece->axis[a], block->start[a], s[a].start + s[a].count, block->extent[a]);
+    }
+    while (++a < 3)
+        s[a] = NAME(find_stretch)(&box->work->piece->axis[a], block->start[a], 0, block->extent[a]);
+    return 1;
+}
+
 /* Numbers of taps side by side, and of steps of theirs that positions are apart, for which kernels broadcast a cell once
    for all positions that have it. */
 #define SHARED_CELLS(KERNEL) KERNEL(2, 1) KERNEL(3, 1) KERNEL(5, 1) KERNEL(3, 2)
