@@ -161,9 +161,9 @@ def counting(device: Any) -> Iterator[list[str]]:
     names: list[str] = []
     launched = device.launch
 
-    def count(kernel: Any, *arguments: Any) -> None:
-        names.append(kernel.name)
-        launched(kernel, *arguments)
+    def count(launches: list[Any], stream: int) -> None:
+        names.extend(kernel.name for kernel, *_ in launches)
+        launched(launches, stream)
 
     device.launch = count
     try:
@@ -203,7 +203,7 @@ def overhead(size: int = 8, channels: int = 8) -> dict[str, Any]:
     with counting(device) as names:
         whole()
     made: list[tuple[Any, ...]] = []
-    device.launch = lambda *arguments: made.append(arguments)
+    device.launch = lambda launches, stream: made.append((launches[-1:], stream))
     try:
         given()
     finally:

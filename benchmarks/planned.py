@@ -69,10 +69,9 @@ class Recorder:
         """Of no matrix."""
         return array("q", bytes(128))
 
-    def launch(self, handle: str, grid: tuple[int, int, int], stream: int, arguments: Any) -> None:
+    def launch(self, launches: list[Any], stream: int) -> None:
         """Counted."""
-        if all(grid):
-            self.launched.append(handle)
+        self.launched += [handle for handle, *_ in launches]
 
 
 class Placeholder:

@@ -113,7 +113,11 @@ class EmulatedDevice:
             raise KernelError(f'shared must be at most {self.shared_limit} bytes; got {shared}')
         return Kernel(source, threads, shared)
 
-    def launch(self, kernel, grid, stream, arguments):
+    def launch(self, launches, stream):
+        for kernel, grid, arguments in launches:
+            self.run(kernel, grid, arguments)
+
+    def run(self, kernel, grid, arguments):
         source, threads, shared = kernel
         if isinstance(arguments, Arguments):
             arguments = arguments.given()
@@ -121,7 +125,7 @@ class EmulatedDevice:
             at = self.memory.allocate(len(arguments[0]))
             self.memory.view(at, (len(arguments[0]),), np.uint8)[:] = np.frombuffer(arguments[0], np.uint8)
             try:
-                return self.launch(kernel, grid, stream, [at, *arguments[1:]])
+                return self.run(kernel, grid, [at, *arguments[1:]])
             finally:
                 self.memory.free(at)
         if len(arguments) != len(source.arguments):

@@ -24,9 +24,10 @@ def view(array):
     return np.ndarray(array.shape, array.dtype.name, memory, array.address - low if high > low else 0, strides)
 
 
-class Launch(NamedTuple):
+class Program(NamedTuple):
     """Gives a function the arrays where they lie when it is run, and the stream."""
 
+    scratch: int
     function: Any
     settings: dict
     arrays: dict
@@ -42,11 +43,11 @@ class Launch(NamedTuple):
 
 
 def step(function, settings, **arrays):
-    """A step of one launch."""
+    """A step of one program."""
     arrays = {word: array for word, array in arrays.items() if isinstance(array, DeviceArray)}
     scratch = int('scratch' in arrays)
     operands = {word: array for word, array in arrays.items() if word != 'scratch'}
-    return Step(SimpleNamespace(launches=[Launch(function, settings, arrays, {})], scratch=scratch), operands)
+    return Step(Program(scratch, function, settings, arrays, {}), operands)
 
 
 class Plan:

@@ -4,7 +4,7 @@ import numpy as np
 from pyconv import _cuda
 from pyconv import _geometry as geometries
 from pyconv._gpu import arrays
-from pyconv._gpu.launches import aligned
+from pyconv._gpu.launches import Ref, aligned
 
 POISON = 7  # what `out` holds where a plan adds to it
 
@@ -43,8 +43,7 @@ def now(steps, scratch=None):
             some = next(iter(given.values()))
             room = scratch or some.kind.empty((program.scratch + 256,), arrays.DTYPES['int8'], some.device)
             addresses['scratch'] = aligned(room.address)
-        for one in program.launches:
-            one.run(addresses, 0)
+        program.on({word: Ref(word) for word in addresses}).run(addresses, 0)
 
 
 def run(gpu, map, geometry, first, second, shape, dtype, bias=None, accumulate=False, result=None, **settings):

@@ -120,10 +120,10 @@ class SimulatedDevice(EmulatedDevice):
         super().__init__(**settings)
         self.simulated = set()
 
-    def launch(self, kernel, grid, stream, arguments):
+    def run(self, kernel, grid, arguments):
         source, threads, shared = kernel
         if source.name in ('gather', 'correlate') or 0 in grid:
-            super().launch(kernel, grid, stream, arguments)
+            super().run(kernel, grid, arguments)
             return
         names = primitives(self.memory)
         exec(compile(source.text, f'<kernel {source.name}>', 'exec'), names)

@@ -19,13 +19,13 @@ ACCESSES = {
 def counted(monkeypatch, capability=(9, 0)):
     """A GPU, and a list of (kernel, wavefronts per phase of each primitive) of its launches."""
     gpu = Emulated(monkeypatch, capability=capability, statistics=True, races=False)
-    found, launch = [], gpu.device.launch
+    found, run = [], gpu.device.run
 
     def and_count(kernel, *rest):
-        launch(kernel, *rest)
+        run(kernel, *rest)
         found.append((kernel.source.name, gpu.device.statistics))
 
-    gpu.device.launch = and_count
+    gpu.device.run = and_count
     return gpu, found
 
 

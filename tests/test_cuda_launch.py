@@ -103,17 +103,24 @@ def test_facts(device):
 
 
 def test_launch(device, driver, kernel):
-    device.launch(kernel, (5, 6, 7), 0x5713, launch.Arguments([2**63 - 1, -2**63, -1]))
+    device.launch([(kernel, (5, 6, 7), launch.Arguments([2**63 - 1, -2**63, -1]))], 0x5713)
     _, function, *grid, threads, one, same, shared, stream, _, extra = driver.calls[-2]
     assert function == (('module', COMPILED.cubin), b'kern')
     assert (grid, threads, one, same, shared, stream, extra) == ([5, 6, 7], 128, 1, 1, 1000, 0x5713, 0)
     assert driver.values == [2**63 - 1, -2**63, -1]
 
 
+def test_launches_of_a_program_ask_once_for_the_context(device, driver, kernel):
+    driver.contexts[:] = [CALLER]
+    device.launch([(kernel, (x, 1, 1), launch.Arguments([x, 2, 3])) for x in (5, 6)], 0)
+    assert driver.names() == ['cuCtxGetCurrent', 'cuCtxPushCurrent', *['cuLaunchKernel'] * 2, 'cuCtxPopCurrent']
+    assert [call[2] for call in driver.calls if call[0] == 'cuLaunchKernel'] == [5, 6]
+
+
 def test_launch_with_a_tensor_map(device, driver, kernel):
     arguments = launch.Arguments([0, 5, -6], has_map=True)
     arguments.values[:16] = array('q', range(16))
-    device.launch(kernel, (1, 1, 1), 0, arguments)
+    device.launch([(kernel, (1, 1, 1), arguments)], 0)
     assert driver.values == [0, 5, -6]
     [call] = [call for call in driver.calls if call[0] == 'cuLaunchKernel']
     pointer = ctypes.c_void_p.from_address(call[10]).value
@@ -151,26 +158,27 @@ def test_context_is_as_before(device, driver, kernel, current, calls, fails):
     driver.contexts[:], driver.fails = [current], fails
     if fails:
         with pytest.raises(RuntimeError):
-            device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2, 3]))
+            device.launch([(kernel, (1, 1, 1), launch.Arguments([1, 2, 3]))], 0)
     else:
-        device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2, 3]))
+        device.launch([(kernel, (1, 1, 1), launch.Arguments([1, 2, 3]))], 0)
         assert driver.found == PRIMARY
     assert driver.contexts == [current]
-    assert driver.names() == calls + ['cuGetErrorString'] * len(fails)
+    assert [name for name in driver.names() if name != 'cuGetErrorString'] == calls
 
 
-@pytest.mark.parametrize('grid', [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_empty_grid(device, driver, kernel, grid):
-    device.launch(kernel, grid, 0, launch.Arguments([1, 2, 3]))
-    assert not driver.calls
+@pytest.mark.parametrize('grid', [(0, 1, 1), (1, 0), (0,)])
+def test_empty_grid(grid):
+    made = program.Program(None)
+    made.add(SOURCE, grid, a=1, b=2, c=3)
+    assert not made.launches
 
 
 def test_wrong_arguments(device, driver, kernel):
     with pytest.raises(TypeError, match='^kern must be given 3 arguments; got 2$'):
-        device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2]))
+        device.launch([(kernel, (1, 1, 1), launch.Arguments([1, 2]))], 0)
     with pytest.raises(OverflowError):
-        device.launch(kernel, (1, 1, 1), 0, launch.Arguments([1, 2, 2**63]))
-    assert not driver.calls
+        device.launch([(kernel, (1, 1, 1), launch.Arguments([1, 2, 2**63]))], 0)
+    assert 'cuLaunchKernel' not in driver.names()
 
 
 @pytest.mark.parametrize(('shared', 'asked'), [(49152, []), (49153, [49153]), (101376, [101376])])
@@ -211,27 +219,29 @@ def test_each_configuration_is_loaded_once(device, driver):
     assert driver.names().count('cuModuleLoadData') == 4
 
 
-def test_two_threads_may_run_one_launch():
-    """While both are in a launch, each has arguments of its own; later calls use their memory again."""
+def test_two_threads_may_run_one_program():
+    """While both are in its launches, each has arguments of its own; later calls use their memory again."""
     both, seen = threading.Barrier(2), []
 
-    def launched(kernel, grid, stream, arguments):
+    def launched(launches, stream):
         both.wait(10)
-        seen.append((kernel, grid, stream, arguments.given()))
+        seen.append((stream, [(kernel, grid, arguments.given()) for kernel, grid, arguments in launches]))
         both.wait(10)
 
     device = SimpleNamespace(kernel=lambda *wanted: wanted[1:], launch=launched)
     made = program.Program(device)
     made.add(SOURCE, (5, 6), threads=64, a=3, b=program.Ref('x', 8), c=program.Ref('y'))
-    [one] = made.launches
+    made.add(SOURCE, (7,), threads=32, a=program.Ref('y', 5), b=4, c=program.Ref('y'))
+    one = made.on({'x': program.Ref('first', 16), 'y': program.Ref('out')})
     for _ in range(2):
-        threads = [threading.Thread(target=one.run, args=({'x': 1000 * i, 'y': i}, i)) for i in (1, 2)]
+        threads = [threading.Thread(target=one.run, args=({'first': 1000 * i, 'out': i}, i)) for i in (1, 2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(seen, key=lambda call: call[2]) == [
-        ((64, 0, 1), (5, 6, 1), i, [3, 1000 * i + 8, i]) for i in (1, 1, 2, 2)]
+    assert sorted(seen) == [
+        (i, [((64, 0, 1), (5, 6, 1), [3, 1000 * i + 24, i]), ((32, 0, 1), (7, 1, 1), [i + 5, 4, i])])
+        for i in (1, 1, 2, 2)]
     assert len(one.free) == 2
 
 
@@ -261,7 +271,7 @@ FORKED = "CUDA does not work in a forked child; start processes with multiproces
 def test_launch_that_fails(device, driver, kernel, status, error, text):
     driver.fails = {'cuLaunchKernel': Status[f'CUDA_ERROR_{status}']}
     with pytest.raises(error) as caught:
-        device.launch(kernel, (3, 1, 1), 0, launch.Arguments([1, 2, 3]))
+        device.launch([(kernel, (3, 1, 1), launch.Arguments([1, 2, 3]))], 0)
     assert str(caught.value) == text
 
 

@@ -20,7 +20,7 @@ from pyconv import _geometry as geometries
 from pyconv._gpu import launch, limits, tiles
 from pyconv._gpu import maps as maps_of_gpu
 from pyconv._gpu.arrays import DTYPES
-from pyconv._gpu.launches import Launch, Program
+from pyconv._gpu.launches import Launches, Program
 from pyconv._gpu.program import Layout
 from test_cuda import same
 from test_nonfinite import spoiled, without_zeros
@@ -154,7 +154,7 @@ def test_scan_counts_channels(planned):
 @pytest.mark.parametrize('shape', [(1, 2, 40000, 40000), (1, 1, 50000, 50000), (3, 1, 30000, 30000)])
 def test_fill_of_large_samples(monkeypatch, shape):
     gpu, noted = Emulated(monkeypatch), []
-    monkeypatch.setattr(Launch, 'run', lambda self, *_: noted.append(self))
+    monkeypatch.setattr(Launches, 'run', lambda self, *_: noted.extend(self.launches))
     strides = tuple(prod(shape[a + 1:]) for a in range(4))
     out = EmulatedArray(gpu.memory, 1 << 40, shape, strides, 'float16')
     channels = shape[1]

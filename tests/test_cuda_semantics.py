@@ -478,7 +478,7 @@ def test_parts_lie_64_bits_apart(monkeypatch, direct_rate):
 def test_a_packed_array_of_more_than_2_to_32_bytes(monkeypatch):
     """The last of its blocks alone: what is packed is made up of one element again and again."""
     gpu, noted, length = Emulated(monkeypatch), [], (1 << 26) + 16
-    monkeypatch.setattr(gpu.device, 'launch', lambda *launch: noted.append(launch))
+    monkeypatch.setattr(gpu.device, 'run', lambda *launch: noted.append(launch))
     x, w = gpu.upload(np.array([[[3.0]]]), 'float16'), gpu.upload(np.ones((16, 64, 1)), 'float16')
     x = x.view(lambda x: np.broadcast_to(x, (1, 64, length)))
     scratch = gpu.memory.allocate(length * 64 * 2 + (1 << 20), poison=False)
@@ -486,7 +486,7 @@ def test_a_packed_array_of_more_than_2_to_32_bytes(monkeypatch):
         memory, scratch, shape, [int(np.prod(shape[a + 1:])) for a in range(len(shape))], dtype))
     monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
     pyconv.conv1d(x, w)
-    [((source, threads, shared), grid, _, given)] = [one for one in noted if one[0].source.name == 'pack']
+    [((source, threads, shared), grid, given)] = [one for one in noted if one[0].source.name == 'pack']
     arguments = given.given()
     assert grid == (2 * ((1 << 21) + 1), 1, 1)
     text = source.text.replace('block_x()', f'(block_x() + {1 << 21})')

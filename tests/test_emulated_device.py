@@ -37,19 +37,19 @@ def test_device():
     device = EmulatedDevice(capability=(8, 0), multiprocessors=108)
     out = EmulatedArray.empty(device.memory, (20,), 'float32')
     handle = device.kernel(Source, 32, 0)
-    device.launch(handle, (1, 1, 1), 0, [out.address, 20])
+    device.run(handle, (1, 1, 1), [out.address, 20])
     assert (out.stored().view(np.int32) == np.arange(20)).all()
     assert device.launched == ['fill'] and device.launches == 1
     assert (device.shared_limit, EmulatedDevice(device.memory).shared_limit) == (163 * 1024, 227 * 1024)
     assert device.kernel(Source, 32, 82 * 1024, 2)       # blocks_per_sm is a bound on registers
     for wrong in (lambda: device.kernel(Source, 33, 0), lambda: device.kernel(Source, 32, 164 * 1024),
                   lambda: EmulatedDevice(capability=(7, 5)).kernel(Source, 32, 64 * 1024 + 1),
-                  lambda: device.launch(handle, (1, 65536, 1), 0, [0, 0])):
+                  lambda: device.run(handle, (1, 65536, 1), [0, 0])):
         with pytest.raises(KernelError):
             wrong()
     with pytest.raises(TypeError, match='fill must be given 2 arguments; got 1'):
-        device.launch(handle, (1, 1, 1), 0, [0])
+        device.run(handle, (1, 1, 1), [0])
     with pytest.raises(OverflowError):
-        device.launch(handle, (1, 1, 1), 0, [1 << 63, 0])
-    device.launch(handle, (0, 1, 1), 0, [0, 0])
+        device.run(handle, (1, 1, 1), [1 << 63, 0])
+    device.run(handle, (0, 1, 1), [0, 0])
     assert device.launches == 1

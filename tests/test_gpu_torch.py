@@ -182,8 +182,8 @@ class HostKind(TorchKind):
         return DeviceArray(value, value.data_ptr(), tuple(value.shape), value.stride(),
                            DTYPES[str(value.dtype).removeprefix('torch.')], 0, self)
 
-    def new(self, shape, dtype, device):
-        return torch.full(shape, torch.nan, dtype=getattr(torch, dtype.name))
+    def made(self, shape, dtype, device):
+        return self.read('out', torch.full(shape, torch.nan, dtype=getattr(torch, dtype.name)))
 
 
 @pytest.fixture

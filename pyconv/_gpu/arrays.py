@@ -182,10 +182,10 @@ class Kind:
         return array
 
 
-@lru_cache(maxsize=256)
-def _in_torch(torch: Any, dtype: str, device: int) -> tuple[Any, Any]:
-    """The type and the GPU as torch knows them."""
-    return getattr(torch, dtype), torch.device("cuda", device)
+@lru_cache(maxsize=4096)
+def _in_torch(torch: Any, shape: Shape, dtype: DeviceType, device: int) -> tuple[Shape, Any, Any]:
+    """The strides of a C-contiguous tensor; its type and its GPU as torch knows them."""
+    return steps_of(shape), getattr(torch, dtype.name), torch.device("cuda", device)
 
 
 def _torch_stream(stream: int, device: int) -> Any:
@@ -223,17 +223,13 @@ class TorchKind(Kind):
             _check_address(name, address, shape, strides, dtype)
         return DeviceArray(value, address, shape, strides, dtype, value.get_device(), self)
 
-    def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
-        """From torch's caching allocator."""
-        torch: Any = sys.modules["torch"]
-        own, place = _in_torch(torch, dtype.name, device)
-        return torch.empty_strided(shape, steps_of(shape), dtype=own, device=place)
-
     def made(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray | None:
-        """Of a usual tensor only the address is asked for: it is as it was wanted."""
-        tensor = self.new(shape, dtype, device)
-        if type(tensor) is sys.modules["torch"].Tensor and (address := tensor.data_ptr()):
-            return DeviceArray(tensor, address, shape, steps_of(shape), dtype, device, self)
+        """From torch's caching allocator. Of a usual tensor only the address is asked for: it is as it was wanted."""
+        torch: Any = sys.modules["torch"]
+        strides, own, place = _in_torch(torch, shape, dtype, device)
+        tensor = torch.empty_strided(shape, strides, dtype=own, device=place)
+        if type(tensor) is torch.Tensor and (address := tensor.data_ptr()):
+            return DeviceArray(tensor, address, shape, strides, dtype, device, self)
         return self.read("out", tensor)
 
     def stream(self, device: int) -> int:

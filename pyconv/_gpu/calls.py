@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyconv._backend import cpu, cuda
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import DeviceArray, DeviceType
+from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
 from pyconv._gpu.decisions import KEPT, TARGETS, Decision, called, form, keep
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
@@ -23,8 +23,9 @@ Named = Sequence[tuple[str, DeviceArray | None]]
 Work = tuple[Decision, DeviceArray | None, Shape, Callable[[], Any] | None]  # what is done, target, shape, its maker
 
 
-def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], Any]) -> Any:
-    """What `run` makes of the handle of the stream that a call on these arrays runs on; new ones it makes in its order.
+def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[..., Any], *given: Any) -> Any:
+    """What `run` makes of what is given and the handle of the stream that a call on these arrays runs on; new ones it
+    makes in its order.
 
     It is the one that the caller names; else the one that the first operand names (after which nothing has to wait for
     that operand); else the current stream of the first operand's framework. It waits, on the device, for every other
@@ -42,7 +43,7 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], An
             if array.kind is not kind or (array.after is not None and array.after != now):
                 break
         else:
-            return run(handle)
+            return run(*given, handle)
     current = {array.kind: array.kind.stream(device) for array in arrays}
     found = {current[array.kind] if array.after is None and stream is None else array.after for array in arrays}
     others = [other for other in found if other is not None and other != handle]
@@ -53,7 +54,7 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[[int], An
         for kind, now in current.items():
             if now != handle:
                 stack.enter_context(kind.using(handle, device, named))
-        results = run(handle)
+        results = run(*given, handle)
     if stream is None:
         for other in others:
             streams.wait(other, handle, device)
@@ -136,32 +137,31 @@ def evaluate(
         work.append((decision, out, result.shape, result.new))
         if known is not None:
             _known(known, result.shape, own).decisions[_lies(out)] = decision
-    run = partial(_launch, work, places, leader, dtype, own)
-    return in_order(settings.stream, arrays, run)  # type: ignore[no-any-return]
+    return in_order(  # type: ignore[no-any-return]
+        settings.stream, arrays, _launch, work, places, leader, own)
 
 
 def _launch(
-    work: Sequence[Work | None], places: dict[str, int], leader: DeviceArray, dtype: DeviceType, own: DeviceType,
-    stream: int,
+    work: Sequence[Work | None], places: dict[str, int], leader: DeviceArray, own: DeviceType, stream: int
 ) -> list[Any]:
     """The arrays of the results; None for None."""
     made = []
     for one in work:
-        made.append(None if one is None else _result(*one, places, leader, dtype, own, stream))
+        made.append(None if one is None else _result(*one, places, leader.kind, leader.device, own, stream))
     return made
 
 
 def _result(
     decision: Decision, target: DeviceArray | None, shape: Shape, new: Callable[[], Any] | None,
-    places: dict[str, int], leader: DeviceArray, dtype: DeviceType, own: DeviceType, stream: int,
+    places: dict[str, int], kind: Kind, device: int, own: DeviceType, stream: int,
 ) -> Any:
-    """The array of a result: its target, or one of the leader's kind and of the type `own`.
+    """The array of a result: its target, or one of that kind and of the type `own`.
 
-    places: the addresses of the call's arrays, by name; dtype: of scratch.
+    places: the addresses of the call's arrays, by name.
     """
     if target is None:
-        target = leader.kind.empty(shape, own, leader.device, new)
-    decision.run(places, target, dtype, stream)
+        target = kind.empty(shape, own, device, new)
+    decision.run(places, target, stream)
     return target.owner
 
 
@@ -225,7 +225,7 @@ def evaluate_known(
     if decision is None or (target is not None and decision.meet(places)):  # the latter is refused
         return key, None
     return key, in_order(
-        None, arrays, partial(_result, decision, target, found.shape, None, places, leader, dtype, found.dtype))
+        None, arrays, _result, decision, target, found.shape, None, places, leader.kind, leader.device, found.dtype)
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
@@ -344,5 +344,6 @@ def _alone(
 ) -> Any:
     """The result, of that shape, of a call that has one operand."""
     decision = cuda().decisions.get(key) or keep(key, decide())
-    run = partial(_result, decision, out, shape, None, {"source": source.address}, source, dtype, dtype)
-    return in_order(stream, (source,) if out is None else (source, out), run)
+    return in_order(
+        stream, (source,) if out is None else (source, out), _result, decision, out, shape, None,
+        {"source": source.address}, source.kind, source.device, dtype)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyconv._backend import cuda
-from pyconv._gpu.arrays import DeviceArray, DeviceType
-from pyconv._gpu.launches import ALIGNMENT, Launch, Ref, Step, aligned
+from pyconv._gpu.arrays import DeviceArray
+from pyconv._gpu.launches import ALIGNMENT, Launches, Ref, Step, aligned
 from pyconv._integers import Shape
 
 KEPT = 1024
@@ -27,7 +27,7 @@ class Decision:
         written: Sequence[str] = (),
     ) -> None:
         self._steps, self._known = steps, known
-        self._launches: dict[Shape, tuple[list[Launch], int]] = {}
+        self._launches: dict[Shape, tuple[list[Launches], Shape | None]] = {}
         spans = {name: _span(array) for name, array in known.items() if array.size}
         self._apart = [  # (one, another, between which bounds of their distance they meet)
             (name, other, spans[name][0] - end, spans[name][1] - first)
@@ -41,35 +41,36 @@ class Decision:
                 return True
         return False
 
-    def run(self, addresses: dict[str, int], target: DeviceArray, dtype: DeviceType, stream: int) -> None:
-        """Launch it on arrays at these addresses; where no buffer is lent, scratch is a new array of that dtype."""
+    def run(self, addresses: dict[str, int], target: DeviceArray, stream: int) -> None:
+        """Launch it on arrays at these addresses; where no buffer is lent, scratch is a new array of the target's type.
+        """
         found = self._launches.get(target.strides)
         if found is None:
             if len(self._launches) >= TARGETS:
                 self._launches.clear()
             found = self._launches[target.strides] = self._made_for(target)
-        launches, scratch = found
+        launches, shape = found
         addresses["out"] = target.address
-        if scratch:
+        if shape is not None:
             if self._buffer is None:
-                room = target.kind.empty((-(-(scratch + ALIGNMENT) // dtype.size),), dtype, target.device)
-                addresses["scratch"] = aligned(room.address)
+                scratch = target.kind.empty(shape, target.dtype, target.device)
+                addresses["scratch"] = aligned(scratch.address)
             else:
                 name, first = self._buffer
                 addresses["scratch"] = aligned(addresses[name] + first)
-        for launch in launches:
-            launch.run(addresses, stream)
+        for one in launches:
+            one.run(addresses, stream)
 
-    def _made_for(self, target: DeviceArray) -> tuple[list[Launch], int]:
-        """The launches, and the bytes of their scratch."""
+    def _made_for(self, target: DeviceArray) -> tuple[list[Launches], Shape | None]:
+        """The launches of each program, and the shape of the scratch that these share; None where they need none."""
         known: dict[str, DeviceArray] = {**self._known, "out": target}
         found, scratch = [], 0
         for program, arrays in self._steps(target._replace(owner="out")):
             places = {word: Ref(array.owner, array.address - known[array.owner].address)
                       for word, array in arrays.items()}
-            found += [launch.on({**places, "scratch": Ref("scratch")}) for launch in program.launches]
+            found.append(program.on({**places, "scratch": Ref("scratch")}))
             scratch = max(scratch, program.scratch)
-        return found, scratch
+        return found, (-(-(scratch + ALIGNMENT) // target.dtype.size),) if scratch else None
 
 
 def _span(array: DeviceArray) -> tuple[int, int]:

@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyconv._gpu import cubins
 from pyconv._gpu.cubins import Compiled, Source
@@ -35,7 +36,8 @@ FOREIGN = frozenset(f"CUDA_ERROR_{name}" for name in (
     "NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "INVALID_SOURCE", "UNSUPPORTED_DEVSIDE_SYNC"))
 
 
-class Kernel(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
     """A kernel loaded on a device, ready to launch."""
 
     function: Any
@@ -256,16 +258,11 @@ class Device:
                 driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         return array("q", array("Q", map(int, made.opaque)).tobytes())
 
-    def launch(self, kernel: Kernel, grid: tuple[int, int, int], stream: int, arguments: Arguments) -> None:
-        """Put the kernel into the stream (its handle as an int) and return; nothing waits. No blocks: nothing at all.
+    def launch(self, launches: Iterable[tuple[Kernel, tuple[int, int, int], Arguments]], stream: int) -> None:
+        """Put kernels on grids into the stream (its handle as an int) and return; nothing waits.
 
         The driver copies the arguments before it returns. TypeError for a wrong number of them.
         """
-        if arguments.count != kernel.arguments:
-            raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {arguments.count}")
-        x, y, z = grid
-        if not (x and y and z):
-            return
         driver = self._driver
         failed, current = driver.cuCtxGetCurrent()
         if failed:
@@ -274,14 +271,17 @@ class Device:
         if elsewhere:
             self._ask(f"use GPU {self.index}", driver.cuCtxPushCurrent, self._context)
         try:
-            status, = driver.cuLaunchKernel(
-                kernel.function, x, y, z, kernel.threads, 1, 1, kernel.shared, stream, arguments.address, 0)
+            for kernel, (x, y, z), arguments in launches:
+                if arguments.count != kernel.arguments:
+                    raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {arguments.count}")
+                status, = driver.cuLaunchKernel(
+                    kernel.function, x, y, z, kernel.threads, 1, 1, kernel.shared, stream, arguments.address, 0)
+                if status:
+                    blocks = f"{x} x {y} x {z} blocks of {kernel.threads} threads and {kernel.shared} bytes"
+                    raise failure(driver, status, f"launch {kernel.name} on a grid of {blocks}")
         finally:
             if elsewhere:
                 driver.cuCtxPopCurrent()
-        if status:
-            blocks = f"{x} x {y} x {z} blocks of {kernel.threads} threads and {kernel.shared} bytes"
-            raise failure(driver, status, f"launch {kernel.name} on a grid of {blocks}")
 
 
 def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> Compiled:

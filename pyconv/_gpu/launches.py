@@ -35,48 +35,56 @@ class Matrix(NamedTuple):
     box_rows: int
 
 
-class Launch:
+class Launch(NamedTuple):
     """A kernel with its settings (threads of a block, bytes of shared memory, blocks on a multiprocessor), the grid,
-    and the arguments: integers, of which some are places in operands, or the first a matrix.
+    and the arguments: integers, of which some are places in operands, or the first a matrix."""
 
-    The arguments' memory is used again, by one call at a time; calls of several threads at once have one each.
+    kernel: tuple[Source, int, int, int]
+    grid: tuple[int, int, int]
+    arguments: list[int]
+    places: list[tuple[int, Ref]]
+    matrix: Matrix | None
+
+
+class Launches:
+    """A program's launches on arrays that are known by other words: each is a place in another's memory.
+
+    The memory of their arguments is used again, by one call at a time; calls of several threads at once have one each.
     """
 
-    def __init__(
-        self, device: Any, kernel: tuple[Source, int, int, int], grid: tuple[int, int, int], arguments: list[int],
-        places: list[tuple[int, Ref]], matrix: Matrix | None,
-    ) -> None:
-        self.device, self.kernel, self.grid, self.arguments, self.matrix = device, kernel, grid, arguments, matrix
-        self._refs, shift = places, 0 if matrix is None else MAP_WORDS - 1
-        self.places = [(place + shift, *ref) for place, ref in places]
-        self.handle: Any = None
-        self.free: list[Arguments] = []
-
-    def on(self, arrays: Mapping[str, Ref]) -> "Launch":
-        """The same on arrays that are known by other words: each is a place in another's memory."""
-        places = [(place, arrays[base].at(offset)) for place, (base, offset) in self._refs]
-        matrix = self.matrix
-        if matrix is not None:
-            matrix = matrix._replace(place=arrays[matrix.place.base].at(matrix.place.offset))
-        return Launch(self.device, self.kernel, self.grid, self.arguments, places, matrix)
+    def __init__(self, program: "Program", arrays: Mapping[str, Ref]) -> None:
+        self.device, self.launches, self._arrays = program.device, program.launches, arrays
+        self.free: list[tuple[Any, ...]] = []
 
     def run(self, addresses: Mapping[str, int], stream: int) -> None:
-        """Launch it; a kernel that is not loaded yet is compiled, or found where it is kept."""
-        device = self.device
-        if self.handle is None:
-            self.handle = device.kernel(*self.kernel)
+        """Launch them; a kernel that is not loaded yet is compiled, or found where it is kept, before the first."""
         try:
-            arguments = self.free.pop()
+            made = self.free.pop()
         except IndexError:
-            arguments = Arguments(self.arguments, self.matrix is not None)
-        values = arguments.values
-        for place, base, offset in self.places:
+            made = self._made()
+        places, matrices, launches = made
+        for values, place, base, offset in places:
             values[place] = addresses[base] + offset
-        if self.matrix is not None:
-            base, offset = self.matrix.place
-            values[:MAP_WORDS] = device.tensor_map(addresses[base] + offset, *self.matrix[1:])
-        device.launch(self.handle, self.grid, stream, arguments)
-        self.free.append(arguments)
+        for values, base, offset, *matrix in matrices:
+            values[:MAP_WORDS] = self.device.tensor_map(addresses[base] + offset, *matrix)
+        self.device.launch(launches, stream)
+        self.free.append(made)
+
+    def _made(self) -> tuple[Any, ...]:
+        """The launches with memory for their arguments; the places in it that a call writes addresses to, and those for
+        tensor maps."""
+        places, matrices, launches = [], [], []
+        for kernel, grid, integers, refs, matrix in self.launches:
+            arguments = Arguments(integers, matrix is not None)
+            values, shift = arguments.values, 0 if matrix is None else MAP_WORDS - 1
+            places += [(values, place + shift, *self._place(ref)) for place, ref in refs]
+            if matrix is not None:
+                matrices.append((values, *self._place(matrix.place), *matrix[1:]))
+            launches.append((self.device.kernel(*kernel), grid, arguments))
+        return places, matrices, launches
+
+    def _place(self, ref: Ref) -> Ref:
+        return self._arrays[ref.base].at(ref.offset)
 
 
 class Step(NamedTuple):
@@ -118,8 +126,11 @@ class Program:
         places = [(place, value) for place, value in enumerate(given) if isinstance(value, Ref)]
         matrix = given[0] if isinstance(given[0], Matrix) else None
         arguments = [0 if isinstance(value, Ref | Matrix) else value for value in given]
-        self.launches.append(
-            Launch(self.device, (kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
+        self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
+
+    def on(self, arrays: Mapping[str, Ref]) -> Launches:
+        """Its launches on arrays that are known by other words."""
+        return Launches(self, arrays)
 
 
 def aligned(address: int) -> int:
