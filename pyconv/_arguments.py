@@ -48,7 +48,7 @@ def device_argument(device: Any) -> int | None:
 
 def check_flag(name: str, value: object) -> None:
     """TypeError unless it is a bool."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False; got {shown(value)}")
 
 

@@ -24,7 +24,7 @@ from pyconv._edges import is_far
 from pyconv._geometry import BUFFERS, ROLES, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
 from pyconv._known import keep, look, orders_of, viewed
-from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
+from pyconv._libraries import Visitor, check_target, check_tensors, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -172,6 +172,18 @@ def check_outs(
         outs[place] = check_out(name, given, shape, written(dtype, settings), named)
         named += ((name, outs[place]),)
     return outs
+
+
+def evaluate_tensors(
+    numbers: tuple[Any, ...], names: tuple[str, ...], given: tuple[Any, ...], out: Any
+) -> tuple[Any, Any]:
+    """As evaluate_known, of tensors of torch's that are not read yet, the first of them on a GPU. No key where another
+    is not."""
+    check_tensors(names, given)
+    key, result = gpu_room("calls").evaluate_tensors(numbers, names, given, out, check_target)
+    if result is not None and out is not None:
+        tell_of_writing(out)
+    return key, result
 
 
 def evaluate_known(

@@ -68,7 +68,8 @@ def _questions(torch: Any) -> tuple[Any, ...]:
     """
     def ask(path: str, *names: str) -> Any:
         try:
-            return partial(attrgetter(path)(torch), *(attrgetter(name)(torch) for name in names))
+            question = attrgetter(path)(torch)
+            return partial(question, *(attrgetter(name)(torch) for name in names)) if names else question
         except AttributeError:
             return bool
 
@@ -87,12 +88,12 @@ def check_tensors(names: Sequence[str], values: Sequence[Any]) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return
-    found = None
+    found, tensor = None, torch.Tensor
     for name, value in zip(names, values):
         kind = type(value)
-        if kind is torch.Tensor:
+        if kind is tensor:
             found = found or name
-        elif value is not None and isinstance(value, torch.Tensor):
+        elif value is not None and isinstance(value, tensor):
             found = found or name
             if answers_for_operators(kind):  # type: ignore[arg-type]
                 raise TypeError(
@@ -238,7 +239,7 @@ def check_target(name: str, value: Any, operand: Any) -> None:
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return
-    if type(value) is not torch.Tensor or not isinstance(getattr(operand, "owner", None), torch.Tensor):
+    if type(value) is not torch.Tensor or not isinstance(getattr(operand, "owner", operand), torch.Tensor):
         check_tensors((name,), (value,))
     if value._is_zerotensor():
         raise TypeError(f"{name} must have memory of its own; got a tensor of zeros without")

@@ -20,6 +20,7 @@ from pyconv._evaluate import (
     checked,
     evaluate_known,
     evaluate_one,
+    evaluate_tensors,
     is_usual,
     no_out,
     settings_of,
@@ -47,9 +48,14 @@ def convolve(
     if found is not None:
         return found.run(input, weight, bias, *written)
     names = ("input", "weight", "bias")
+    usual = key is None and settings is DEFAULTS and type(transposed) is bool
+    if usual and getattr(input, "is_cuda", None) is True:
+        key, result = evaluate_tensors(numbers, names, (input, weight, bias), out)
+        if result is not None:
+            return result
     dtype, (input, weight, bias) = operands(names, (input, weight), (), (bias,), settings.result, settings.stream)
     named = (("input", input), ("weight", weight), ("bias", bias))
-    if key is None and settings is DEFAULTS and type(transposed) is bool:
+    if usual and key is None:
         key, result = evaluate_known(numbers, (input, weight, bias), named, out)
         if result is not None:
             return result
@@ -139,16 +145,22 @@ def _conv_input(rank: int) -> ConvInput:
             None, fgrad_input, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
         )
         steps = (stride, padding, dilation, groups)
-        numbers = ("input_size", rank, input_size, *steps)
+        size: Any = tuple(input_size) if isinstance(input_size, tuple) else input_size  # a tensor's is no plain tuple
+        numbers = ("input_size", rank, size, *steps)
         arrays = grad_output, weight, None
         key, found = look(is_usual(settings), numbers, arrays, (out, fgrad_input))
         if found is not None:
             return found.run(*arrays, out, fgrad_input)  # type: ignore[arg-type]
-        size = exact_shape("input_size", input_size)
         names = ("weight", "grad_output")
+        usual = key is None and settings is DEFAULTS
+        if usual and getattr(weight, "is_cuda", None) is True:
+            key, known = evaluate_tensors(numbers, names, (weight, grad_output), out)
+            if known is not None:
+                return known  # type: ignore[no-any-return]
+        size = exact_shape("input_size", size)
         native, (w, y) = operands(names, (weight, grad_output), stream=stream)
         named = tuple(zip(names, (w, y)))
-        if key is None and settings is DEFAULTS:
+        if usual and key is None:
             numbers = ("input_size", rank, size, *steps)
             key, known = evaluate_known(numbers, (y, w, None), named, out)
             if known is not None:
@@ -196,21 +208,27 @@ def _conv_weight(rank: int) -> ConvWeight:
         settings = settings_of(
             finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
         )
-        numbers = ("weight_size", rank, weight_size, *steps)
+        size: Any = tuple(weight_size) if isinstance(weight_size, tuple) else weight_size
+        numbers = ("weight_size", rank, size, *steps)
         usual = is_usual(settings) and per_sample is False
         arrays = input, grad_output, None
         key, found = look(usual, numbers, arrays, (out, finput))
         if found is not None:
             return found.run(*arrays, out, finput)  # type: ignore[arg-type]
-        size = exact_shape("weight_size", weight_size)
+        names = ("input", "grad_output")
+        usual = key is None and settings is DEFAULTS and per_sample is False
+        if usual and getattr(input, "is_cuda", None) is True:
+            key, known = evaluate_tensors(numbers, names, (input, grad_output), out)
+            if known is not None:
+                return known  # type: ignore[no-any-return]
+        size = exact_shape("weight_size", size)
         if input is None and finput is not None:
             return _weight_of_columns(  # type: ignore[no-any-return]
                 rank, size, grad_output, steps, per_sample, out, settings
             )
-        names = ("input", "grad_output")
         native, (x, y) = operands(names, (input, grad_output), stream=stream)
         named = tuple(zip(names, (x, y)))
-        if key is None and settings is DEFAULTS and per_sample is False:
+        if usual and key is None:
             numbers = ("weight_size", rank, size, *steps)
             key, known = evaluate_known(numbers, (x, y, None), named, out)
             if known is not None:

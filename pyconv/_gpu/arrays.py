@@ -11,7 +11,7 @@ in turn, and the first that knows an object reads it.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -223,6 +223,29 @@ class TorchKind(Kind):
             _check_address(name, address, shape, strides, dtype)
         return DeviceArray(value, address, shape, strides, dtype, value.get_device(), self)
 
+    def lie(self, names: Sequence[str], given: Sequence[Any]) -> tuple[list[Any], dict[str, int]] | None:
+        """How CUDA tensors lie, None for None, and their addresses by name; None where one of them is no usual tensor.
+
+        It takes half the time of `read`, which would refuse none of them that lies like one that it has read before.
+        """
+        torch: Any = sys.modules["torch"]
+        tensor, strided = torch.Tensor, torch.strided
+        found: list[Any] = []
+        addresses = {}
+        for name, value in zip(names, given):
+            if value is None:
+                found.append(None)
+                continue
+            if (
+                not isinstance(value, tensor) or not value.is_cuda or value.layout is not strided or value.is_neg()
+                or value.is_conj() or value._is_zerotensor()
+            ):
+                return None
+            addresses[name] = address = value.data_ptr()
+            found.append((  # 16 tells all alignments; a tensor whose memory was freed has address 0
+                value.shape, value.stride(), value.dtype, value.get_device(), address & 15 if address else None))
+        return found, addresses
+
     def made(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray | None:
         """From torch's caching allocator. Of a usual tensor only the address is asked for: it is as it was wanted."""
         torch: Any = sys.modules["torch"]
@@ -358,7 +381,8 @@ class InterfaceKind(Kind):
             self._stream.reset(token)
 
 
-KINDS: list[Kind] = [TorchKind(), CupyKind(), InterfaceKind()]
+TORCH = TorchKind()
+KINDS: list[Kind] = [TORCH, CupyKind(), InterfaceKind()]
 
 
 def read(name: str, value: Any) -> DeviceArray | None:

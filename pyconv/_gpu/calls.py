@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyconv._backend import cpu, cuda
 from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
+from pyconv._gpu.arrays import TORCH, DeviceArray, DeviceType, Kind
 from pyconv._gpu.decisions import KEPT, TARGETS, Decision, called, form, keep
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
@@ -226,6 +226,37 @@ def evaluate_known(
         return key, None
     return key, in_order(
         None, arrays, _result, decision, target, found.shape, None, places, leader.kind, leader.device, found.dtype)
+
+
+def evaluate_tensors(
+    numbers: tuple[Any, ...], names: Sequence[str], given: Sequence[Any], out: Any,
+    check: Callable[[str, Any, Any], None],
+) -> tuple[Any, Any]:
+    """As evaluate_known, of torch's tensors as the user gave them, which have passed check_tensors, the first of them
+    on a GPU: what `operands` would refuse is no call that is known. No key where another is not."""
+    exact = cpu.form(numbers, (), ())
+    lie = None if exact is None else TORCH.lie(names, given)
+    if lie is None:
+        return None, None
+    forms, places = lie
+    key = (exact, *forms)
+    found = cuda().known.get(key)
+    if found is None:
+        return key, None
+    target, device = None, given[0].get_device()
+    if out is not None:
+        check("out", out, given[0])
+        target = TORCH.read("out", out)
+        if target is None or target.device != device:
+            return key, None
+        places["out"] = target.address
+    decision = found.decisions.get(_lies(target))
+    if decision is None or (target is not None and decision.meet(places)):  # the latter is refused
+        return key, None
+    if target is None:
+        target = TORCH.empty(found.shape, found.dtype, device)
+    decision.run(places, target, TORCH.stream(device))
+    return key, target.owner
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
