@@ -131,13 +131,13 @@ def set_threads(int n):
 
 
 @lru_cache(maxsize=512)
-def plan(map, geometry, dtype, algorithm="auto", result=None):
+def plan(map, geometry, dtype, algorithm="auto", result=None, exact=False):
     """The plan of a map ("forward", "grad_input", "grad_weight"); "columns": grad_weight from unfolded input."""
     result = dtype if result is None else result
     if map == "grad_input" and _edges.is_far(_outer.of_volumes(geometry)):
         products = Plan(map, _unfolding.of_columns(geometry), dtype, "gemm", _unfolding.summed(result))
         return _unfolding.FarGradient(products, geometry)
-    return Plan(map, geometry, dtype, algorithm, result)
+    return Plan(map, geometry, dtype, algorithm, result, exact)
 
 
 def is_ready(cnp.ndarray array not None, cnp.dtype dtype not None):

@@ -10,6 +10,7 @@ from pyconv._blocks import (
     GATHER_ACROSS,
     GATHER_BROADCAST,
     GATHER_DIRECT,
+    GATHER_FLAT,
     GATHER_ROWS,
     GATHER_WINOGRAD,
     Blocking,
@@ -27,7 +28,7 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     for phases in _phases(pieces):
         most_taps = max(_taps(phase) for phase in phases) if _are_few(phases) else 0
         found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
-        if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_BROADCAST):
+        if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_FLAT, GATHER_BROADCAST):
             others = GATHER_DIRECT, GATHER_ROWS  # which sum in another order: these two may be taken for each other
             found = [choose(map, piece, groups, tile, algorithm, most_taps, False)
                      if blocking.way in others else (piece, blocking) for piece, blocking in found]

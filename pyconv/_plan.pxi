@@ -97,12 +97,17 @@ cdef inline int _worth(int threads, index_t tasks, double products) noexcept nog
 
 
 cdef int TASKS = _blocks.TASKS
+cdef double TASK = _blocks.TASK
 
 
-cdef inline int _tasks(int threads) noexcept nogil:
+cdef inline int _tasks(int threads, double products) noexcept nogil:
     """How many blocks a call should have at least for so many threads: for two, few large ones, which read less anew
-    and find the weights in the cache of the thread that packed them."""
-    return 2 if threads <= 2 else max(TASKS, threads)
+    and find the weights in the cache of the thread that packed them. Powers of two, so that there are few plans."""
+    cdef int tasks = 2 if threads <= 2 else TASKS
+    cdef double most = min(min(threads, MOST_THREADS), products / TASK)
+    while tasks < most and threads > 2:
+        tasks *= 2
+    return tasks
 
 
 cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept nogil:
@@ -162,11 +167,12 @@ cdef class Plan:
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
-    cdef object map, geometry, dtype, result, real, algorithm, exact, chosen
+    cdef object map, geometry, dtype, result, real, algorithm, chosen
+    cdef bint checks  # for operands that are not finite, which the exact plan is for
     cdef index_t least_scratch
     cdef Plan padding  # of the terms whose volume of x is padding, if there are such
     cdef int tasks  # how many blocks it should have at least
-    cdef dict others  # the same for other numbers of threads, by how many
+    cdef readonly dict others  # the same for other numbers of threads, by how many
     cdef bint is_exact
     cdef index_t minimum  # see scratch_minimum; 0 while it is not known
     cdef int stored[3]  # the types of source, target and weight
@@ -184,7 +190,7 @@ cdef class Plan:
         self.map, self.geometry, self.dtype, self.result, self.algorithm = map, geometry, dtype, result, algorithm
         self.chosen = set()
         self.gathers = map != "grad_weight"
-        self.tasks = tasks or _tasks(_process_threads)
+        self.tasks = tasks or _tasks(_process_threads, 0)
         if not self.gathers:  # they decide in which order it sums
             self.tasks = TASKS
         self.others, self.is_exact = {}, exact
@@ -201,7 +207,7 @@ cdef class Plan:
             self.padding = Plan(map, padding, dtype, "gemm", result, tasks=self.tasks)
         geometry = _outer.of_volumes(geometry)
         self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
-        self.exact = () if _pieces.touches_padding(map, geometry) and not exact and not whole else None
+        self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
         if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
@@ -225,7 +231,7 @@ cdef class Plan:
                 self._lead(&self.steps[i], found[i:i + self.steps[i].members])
         _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
         if (self.gapped or (self.tiled and not self.gathers)) and not whole:
-            self.exact = ()
+            self.checks = True
         self._measure()
 
     def __dealloc__(self):
@@ -400,7 +406,7 @@ cdef class Plan:
 
     def scratch_size(self, threads):
         """Elements that full speed wants on so many threads."""
-        return max(self.scratch_minimum, self.of_tasks(_tasks(threads)).own_scratch(threads))
+        return max(self.scratch_minimum, self.of_tasks(_tasks(threads, self.products)).own_scratch(threads))
 
     cpdef index_t own_scratch(self, int threads):
         """The same, for what is not added to out."""
@@ -423,7 +429,7 @@ cdef class Plan:
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, threads=None):
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
         cdef int number = _process_threads if threads is None else threads
-        cdef Plan fitting = self.of_tasks(_tasks(number))
+        cdef Plan fitting = self.of_tasks(_tasks(number, self.products))
         if scratch is not None and scratch.size < fitting.least_scratch:
             fitting = self.of_tasks(TASKS)
         fitting.work(first, second, out, bias, scratch, accumulate, number)
@@ -454,11 +460,11 @@ cdef class Plan:
         # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
         # shows in the (smaller) result unless that is added to
         cdef bint early = self.gathers or accumulate
-        if early and self.exact is not None and not (
+        if early and self.checks and not (
                 call.is_finite(second, self.stored[0]) and (not self.gapped or call.is_finite(first, self.stored[0]))):
             if self.swapped and self.geometry.batch > 1:
                 return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
-            if self.geometry.per_sample and self.geometry.batch > 1:
+            if self.geometry.per_sample and self.geometry.batch > 1 and not self.gathers:
                 return self._alone(range(self.geometry.batch), first, second, out, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
         # a swapped plan has the channels where others have the samples
@@ -479,7 +485,7 @@ cdef class Plan:
             for sample in np.flatnonzero(doubtful):
                 self._otherwise(single, first.reshape(self.geometry.batch, -1)[sample], second,
                                 out.reshape(self.geometry.batch, -1)[sample], bias, scratch, False, call.threads)
-        if early or self.exact is None or call.is_finite(out, self.stored[2]):
+        if early or not self.checks or call.is_finite(out, self.stored[2]):
             return
         if not self.geometry.per_sample or self.geometry.batch == 1:
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
@@ -567,9 +573,7 @@ cdef class Plan:
 
     def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
         """Again without a padded product, for operands that are not all finite."""
-        if not self.exact:
-            self.exact = (Plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, True),)
-        exact = self.exact[0]
+        exact = plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, True)
         if self.swapped:
             first, second = second, first
         exact.run(first, second, out, bias, exact.enough(scratch), accumulate, threads)

@@ -151,6 +151,18 @@ def test_a_sample_that_is_not_finite_leaves_the_others_as_they_are(accumulate, d
     assert_same_bits(found[1][1:], found[0][1:])
 
 
+@pytest.mark.parametrize('transposed', [False, True])
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_a_weight_that_is_not_finite(transposed, value, dtype):
+    """The gradient of the input, asked for with those of each sample, is that which is asked for without."""
+    x, w, y = np.ones((6, 2, 5), dtype), np.ones((2, 2, 3), dtype), np.ones((6, 2, 5), dtype)
+    w[0, 0, 0] = value
+    found = [pyconv.convolution_backward(
+        y, x, w, 1, 1, 1, transposed, 0, 1, (True, False, False), per_sample=each)[0] for each in (False, True)]
+    assert not np.isfinite(found[0]).all()
+    assert_same_bits(*found)
+
+
 @either
 def test_no_samples(transposed, dtype):
     problem = BY_NAME['4d padded']

@@ -171,6 +171,21 @@ def test_how_many_tasks_are_wanted_decides_no_order_of_sums(map, algorithm):
     assert sum(n > 1 for n in cut) > len(LAYERS) / 2
 
 
+@pytest.mark.parametrize("tile", [(4, 16, 8, 3), (8, 4, 4, 3), (8, 2, 4, 2)])
+@pytest.mark.parametrize("positions", [16, 63, 64, 65])
+@pytest.mark.parametrize("channels, groups", [(249, 11), (130, 2), (600, 1)])
+def test_a_lone_tap_decides_no_order_of_sums_of_phases(tile, positions, channels, groups):
+    """Of two taps at a stride of two each phase has one; it reads rows that are whole, or some samples at once."""
+    orders = set()
+    for batch, tasks in product((1, 2, 8, 32), (2, 8, 64)):
+        shapes = (batch, 2 * groups, 2 * positions - 1), (channels * groups, 2, 2)
+        g = convolved(1, *shapes, None, None, 2, ((0, 1),), 1, groups)[0]
+        found = _phases.choose_all(
+            "grad_input", _pieces.pieces("grad_input", g), groups, _blocks.Tile(*tile, tasks), "auto")
+        orders.add(tuple((x.way in (_blocks.GATHER_DIRECT, _blocks.GATHER_ROWS), x.channels) for _, x in found))
+    assert len(orders) == 1
+
+
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_what_phases_have_together_is_all_that_each_reads(name):
     """Every tap of a phase is one of theirs, whole steps from the first."""

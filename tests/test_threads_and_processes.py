@@ -15,6 +15,8 @@ import calls
 import pyconv
 from calls import assert_equal, per_channel, poisoned
 from problems import LAYERS, VARIED, expected
+from pyconv._backend import cpu
+from pyconv._geometry import convolved
 
 needs_fork = pytest.mark.skipif(not hasattr(os, 'fork'), reason='this system does not fork')
 needs_signals = pytest.mark.skipif(sys.platform == 'win32', reason='this system sends no SIGINT to another process')
@@ -140,6 +142,18 @@ for count in (64, 300, 1000, 10**6, 2**31 - 1):
         assert (pyconv.conv2d_weight(x, w.shape, y) == gw).all()
 print('done')
 '''
+
+
+@pytest.mark.parametrize('products, most', [(3e4, 2), (2e7, 7), (1e9, 12)])
+def test_any_number_of_threads_makes_few_plans(products, most):
+    """A plan has blocks for two, for eight and for powers of two beyond, as many as there is work for."""
+    channels = round((products / 9 / 14**2) ** 0.5)
+    x, w = np.ones((1, channels, 14, 14), np.float32), np.ones((channels, channels, 3, 3), np.float32)
+    geometry = convolved(2, x.shape, w.shape, None, None, 1, 1, 1, 1)[0]
+    plan = cpu.plan('forward', geometry, x.dtype)
+    for threads in (*range(1, 70), 128, 200, 1000, 5000, 2**31 - 1):
+        plan.scratch_size(threads)
+    assert most / 2 <= len(plan.others) <= most
 
 
 # Python threads
