@@ -393,9 +393,10 @@ def disjoint_axes(g: Geometry) -> Axes:
 
 
 def is_covered(g: Geometry) -> bool:
-    """Whether the cells of disjoint taps are all there are."""
-    return g.stride == g.kernel_size and not any(g.padding) and all(
-        n == s * y for n, s, y in zip(g.input_size, g.stride, g.output_size))
+    """Whether the cells of disjoint taps are all there are: those of one position, or of neighbours."""
+    return not any(g.padding) and all(
+        n == k * y and (s == k or y == 1) and (d == 1 or k == 1)
+        for n, k, s, y, d in zip(g.input_size, g.kernel_size, g.stride, g.output_size, g.dilation))
 
 
 def _taps(map: str, g: Geometry) -> Iterator[Axes]:

@@ -53,6 +53,10 @@ def check(problem, dtype):
         assert_equal(to_y, wanted.forward + per_channel(data.b, rank), dtype)
         assert_equal(to_x, wanted.grad_input, dtype)
         assert_equal(calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
+        calls.forward(problem, x, data.w, data.b, out=to_y, accumulate=True)
+        calls.grad_input(problem, data.w, y, out=to_x, accumulate=True)
+        assert_equal(to_y, 2 * (wanted.forward + per_channel(data.b, rank)), dtype)
+        assert_equal(to_x, 2 * wanted.grad_input, dtype)
         assert_same_bits(x, before[0])
         assert_same_bits(y, before[1])
 

@@ -361,6 +361,29 @@ static void NAME(store_last)(const work_t *work, const REAL *result, const REAL 
                                          result, bias ? bias + work->part.row : bias, work->part.rows, accumulate);
 }
 
+/* The same where rows are the taps of channels, each at a cell of its own. */
+static void NAME(store_taps_last)(const work_t *work, REAL *result, const REAL *bias, REAL *target, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const index_t *stride = piece->target_stride, rows = work->part.rows;
+    index_t *place = (index_t *)(result + work->layout.sums); /* of each row */
+    REAL *more = (REAL *)(place + rows);
+    for (index_t i = 0, channel; i < rows; i++) {
+        place[i] = NAME(row_at)(piece, work->part.row + i, &channel);
+        more[i] = bias ? bias[channel] : 0;
+    }
+    for (index_t s = 0; s < block->samples; s++)
+        for (index_t z = 0; z < block->extent[0]; z++)
+            for (index_t y = 0; y < block->extent[1]; y++)
+                for (index_t x = 0; x < block->extent[2]; x++, result += work->layout.cell) {
+                    REAL *to = target + NAME(first)(piece, block) + s * piece->target_batch + z * stride[0]
+                        + y * stride[1] + x * stride[2];
+                    for (index_t i = 0; i < rows; i++)
+                        to[place[i]] = accumulate ? result[i] + more[i] + to[place[i]] : result[i] + more[i];
+                }
+}
+
 /* The results are turned, whole squares, and stored as those of the register tiles. */
 static void NAME(store_broadcast)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
                                   char *doubtful)
@@ -368,8 +391,11 @@ static void NAME(store_broadcast)(const work_t *work, void *result, const void *
     const layout_t *layout = &work->layout;
     const index_t columns = layout->cell, *taps = work->piece->row_taps;
     REAL *turned = (REAL *)result + layout->sums;
-    if (work->piece->target_channel == 1 && taps[0] * taps[1] * taps[2] == 1) {
-        NAME(store_last)(work, result, bias, target, accumulate);
+    if (work->piece->target_channel == 1) {
+        if (taps[0] * taps[1] * taps[2] == 1)
+            NAME(store_last)(work, result, bias, target, accumulate);
+        else
+            NAME(store_taps_last)(work, result, bias, target, accumulate);
         return;
     }
     NAME(transpose)(turned, layout->pitch, result, columns, layout->pitch, columns, 0);
