@@ -39,12 +39,14 @@ from pyconv._blocks import (
     scratch_of,
     splits_of,
     streams_of,
+    unevenness,
     up_to,
     wanted_tasks,
 )
 from pyconv._depthwise import DIRECT_RESULTS, DIRECT_WEIGHTS, direct_blocking, rows_blocking
 from pyconv._pieces import Axis, Piece, Triple, of_frequency, winograd
 
+FEW_CELLS = 64  # of a plane, as of 7x7
 RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
 ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often, the weights are read more often
 PANEL = 1 << 20  # bytes that the packed weights of a block may take
@@ -138,7 +140,7 @@ def broadcast_blocking(
                 together = times == 1 and size * rows * tile.itemsize <= TOGETHER
                 store = STORE_COST_TOGETHER if together else STORE_COST_APART
             cost = work + store * positions * times * vectors + 300 * tasks
-            cost *= max(1, least_tasks / (tasks * groups))
+            cost *= unevenness(tasks * groups, least_tasks)
             if cost < least:
                 least, best = cost, Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)
     return least, best
@@ -149,7 +151,8 @@ def channels_at_once(piece: Piece, most_taps: int = 0) -> int:
     taps = prod(axis.taps for axis in piece.axes)
     if piece.woven:  # of a cell, all channels are loaded as one vector
         return piece.channels
-    return even_part(piece.channels, min(128, DEPTH // max(1, taps, most_taps)))
+    few = prod(axis.size for axis in piece.axes) <= FEW_CELLS  # then taking sums up again costs more than L1 gains
+    return even_part(piece.channels, min(256 if few else 128, DEPTH // max(1, taps, most_taps)))
 
 
 @lru_cache(maxsize=256)
@@ -212,7 +215,8 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
 
     def cost(option: tuple[int, Block, int]) -> float:
         rows, block, tasks = option
-        return piece.channels * -(-piece.rows // rows) * cost_of(piece, rows, tile)(block) * max(1, least_tasks / tasks)
+        once = piece.channels * cost_of(piece, rows, tile)(block)
+        return once * -(-piece.rows // rows) * unevenness(tasks, least_tasks)
 
     best = min(options(), key=cost)
     rows, block, tasks = best
@@ -279,7 +283,7 @@ def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
         products = channels * taps * rows * (vectors + 0.3 * -(-vectors // tile.vectors) + 6 / tile.lanes)
         transforms = TRANSFORM * vectors * (channels + rows * channels / piece.channels)
         times = blocks_of(one, block) * -(-piece.rows // rows)
-        return times * (products + transforms) * max(1, tile.tasks / times)
+        return times * (products + transforms) * unevenness(times, tile.tasks)
 
     sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROW_BLOCKS[:3]}
     rows, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)

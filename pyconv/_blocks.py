@@ -126,6 +126,11 @@ def wanted_tasks(piece: Piece, groups: int, tile: Tile) -> int:
     return max(1, min(tile.tasks, products * groups // TASK))
 
 
+def unevenness(tasks: int, wanted: int) -> float:
+    """How much longer so many equal tasks take than if they could be shared evenly: the last of them have some wait."""
+    return up_to(tasks, wanted) / tasks
+
+
 def blocks_of(piece: Piece, block: Block) -> int:
     """How many blocks of a size there are."""
     samples, (z, y, x), _ = block
