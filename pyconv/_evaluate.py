@@ -405,13 +405,8 @@ def _run_part(
     """As _run, where the plans write that part of a grad_input alone: cropped cells get the bias."""
     shape = (*result.shape[:-len(part)], *geometry.input_size[-len(part):])
     place: Any = (..., *part)
-    if settings.accumulate:
-        inner = _run(geometry, dtype, Result(shape, result.terms), calls, None, settings._replace(accumulate=False))
-        target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
-        with np.errstate(all="ignore"):
-            target[place] += inner
-        return target
-    inner = _run(geometry, dtype, result._replace(shape=shape), calls, None, settings)
+    held = np.array(np.asarray(out)[place], written(dtype, settings), order="C") if settings.accumulate else None
+    inner = _run(geometry, dtype, result._replace(shape=shape), calls, held, settings)
     target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
     target[place] = inner
     return target
@@ -450,7 +445,8 @@ def sum_channels(array: Array, axis: int, shape: Shape, dtype: DType, out: Any, 
         others = tuple(place for place in range(array.ndim) if not axis - len(shape) < place <= axis)
         wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
         with np.errstate(all="ignore"):
-            _put(target, np.asarray(array).sum(others, dtype=wide).astype(own), accumulate)
+            sums = np.asarray(array).sum(others, dtype=wide)
+            target[...] = sums + target if accumulate else sums  # rounded once
     else:
         sums = np.empty_like(target) if accumulate else target
         columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))

@@ -1,4 +1,5 @@
 """accumulate=True adds every result to what its `out` holds; integers again, so that == says whether it did."""
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -159,3 +160,21 @@ def test_no_hidden_array():
             assert tracemalloc.get_traced_memory()[1] < 50_000
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize('name', ['float16', 'bfloat16'])
+def test_sixteen_bits_are_rounded_once(name):
+    """To 1 are added 2**p + 1 ones, p being the bits of a number: their sum alone would be rounded down."""
+    dtype = np.dtype(name) if name == 'float16' else np.dtype(ml_dtypes.bfloat16)
+    count = {'float16': 2**11, 'bfloat16': 2**8}[name] + 1
+    y = np.ones((1, 1, count), dtype)
+    bias, weight = np.ones(1, dtype), np.ones((1, 1, 1), dtype)
+    pyconv.conv_bias(y, out=bias, accumulate=True)
+    pyconv.conv1d_weight(y, (1, 1, 1), y, out=weight, accumulate=True)
+    assert float(bias[0]) == float(weight[0, 0, 0]) == count + 1
+    w, y = np.ones((count, 1, 1), dtype), np.ones((1, count, 3), dtype)
+    for mode, padding, terms in (('zeros', 0, (1, 1, 1)), ('zeros', ((-1, 1),), (0, 1, 1)),
+                                 ('circular', ((-1, 1),), (0, 2, 1)), ('replicate', ((-1, 1),), (0, 1, 2))):
+        out = np.ones((1, 1, 3), dtype)
+        pyconv.conv1d_input(out.shape, w, y, padding=padding, padding_mode=mode, out=out, accumulate=True)
+        assert out.ravel().tolist() == (np.multiply(terms, count) + 1.).astype(dtype).tolist()
