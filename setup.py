@@ -21,6 +21,8 @@ LEVELS = {"portable": []} | ({
     "avx2": ["-mavx2", "-mfma"],
     "avx512": ["-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"],
 } if X86 else {})
+if X86:
+    LEVELS["vnni"] = [*LEVELS["avx512"], "-mavx512vnni", "-mavx512vbmi"]
 PROBE = """
 #include <omp.h>
 #include <stdio.h>

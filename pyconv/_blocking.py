@@ -161,7 +161,7 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
 
     Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
     """
-    if may_direct:
+    if may_direct and not piece.quads:
         direct = rows_blocking(piece, groups, tile) or direct_blocking(piece, groups, tile, DIRECT_WEIGHTS)
         if direct:
             return direct
@@ -177,6 +177,8 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
         return blocking
     other_cost, other = broadcast_blocking(piece, groups, channels, tile)
     assert other is not None
+    if piece.quads:
+        return other
     if piece.source_last or piece.target_last:
         few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
         return blocking if few else other
@@ -349,7 +351,7 @@ def name_of(piece: Piece, blocking: Blocking) -> str:
     if blocking.way in (GATHER_WINOGRAD, CORRELATE_WINOGRAD):
         return f"Winograd F({max(piece.tile)}, 3)"
     direct = blocking.way in (GATHER_ACROSS, GATHER_DIRECT, GATHER_ROWS, CORRELATE_DIRECT)
-    return "direct" if direct else "matrix product"
+    return "direct" if direct else "matrix product of bytes" if piece.quads else "matrix product"
 
 
 def _tiling_pays(map: str, piece: Piece) -> bool:

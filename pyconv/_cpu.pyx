@@ -25,6 +25,7 @@ from pyconv import _blocking, _blocks, _edges, _outer, _phases, _pieces, _unfold
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
+    pyconv_kernels_of_bytes,
     pyconv_openmp, pyconv_seconds, way_t, work_t)
 from pyconv._libraries import Visitor
 from pyconv._memory import empty

@@ -22,7 +22,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         int turned
         index_t tile[3]
         int parts, edge, only_edges, source_last, folded
-        index_t woven, weight_woven
+        index_t quads, woven, weight_woven
         index_t before[3]
         index_t behind[3]
         int stored[3]
@@ -68,6 +68,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
         void (*fold_row)(const piece_t *, index_t, index_t, const void *, index_t, void *) noexcept nogil
     const kernels_t *pyconv_kernels(int, int, int)
+    const kernels_t *pyconv_kernels_of_bytes(int, int)
 
 cdef extern from "_tiles/host.h" nogil:
     int pyconv_openmp()

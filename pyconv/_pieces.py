@@ -15,6 +15,7 @@ from pyconv._edges import NO_FOLDS, Folds, Stretch, folds, goes_round, stretches
 from pyconv._geometry import Geometry
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
+LEAST_WEIGHTS = 64  # of a group's tap, for cells of four channels
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
 
@@ -110,6 +111,7 @@ class Piece(NamedTuple):
     edge: str = "zeros"  # what source has beyond its edge
     folded: str = "zeros"  # what stand for positions beyond target's edge,
     folds: Folds = NO_FOLDS  # of which there are so many before and behind each axis
+    quads: int = 0  # channels of source in a group as stored, where four bytes of them are one cell
     woven: int = 0  # channels of each of the groups that one vector holds
     weight_woven: int = 0  # from one of these to the next in weight
 
@@ -158,6 +160,12 @@ def _of_parts(whole: Operands, parts: int) -> Operands:
     return Operands(batch, rows * parts, channels * parts, *map(scaled, strides))
 
 
+def _of_quads(whole: Operands) -> Operands:
+    """Operands four channels of which are one cell."""
+    source, weight = (x._replace(channel=4 * x.channel) for x in (whole.source, whole.weight))
+    return whole._replace(channels=-(-whole.channels // 4), source=source, weight=weight)
+
+
 def _operands(map: str, g: Geometry) -> Operands:
     ins, outs, kernel = g.in_channels // g.groups, g.out_channels // g.groups, prod(g.kernel_size) * g.volumes[1]
     inner = (g.kernel_size[1] * g.kernel_size[2], g.kernel_size[2], 1)
@@ -171,7 +179,7 @@ def _operands(map: str, g: Geometry) -> Operands:
     else:
         batch = 1 if map == "grad_weight" and g.per_sample else g.batch
         whole = Operands(batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
-    return _of_parts(whole, g.parts)
+    return _of_quads(whole) if g.quads else _of_parts(whole, g.parts)
 
 
 def _forward_axes(g: Geometry, a: int) -> list[Axis]:
@@ -226,6 +234,11 @@ def _reads_edges(map: str, g: Geometry) -> bool:
     return map != "grad_input" or goes_round(g)
 
 
+def _read_channels(map: str, g: Geometry) -> int:
+    """Channels of source in a group."""
+    return (g.out_channels if map == "grad_input" else g.in_channels) // g.groups
+
+
 def _is_copied(g: Geometry) -> bool:
     return any(copied("forward", g))
 
@@ -240,6 +253,7 @@ def _place(axes: Axes, map: str, g: Geometry, wave: int, accumulate: bool, **cha
         weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
         wave, accumulate, swapped=is_swapped(map, g), patched=copied(map, g), parts=g.parts,
+        quads=_read_channels(map, g) if g.quads else 0,
         edge=g.padding_mode if _reads_edges(map, g) else "zeros")
 
 
@@ -321,6 +335,14 @@ def undivided(g: Geometry) -> Axes:
 def has_padding(axes: Axes) -> bool:
     """Whether some position of some tap lacks its cell."""
     return any(axis.clipped(tap).positions < axis.positions for axis in axes for tap in {0, axis.taps - 1} if axis.taps)
+
+
+def suits_quads(map: str, g: Geometry) -> bool:
+    """Whether cells of four channels pay: these are mostly there, and there is enough to do for each result."""
+    channels = _read_channels(map, g)
+    rows = (g.in_channels + g.out_channels) // g.groups - channels
+    return map != "grad_weight" and min(channels, rows) >= 3 and channels * rows >= LEAST_WEIGHTS and (
+        map == "forward" or g.padding_mode == "zeros")
 
 
 def groups_of_vector(map: str, g: Geometry, pieces: list[Piece], lanes: int) -> int:

@@ -80,6 +80,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
         found.source.group, found.target.group, found.weight.group)
     piece.turned, piece.parts, piece.rows = found.turned, found.parts, found.rows
     piece.source_last, piece.woven, piece.weight_woven = found.source_last, found.woven, found.weight_woven
+    piece.quads = found.quads
     piece.edge, piece.folded = MODES.index(found.edge), MODES.index(found.folded)
 
 
@@ -180,6 +181,7 @@ cdef class Plan:
     cdef index_t weights  # elements of a weight, as strides count them
 
     def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0):
+        cdef const kernels_t *of_bytes
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
@@ -187,6 +189,10 @@ cdef class Plan:
         if whole and algorithm != "columns":
             algorithm = "gemm"
         self.kernels = pyconv_kernels(whole, self.real.itemsize, _level)
+        if dtype.itemsize == 1 and result.itemsize == 4 and _pieces.suits_quads(map, geometry):
+            of_bytes = pyconv_kernels_of_bytes(dtype.kind == "u", _level)
+            if of_bytes != NULL:
+                self.kernels, geometry = of_bytes, geometry._replace(quads=True)
         self.map, self.geometry, self.dtype, self.result, self.algorithm = map, geometry, dtype, result, algorithm
         self.chosen = set()
         self.gathers = map != "grad_weight"

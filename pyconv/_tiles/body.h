@@ -1,6 +1,8 @@
 /* Every kernel, once. Included by instances.h once per real type of an instruction set's file, with these defined:
      REAL, MASK      the element, and the integer of the same size (for shuffles)
      WHOLE           if the element is a whole number, modulo a power of two: then there is no algorithm with fractions
+     QUADS           if it is four bytes: then there is but one way, and that of pieces without taps (see quads.h);
+                     WEIGHT_IS_SIGNED: whether these are the weight's and have a sign, or the source's
      NAME(x)         x made unique to (real type, instruction set)
      LEVEL           the instruction set
      BYTES           of a vector
@@ -12,14 +14,17 @@
 #include "tile.h"
 #include "plain.h"
 #include "store.h"
+#include "walk.h"
+#include "quads.h"
+#include "broadcast.h"
+#if !QUADS
 #include "flat.h"
 #include "turn.h"
-#include "walk.h"
-#include "broadcast.h"
 #include "across.h"
 #include "correlate.h"
 #include "direct.h"
 #include "rows.h"
+#endif
 #ifndef WHOLE
 #include "winograd.h"
 #endif
@@ -31,10 +36,11 @@ const kernels_t NAME(kernels) = {
     TEXT(LEVEL), sizeof(REAL), LANES, ROWS, WIDEST,
     {
         [GATHER] = {NAME(layout), NAME(offsets), NAME(unroll), NAME(pack), NAME(multiply), NAME(store)},
-        [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack), NAME(multiply_flat),
-                         NAME(store)},
         [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),
                               NAME(pack_broadcast), NAME(multiply_broadcast), NAME(store_broadcast)},
+#if !QUADS
+        [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack), NAME(multiply_flat),
+                         NAME(store)},
         [GATHER_ACROSS] = {NAME(layout_across), NAME(offsets_across), NAME(unroll_broadcast), NAME(pack_across),
                            NAME(multiply_across), NAME(store_across)},
         [CORRELATE] = {NAME(layout_correlate), NAME(offsets_broadcast), NAME(unroll_broadcast), NAME(turn),
@@ -47,6 +53,7 @@ const kernels_t NAME(kernels) = {
                          NAME(multiply_rows), NAME(store)},
         [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),
                               NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
+#endif
 #ifndef WHOLE
         [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),
                              NAME(pack_winograd), NAME(multiply_winograd), NAME(store_winograd)},

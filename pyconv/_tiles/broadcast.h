@@ -12,9 +12,13 @@ static void NAME(layout_broadcast)(work_t *work)
 {
     layout_t *layout = &work->layout;
     NAME(layout)(work);
-    layout->scratch = (sizeof(REAL *) + NAME(depth)(work) * sizeof(NAME(product))) / sizeof(REAL);
     layout->cell = NAME(columns)(work);
+    layout->scratch = (sizeof(REAL *) + NAME(depth)(work) * sizeof(NAME(product))) / sizeof(REAL);
     layout->panel = NAME(depth)(work) * layout->cell;
+    if (QUADS) { /* what sums begin with, and what makes that up, of each tap */
+        layout->scratch += layout->cell;
+        layout->panel += NAME(all_taps)(work->piece) * layout->cell;
+    }
     layout->sums = layout->pitch * layout->cell;
     layout->result = 2 * layout->sums;
 }
@@ -80,6 +84,9 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
                         }
             }
         }
+#if QUADS
+        NAME(sum_taps)(work, to, column, wide, (REAL *)panels + depth * NAME(columns)(work));
+#endif
     }
 }
 
@@ -87,17 +94,17 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
    24 for 3 vectors of weights, which come from L2, and 8 broadcasts. Cells are asked for a tile ahead, results, which may
    be target's own, two: of few channels a tile takes less time than memory.
    WOVEN: the vector of channels is that of several groups, and each lane has the cell of its own group: one of the
-   lanes that lie there, counted from the `first` of the group. */
+   lanes that lie there, counted from the `first` of the group. Of quads sums begin with `start`. */
 static inline __attribute__((always_inline)) void NAME(spread)(
     const int R, const int V, const int WOVEN, index_t products, const NAME(product) *product, const REAL *source,
-    const index_t *cell, const REAL *ahead, const MASK *first, const REAL *panel, REAL *result,
+    const index_t *cell, const REAL *ahead, const MASK *first, const REAL *start, const REAL *panel, REAL *result,
     const index_t *position, index_t pitch, int accumulate)
 {
     VECTOR sum[24];
     const REAL *from[8];
 #pragma GCC unroll 24
     for (int i = 0; i < R * V; i++) {
-        sum[i] = (VECTOR){0};
+        sum[i] = QUADS ? LOAD(start + i % V * LANES) : (VECTOR){0};
         __builtin_prefetch(result + (position[i / V] + 2 * R) * pitch + i % V * LANES, 1);
     }
 #pragma GCC unroll 8
@@ -124,15 +131,17 @@ static inline __attribute__((always_inline)) void NAME(spread)(
 #define SPREAD_AS(NAMED, R, V, WOVEN)                                                                                 \
     static __attribute__((noinline)) void NAMED(                                                                      \
         index_t products, const NAME(product) *product, const REAL *source, const index_t *cell, const REAL *ahead,   \
-        const MASK *first, const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)   \
+        const MASK *first, const REAL *start, const REAL *panel, REAL *result, const index_t *position,               \
+        index_t pitch, int accumulate)                                                                                \
     {                                                                                                                 \
-        NAME(spread)(R, V, WOVEN, products, product, source, cell, ahead, first, panel, result, position, pitch,      \
-                     accumulate);                                                                                     \
+        NAME(spread)(R, V, WOVEN, products, product, source, cell, ahead, first, start, panel, result, position,      \
+                     pitch, accumulate);                                                                              \
     }
 #define SPREAD(R, V) SPREAD_AS(NAME(spread_##R##x##V), R, V, 0)
 #define SPREAD_WOVEN(R) SPREAD_AS(NAME(spread_woven_##R), R, 1, 1)
 typedef void (*NAME(spread_function))(index_t, const NAME(product) *, const REAL *, const index_t *, const REAL *,
-                                      const MASK *, const REAL *, REAL *, const index_t *, index_t, int);
+                                      const MASK *, const REAL *, const REAL *, REAL *, const index_t *, index_t,
+                                      int);
 
 SPREAD_WOVEN(1) SPREAD_WOVEN(2) SPREAD_WOVEN(4)
 SPREAD(1, 1) SPREAD(1, 2) SPREAD(2, 1) SPREAD(2, 2) SPREAD(4, 1) SPREAD(4, 2)
@@ -173,13 +182,13 @@ static const NAME(spread_function) NAME(spreads_woven)[4] = {
    products. Sums are those of `spread`. */
 static inline __attribute__((always_inline)) void NAME(spread_row)(
     const int N, const int T, const int S, const int WOVEN, index_t products, const NAME(product) *product,
-    const REAL *cell, index_t step, index_t ahead, const MASK *first, const REAL *panel, REAL *result, index_t pitch,
-    int accumulate)
+    const REAL *cell, index_t step, index_t ahead, const MASK *first, const REAL *start, const REAL *panel,
+    REAL *result, index_t pitch, int accumulate)
 {
     VECTOR sum[LONGEST], weight[5];
 #pragma GCC unroll 16
     for (int i = 0; i < N; i++) {
-        sum[i] = (VECTOR){0};
+        sum[i] = QUADS ? LOAD(start) : (VECTOR){0};
         __builtin_prefetch(result + i * pitch, 1);
     }
     for (index_t k = 0, fetched = 0; k < products; k += T) {
@@ -203,7 +212,7 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
 #pragma GCC unroll 5
             for (int t = 0; t < T; t++)
                 if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
-                    sum[(j - t) / S] += a * weight[t];
+                    ADD_PRODUCT(sum[(j - t) / S], a, weight[t]);
         }
     }
 #pragma GCC unroll 16
@@ -214,7 +223,7 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
 /* Rows of a box in parts as even as they can be. Where taps go backwards, so do positions. */
 #define SPREAD_ROWS(NAMED, T, S, WOVEN)                                                                               \
     static void NAMED(NAME(walk) *box, index_t products, const NAME(product) *list, const REAL *source,               \
-                      const MASK *first, const REAL *panel, REAL *result, int accumulate)                             \
+                      const MASK *first, const REAL *start, const REAL *panel, REAL *result, int accumulate)          \
     {                                                                                                                 \
         const axis_t *x = &box->work->piece->axis[2];                                                                 \
         const index_t n = box->axis[2].count, parts = (n + LONGEST - 1) / LONGEST, cell = box->work->layout.cell;     \
@@ -236,7 +245,8 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
     }
 #define CASE(N, T, S, WOVEN)                                                                                          \
     case N:                                                                                                           \
-        NAME(spread_row)(N, T, S, WOVEN, products, list, from, step, ahead, first, panel, to, pitch, accumulate);     \
+        NAME(spread_row)(N, T, S, WOVEN, products, list, from, step, ahead, first, start, panel, to, pitch,           \
+                         accumulate);                                                                                 \
         break;
 #if LONGEST > 10
 #define MORE_CASES(T, S, WOVEN)                                                                                       \
@@ -253,7 +263,7 @@ SHARED_CELLS(KERNEL)
 #undef MORE_CASES
 
 typedef void (*NAME(rows_function))(NAME(walk) *, index_t, const NAME(product) *, const REAL *, const MASK *,
-                                    const REAL *, REAL *, int);
+                                    const REAL *, const REAL *, REAL *, int);
 /* [whether groups are woven][which] */
 #define KERNEL(T, S) NAME(spread_rows_##T##x##S),
 #define WOVEN_KERNEL(T, S) NAME(spread_rows_woven_##T##x##S),
@@ -277,10 +287,11 @@ static inline void NAME(ask)(NAME(next) *next, index_t n)
 
 #define PANELS_AT_ONCE (1 << 17) /* bytes of panels that a tile of positions meets before the next one: part of L2 */
 
-/* Panels of columns that follow each other, from one column to another; the last one may be narrower. */
+/* Panels of columns that follow each other, from one column to another; the last one may be narrower. Behind all there
+   is what quads have of each tap. */
 typedef struct {
     index_t column, end;
-    const REAL *panel;
+    const REAL *panel, *of_taps;
 } NAME(panels);
 
 /* All positions of a box, a tile of them for each of some panels. */
@@ -294,8 +305,14 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
     const int shared = NAME(shared_cells)(piece, box->axis[2].taps), woven = piece->woven > 0;
     const MASK *first = NAME(first_lanes)[piece->woven == 8 ? 3 : piece->woven / 2];
     index_t cell[8], position[8];
+    REAL *start = NULL;
+#if QUADS
+    start = (REAL *)(list + depth);
+    NAME(list_starts)(work, list, products, panels->of_taps, panels->column, panels->end, start);
+#endif
     if (shared && box->axis[2].count > LONGEST / 2) {
-        NAME(spread_rows)[woven][shared - 1](box, products, list, source, first, panels->panel, result, accumulate);
+        NAME(spread_rows)[woven][shared - 1](box, products, list, source, first, start, panels->panel, result,
+                                             accumulate);
         return;
     }
     for (NAME(begin_walk)(box); box->left > 0;) {
@@ -307,8 +324,8 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
             const index_t vectors = NAME(panel)(work->part.rows - column);
             wide = vectors * LANES;
             (woven ? NAME(spreads_woven)[tall] : NAME(spreads)[tall][vectors - 1])(
-                products, list, source, cell, source + NAME(next_cell)(box), first, panel, result + column, position,
-                pitch, accumulate);
+                products, list, source, cell, source + NAME(next_cell)(box), first, start ? start + column : NULL, panel,
+                result + column, position, pitch, accumulate);
             panel += depth * wide;
         }
     }
@@ -323,7 +340,7 @@ static void NAME(multiply_broadcast)(const work_t *work, const void *packed, con
     const REAL *source = *(const REAL **)scratch;
     NAME(product) *list = (NAME(product) *)((const REAL **)scratch + 1);
     const index_t positions = work->block.samples * extent[0] * extent[1] * extent[2];
-    NAME(panels) panels = {0, 0, packed};
+    NAME(panels) panels = {0, 0, packed, (const REAL *)packed + NAME(depth)(work) * NAME(columns)(work)};
     for (; panels.column < rows; panels.column = panels.end) {
         do
             panels.end += NAME(panel)(rows - panels.end) * LANES;

@@ -103,7 +103,7 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
                 cell[j] = offset[row[i + j]];
             const index_t next = i + ((index_t)1 << tall);
             NAME(spreads)[tall][wide - 1](positions, list, source, cell, source + offset[row[next < rows ? next : i]],
-                                          NULL, panel, result + column, row + i, layout->pitch, accumulate);
+                                          NULL, NULL, panel, result + column, row + i, layout->pitch, accumulate);
             i = next;
         }
         panel += layout->positions * wide * LANES;

@@ -1,9 +1,29 @@
-/* The kernels of body.h of one level for every type that is computed in: NAME is made of the name, the type, LEVEL. */
+/* The kernels of body.h of one level for every type that is computed in, or for bytes: NAME is made of the name, the
+   type, LEVEL. */
 #define JOINED(x, real, level) x##_##real##_##level
 #define JOIN(x, real, level) JOINED(x, real, level)
 #define QUOTED(x) #x
 #define TEXT(x) QUOTED(x)
 
+#ifdef OF_BYTES
+
+#define WHOLE
+#define QUADS 1
+#define REAL uint32_t
+#define MASK int
+#define WEIGHT_IS_SIGNED 1
+#define NAME(x) JOIN(x, int8, vnni)
+#include "body.h"
+#undef NAME
+#undef WEIGHT_IS_SIGNED
+
+#define WEIGHT_IS_SIGNED 0
+#define NAME(x) JOIN(x, uint8, vnni)
+#include "body.h"
+
+#else
+
+#define QUADS 0
 #define REAL float
 #define MASK int
 #define NAME(x) JOIN(x, float, LEVEL)
@@ -33,3 +53,5 @@
 #define MASK long long
 #define NAME(x) JOIN(x, uint64, LEVEL)
 #include "body.h"
+
+#endif

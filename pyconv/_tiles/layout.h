@@ -60,11 +60,15 @@ static inline index_t NAME(cells)(const piece_t *piece, const block_t *block, in
     return block->extent[a] + (block->shared >> a & 1 ? NAME(beyond)(&piece->axis[a]) : 0);
 }
 
+static inline index_t NAME(all_taps)(const piece_t *piece)
+{
+    return piece->axis[0].taps * piece->axis[1].taps * piece->axis[2].taps;
+}
+
 /* Products that every output channel of a row of the part needs. */
 static inline index_t NAME(depth)(const work_t *work)
 {
-    const axis_t *axis = work->piece->axis;
-    return work->part.channels * axis[0].taps * axis[1].taps * axis[2].taps;
+    return work->part.channels * NAME(all_taps)(work->piece);
 }
 
 static void NAME(layout)(work_t *work)

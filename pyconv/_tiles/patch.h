@@ -68,11 +68,6 @@ static NAME(region) NAME(cells_of)(const piece_t *piece, const NAME(region) *pos
     return r;
 }
 
-static inline index_t NAME(all_taps)(const piece_t *piece)
-{
-    return piece->axis[0].taps * piece->axis[1].taps * piece->axis[2].taps;
-}
-
 /* Elements of the patch of the largest block, and some more: vectors are read beyond the end of rows. */
 static index_t NAME(patch)(const work_t *work, int which)
 {
@@ -142,12 +137,13 @@ static void NAME(see_source)(const piece_t *piece, piece_t *seen)
     }
 }
 
-/* An operand as it lies: bundles of `width` real channels side by side, from one to the next `apart`. */
+/* An operand as it lies: bundles of `width` real channels side by side, from one to the next `apart`. Of quads a bundle
+   is that of the `bytes` channels of a cell. */
 typedef struct {
     char *at; /* the first cell of the first sample's first channel */
     const index_t *stride;
     index_t batch, bundles, width, apart;
-    int stored;
+    int stored, bytes;
 } NAME(operand);
 
 static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
@@ -159,7 +155,7 @@ static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
     const index_t row = source ? 0 : part->row;
     NAME(operand) o = {at, source ? piece->source_stride : piece->target_stride,
                        source ? piece->source_batch : piece->target_batch, 0, piece->parts,
-                       source ? piece->source_channel : piece->target_channel, piece->stored[which]};
+                       source ? piece->source_channel : piece->target_channel, piece->stored[which], 4};
     if (o.apart == piece->parts && o.stored == STORED_REAL) {
         o.width = channels;
         o.at += row * (index_t)sizeof(REAL);
@@ -173,10 +169,26 @@ static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
 /* n cells of the first bundle -> rows of the patch, `pitch` apart. */
 static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, index_t n, REAL *to, index_t pitch)
 {
+#if QUADS
+    (void)pitch;
+    NAME(read_quads)(from, o->apart / 4, o->bytes, o->stride[2], n, 1, to);
+#else
     if (o->width == 1)
         NAME(read_row)(o->stored, from, o->stride[2], n, to);
     else
         NAME(transpose)(to, pitch, (const REAL *)from, o->stride[2], n, o->width, 0);
+#endif
+}
+
+/* What is beyond the edge: the parts of a number, or four bytes. */
+static inline void NAME(read_constant)(const piece_t *piece, REAL *constant)
+{
+    const char *value = (const char *)piece->edge_value;
+#if QUADS
+    NAME(read_quads)(value, 0, 4, 1, 1, 1, constant);
+#else
+    NAME(read_row)(piece->stored[SOURCE], value, 1, piece->parts, constant);
+#endif
 }
 
 /* A row of a source that may go on beyond the edges: `cells` is the row's cell 0, NULL where all of it is constant. */
@@ -188,7 +200,7 @@ static void NAME(read_edged)(const piece_t *piece, const NAME(operand) *o, const
     REAL constant[2] = {0};
     NAME(cells_there)(first, n, size, &low, &high);
     if (piece->edge == EDGE_CONSTANT)
-        NAME(read_row)(o->stored, (const char *)piece->edge_value, 1, piece->parts, constant);
+        NAME(read_constant)(piece, constant);
     if (high > low)
         NAME(read_cells)(o, cells + (first + low) * step, high - low, to + low, pitch);
     for (index_t i = low > 0 ? 0 : high; i < n; i = i + 1 == low ? high : i + 1) {
@@ -235,7 +247,7 @@ static void NAME(read_edged_channel)(const piece_t *piece, const REAL *channel, 
 }
 
 /* Every row of a region -> patch. */
-static void NAME(read_region)(const work_t *work, const NAME(operand) *o, const NAME(region) *r, int edged, REAL *patch)
+static void NAME(read_region)(const work_t *work, NAME(operand) *o, const NAME(region) *r, int edged, REAL *patch)
 {
     const piece_t *piece = work->piece;
     const index_t all = r->count[0] * r->count[1] * r->count[2], size = NAME(size_of)(o->stored), *stride = o->stride;
@@ -249,6 +261,9 @@ static void NAME(read_region)(const work_t *work, const NAME(operand) *o, const 
         (piece->axis[0].size - 1) * stride[0] + (piece->axis[1].size - 1) * stride[1] + piece->axis[2].size;
     for (index_t s = 0; s < work->block.samples; s++)
         for (index_t b = 0; b < o->bundles; b++, patch += o->width * all) {
+#if QUADS
+            o->bytes = NAME(bytes_of)(piece, work->part.channel + b % work->part.channels);
+#endif
             if (plain) {
                 const index_t there = own + (b + 1 < o->bundles ? o->apart : 0);
                 NAME(read_edged_channel)(piece, (const REAL *)o->at + s * o->batch + b * o->apart, stride, there, r,
@@ -306,7 +321,7 @@ static inline NAME(weight_runs) NAME(find_weight_runs)(const work_t *work)
     }
     if (r.planes * r.lines * r.n == 1)
         r.along = piece->weight_channel;
-    if (piece->parts == 1 && r.planes * r.lines == 1 && piece->weight_channel == r.n * r.along) {
+    if (piece->parts == 1 && piece->quads % 4 == 0 && r.planes * r.lines == 1 && piece->weight_channel == r.n * r.along) {
         r.n *= r.channels;
         r.channels = 1;
     }
@@ -331,6 +346,11 @@ static void NAME(read_weight)(const work_t *work, const char *weight, REAL *patc
     EACH_RUN_OF_WEIGHTS(1) {
         REAL *to = patch + (((g * part->rows + o) * part->channels + c) * taps) + (z * r.lines + y) * r.n;
         const index_t place = NAME(weight_place)(piece, g, part->row + o, c, z, y), imaginary = (o ^ c) & 1;
+#if QUADS
+        NAME(read_quads)(weight + place, piece->weight_channel / 4, NAME(bytes_of)(piece, part->channel + c), r.along,
+                         r.n, 0, to);
+        continue;
+#endif
         if (piece->parts == 1) {
             NAME(read_row)(stored, weight + place * NAME(size_of)(stored), r.along, r.n, to);
             continue;
@@ -380,7 +400,7 @@ static void *NAME(turn_in)(const work_t *work, int which, const void *operand, v
         return (void *)operand;
     }
     if (operand) {
-        const NAME(operand) o = NAME(operand_of)(work, which, (char *)operand);
+        NAME(operand) o = NAME(operand_of)(work, which, (char *)operand);
         NAME(read_region)(work, &o, &r, edged, patch);
     }
     return NAME(see_patch)(work, which, &r, patch, seen);

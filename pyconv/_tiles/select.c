@@ -10,6 +10,7 @@ DECLARE(portable)
 #if defined(PYCONV_X86_LEVELS)
 DECLARE(avx2)
 DECLARE(avx512)
+extern const kernels_t kernels_int8_vnni, kernels_uint8_vnni;
 #endif
 
 static int runs(int row)
@@ -37,5 +38,16 @@ const kernels_t *pyconv_kernels(int whole, int itemsize, int which)
     for (int row = 0; row < rows; row++)
         if (runs(row) && which-- == 0)
             return table[row][2 * !!whole + (itemsize == 8)];
+    return NULL;
+}
+
+const kernels_t *pyconv_kernels_of_bytes(int is_unsigned, int which)
+{
+#if defined(PYCONV_X86_LEVELS)
+    if (pyconv_kernels(1, 4, which) == &kernels_uint32_avx512 && __builtin_cpu_supports("avx512vnni")
+        && __builtin_cpu_supports("avx512vbmi"))
+        return is_unsigned ? &kernels_uint8_vnni : &kernels_int8_vnni;
+#endif
+    (void)is_unsigned, (void)which;
     return NULL;
 }

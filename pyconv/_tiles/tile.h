@@ -1,6 +1,6 @@
 /* The register tiles, and the loops that cover a block of results with them. See body.h for the macros. */
 
-/* sum[row][vector] += many[vector] * the element of each row of few at one place */
+/* sum[row][vector] += many[vector] * the element of each row of few at one place: of quads, few are cells. */
 static inline __attribute__((always_inline)) void NAME(add_products)(
     const int R, const int V, VECTOR *sum, const REAL *const *row, index_t at, const REAL *many)
 {
@@ -13,7 +13,7 @@ static inline __attribute__((always_inline)) void NAME(add_products)(
         const REAL a = row[i][at];
 #pragma GCC unroll 8
         for (int j = 0; j < V; j++)
-            sum[i * V + j] += a * b[j];
+            ADD_PRODUCT(sum[i * V + j], a, b[j]);
     }
 }
 

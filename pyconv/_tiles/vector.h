@@ -6,6 +6,18 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 #define LOAD(p) (*(const VECTOR *)(p))
 #define STORE(p, v) (*(VECTOR *)(p) = (v))
 
+/* sum += a cell, or a vector of cells, times a vector of weights */
+#undef ADD_PRODUCT
+#if !QUADS
+#define ADD_PRODUCT(sum, cell, weight) ((sum) += (cell) * (weight))
+#elif WEIGHT_IS_SIGNED
+#define ADD_PRODUCT(sum, cell, weight)                                                                                \
+    ((sum) = (VECTOR)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)((cell) - (VECTOR){0}), (__m512i)(weight)))
+#else
+#define ADD_PRODUCT(sum, cell, weight)                                                                                \
+    ((sum) = (VECTOR)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(weight), (__m512i)((cell) - (VECTOR){0})))
+#endif
+
 static inline index_t NAME(up)(index_t n)
 {
     return (n + LANES - 1) / LANES * LANES;

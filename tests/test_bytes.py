@@ -1,0 +1,199 @@
+"""Integers of 8 bits into sums of 32, four channels at a time where the processor has an instruction for it.
+
+The answers are those of any other processor: exact modulo 2 ** 32. Operands fill their type, so that sums of four
+products leave 16 bits and, of many channels, 32. The reference sums in float64, which holds all of them.
+"""
+import itertools
+import logging
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+import reference
+from calls import last, per_channel
+from problems import P, maps
+from pyconv import _pieces
+from pyconv._geometry import convolved
+
+PROBLEMS = [
+    *(P(f'{ins} to {outs}', (6, 9), (3, 3), (ins, outs), padding=1)
+      for ins, outs in ((3, 22), (4, 16), (5, 17), (6, 49), (7, 10), (22, 3), (33, 33), (64, 48))),
+    *(P(f'{ins} to {outs} kernel 1', (7, 7), (1, 1), (ins, outs)) for ins, outs in ((21, 65), (64, 32), (67, 3))),
+    *(P(f'groups of {ins} to {outs}', (5, 8), (2, 3), (3 * ins, 3 * outs), groups=3, padding=((1, 0), (-1, 2)))
+      for ins, outs in ((4, 16), (9, 8), (16, 16), (3, 40))),
+    P('stride 2', (13, 16), (3, 3), (10, 9), stride=2, padding=1),
+    P('stride 3 and 2, dilation 2', (17, 19), (3, 4), (9, 20), stride=(3, 2), dilation=(2, 1), padding=3),
+    P('stride above kernel', (17, 19), (2, 2), (16, 12), stride=3),
+    P('no tap meets some cells', (11, 12), (2, 1), (8, 8), stride=(3, 2), dilation=3, padding=(1, 0)),
+    P('16 taps side by side', (6, 23), (1, 16), (12, 12), padding=(0, 7)),
+    P('17 taps side by side', (6, 23), (1, 17), (12, 12), padding=(0, 8)),
+    P('5 by 5', (9, 11), (5, 5), (8, 16), padding=2),
+    P('shared cells of three taps', (8, 30), (3, 3), (8, 16), padding=1),
+    P('patches', (9, 9), (3, 3), (9, 16), stride=3),
+    P('the size of the input', (4, 5), (4, 5), (24, 32)),
+    P('far padding', (5, 4), (3, 3), (16, 5), padding=5),
+    P('row', (57,), (5,), (14, 9), padding=2, dilation=3),
+    P('planes', (4, 5, 7), (3, 2, 3), (8, 11), padding=1, stride=(1, 2, 1)),
+    P('constant', (6, 7), (3, 3), (10, 17), padding=((2, 1), (0, 2)), padding_mode='constant', padding_value=100),
+    *(P(f'{mode} at stride {stride}', (6, 7), (3, 3), (9, 16), padding=2, stride=stride, padding_mode=mode)
+      for mode in ('circular', 'replicate', 'reflect') for stride in (1, 2)),
+    P('reflect planes', (4, 5, 6), (3, 3, 3), (8, 8), padding=1, padding_mode='reflect'),
+    P('sums beyond 32 bits', (3, 3), (3, 3), (15000, 4), batch=1),
+]
+every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+every_dtype = pytest.mark.parametrize('dtype', [np.int8, np.uint8])
+
+
+def of_bytes(problem, dtype, extreme=False):
+    """x, w and y that fill the type, or hold its ends and 0 alone; and biases of both ends' sums."""
+    rng, info = np.random.default_rng(len(problem.name)), np.iinfo(dtype)
+    shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+    if extreme:
+        parts = [rng.choice(np.array([info.min, 0, info.max, info.max], dtype), shape) for shape in shapes]
+    else:
+        parts = [rng.integers(info.min, info.max, shape, dtype, endpoint=True) for shape in shapes]
+    limits = np.iinfo(np.int32)
+    return *parts, *(rng.integers(limits.min, limits.max, n, np.int32) for n in problem.channels[::-1])
+
+
+def modulo(array, bias=None):
+    """Sums of float64 and a bias as 32 bits hold them."""
+    whole = np.rint(array).astype(np.int64) + (0 if bias is None else bias.astype(np.int64))
+    return whole.astype(np.int32)
+
+
+def same(answer, wanted):
+    assert answer.dtype == np.int32
+    np.testing.assert_array_equal(answer, wanted)
+
+
+def wants_them(name, problem):
+    geometry, _ = convolved(
+        problem.rank, problem.input_shape, problem.weight_shape, None, None, problem.stride, problem.padding,
+        problem.dilation, problem.groups)
+    return _pieces.suits_quads(name, geometry._replace(padding_mode=problem.padding_mode))
+
+
+@every_problem
+def test_these_problems_want_them(problem):
+    assert wants_them('forward', problem) and (
+        wants_them('grad_input', problem) or problem.padding_mode != 'zeros')
+
+
+@pytest.mark.parametrize('extreme', [False, True], ids=['any', 'ends'])
+@every_dtype
+@every_problem
+def test_exact(problem, dtype, extreme):
+    """With a bias, added to what is there, into and from either order of memory."""
+    x, w, y, b, c = of_bytes(problem, dtype, extreme)
+    rank = problem.rank
+    wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
+    forward, back = modulo(wanted.forward, per_channel(b, rank)), modulo(wanted.grad_input)
+    for order in (np.ascontiguousarray, lambda array: last(array, rank)):
+        same(calls.forward(problem, order(x), w, b), forward)
+        same(calls.grad_input(problem, w, order(y)), back)
+        same(calls.transposed(problem, order(y), w, c), modulo(wanted.grad_input, per_channel(c, rank)))
+        to_y, to_x = order(np.full(y.shape, 7, np.int32)), order(np.full(x.shape, 7, np.int32))
+        same(calls.forward(problem, x, w, b, out=to_y, accumulate=True), forward + np.int32(7))
+        same(calls.grad_input(problem, w, y, out=to_x, accumulate=True), back + np.int32(7))
+
+
+@every_dtype
+@every_problem
+def test_any_batch_threads_and_scratch(problem, dtype):
+    x, w, y, *_ = of_bytes(problem._replace(batch=3), dtype)
+    wanted = np.stack([calls.forward(problem, one, w) for one in x])
+    back = np.stack([calls.grad_input(problem, w, one) for one in y])
+    sizes = pyconv.workspace(x.shape, w.shape, **problem.keywords, dtype=dtype)
+    least = [np.full(max(1, size), 2 ** 31 - 1, np.int32)
+             for size in (sizes.finput_minimum, sizes.fgrad_input_minimum)]
+    for threads in (1, 2, 5):
+        with pyconv.num_threads(threads):
+            for first, second in ((None, None), least):
+                same(calls.forward(problem, x, w, finput=first), wanted)
+                same(calls.grad_input(problem, w, y, fgrad_input=second), back)
+
+
+@every_dtype
+def test_four_axes(dtype):
+    rng, info = np.random.default_rng(4), np.iinfo(dtype)
+    form = {'stride': (1, 2, 1, 1), 'dilation': (1, 1, 1, 1), 'groups': 1}
+    x, w = (rng.integers(info.min, info.max, shape, dtype) for shape in ((2, 9, 3, 4, 5, 4), (10, 9, 2, 2, 3, 2)))
+    wanted = reference.forward(x.astype(float), w.astype(float), lo=(0, 1, 1, 0), positions=(2, 3, 5, 3), **form)
+    same(pyconv.convolution(x, w, None, form['stride'], (0, 1, 1, 0), 1, False, 0, 1), modulo(wanted))
+
+
+@every_dtype
+def test_arrays_that_lie_anyhow(dtype):
+    """Views with steps, of either sign, and memory that begins at any byte."""
+    problem = PROBLEMS[2]
+    x, w, y, b, _ = of_bytes(problem, dtype)
+    wanted, back = calls.forward(problem, x, w, b), calls.grad_input(problem, w, y)
+    for change in (lambda a: np.flip(np.flip(a).copy()), lambda a: np.repeat(a, 2, -1)[..., ::2],
+                   lambda a: np.frombuffer(b'?' + a.tobytes(), dtype, offset=1).reshape(a.shape), np.asfortranarray):
+        same(calls.forward(problem, change(x), change(w), b), wanted)
+        same(calls.grad_input(problem, change(w), change(y)), back)
+
+
+AT_THE_END = """
+import ctypes, itertools, mmap, numpy as np, pyconv
+page = mmap.PAGESIZE
+def at_an_end(array, front):
+    pages = -(-array.nbytes // page)
+    area = mmap.mmap(-1, (pages + 2) * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    for edge in (0, pages + 1):
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + edge * page), ctypes.c_size_t(page), 0) == 0
+    place = page if front else (pages + 1) * page - array.nbytes
+    there = np.frombuffer(area, array.dtype, array.size, place).reshape(array.shape)
+    there[...] = array
+    return there
+rng = np.random.default_rng(0)
+for dtype, front in itertools.product((np.int8, np.uint8), (False, True)):
+    for x, w, form in (
+            ((2, 5, 7, 9), (17, 5, 3, 3), dict(padding=1)), ((1, 8, 7, 7), (16, 8, 1, 1), {}),
+            ((1, 13, 6, 6), (9, 13, 1, 1), {}), ((1, 16, 5, 19), (16, 8, 1, 16), dict(padding=(0, 8), groups=2)),
+            ((1, 3, 30, 30), (32, 3, 7, 7), dict(stride=2, padding=3)), ((2, 9, 4, 4), (24, 9, 4, 4), {})):
+        x, w = (rng.integers(0, 100, shape).astype(dtype) for shape in (x, w))
+        wanted = pyconv.conv2d(x, w, **form)
+        assert (pyconv.conv2d(at_an_end(x, front), at_an_end(w, front), **form) == wanted).all()
+        y = wanted.astype(dtype)
+        wanted = pyconv.conv2d_input(x.shape, w, y, **form)
+        assert (pyconv.conv2d_input(x.shape, at_an_end(w, front), at_an_end(y, front), **form) == wanted).all()
+"""
+
+
+def test_nothing_around_operands_is_read(run_python):
+    run_python(AT_THE_END)
+
+
+def has_them():
+    """Whether this processor sums four products at once, and is not told to do without."""
+    try:
+        with open('/proc/cpuinfo') as file:
+            flags = next((line.split() for line in file if line.startswith('flags')), [])
+    except OSError:
+        flags = []
+    if pyconv._backend.cpu.config()['level'] != 'avx512':
+        return False
+    return {'avx512_vnni', 'avx512vbmi'} <= set(flags)
+
+
+@pytest.mark.parametrize(('channels', 'result', 'way'), [
+    ((16, 16), None, 'matrix product of bytes'), ((16, 16), np.int64, 'matrix product'),
+    ((2, 3), None, 'matrix product')])
+@every_dtype
+def test_which_way(dtype, channels, result, way, caplog):
+    """Sums of 64 bits, and few weights, are done as those of other integers."""
+    if not has_them():
+        way = 'matrix product'
+    caplog.set_level(logging.DEBUG, 'pyconv')
+    pyconv._backend.cpu.plan.cache_clear()
+    problem = P('any', (8, 8), (3, 3), channels)
+    x, w, y, *_ = of_bytes(problem, dtype)
+    calls.forward(problem, x, w, dtype=result)
+    calls.grad_input(problem, w, y, dtype=result)
+    said = [record.getMessage().rpartition(': ')[2] for record in caplog.records]
+    assert set(itertools.chain.from_iterable(line.split(', ') for line in said)) == {way}, said
