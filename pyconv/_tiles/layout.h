@@ -37,6 +37,34 @@ static inline index_t NAME(fold)(int edge, index_t cell, index_t size)
     return cell < size ? cell : period - cell;
 }
 
+/* How far an axis is read at all: its cells, or those and the ones beyond the edge that some position reaches. */
+static inline void NAME(window)(const piece_t *piece, int a, index_t *low, index_t *high)
+{
+    const axis_t *axis = &piece->axis[a];
+    const index_t span = axis->tap_step * (axis->taps - 1);
+    *low = 0;
+    *high = axis->size;
+    if (piece->edge != EDGE_NONE) {
+        *low = axis->offset + (span < 0 ? span : 0);
+        *high = axis->step * (piece->count[a] - 1) + axis->offset + (span < 0 ? 0 : span) + 1;
+    }
+}
+
+/* The cell that is read for one: itself, the one that stands for it, or one of these. */
+#define NOTHING (-1)
+#define CONSTANT (-2)
+static inline index_t NAME(cell_for)(const piece_t *piece, int a, index_t cell)
+{
+    const index_t size = piece->axis[a].size;
+    index_t low, high;
+    if (cell >= 0 && cell < size)
+        return cell;
+    NAME(window)(piece, a, &low, &high);
+    if (cell < low || cell >= high)
+        return NOTHING;
+    return piece->edge == EDGE_CONSTANT ? CONSTANT : NAME(fold)(piece->edge, cell, size);
+}
+
 /* How often `unit` the last tap of a stream is from its first, and so how many positions beyond the block's own. */
 static inline index_t NAME(reach)(const axis_t *axis)
 {

@@ -13,19 +13,6 @@ typedef struct {
     index_t first[3], count[3];
 } NAME(region);
 
-/* How far an axis is read at all: its cells, or those and the ones beyond the edge that some position reaches. */
-static inline void NAME(window)(const piece_t *piece, int a, index_t *low, index_t *high)
-{
-    const axis_t *axis = &piece->axis[a];
-    const index_t span = axis->tap_step * (axis->taps - 1);
-    *low = 0;
-    *high = axis->size;
-    if (piece->edge != EDGE_NONE) {
-        *low = axis->offset + (span < 0 ? span : 0);
-        *high = axis->step * (piece->count[a] - 1) + axis->offset + (span < 0 ? 0 : span) + 1;
-    }
-}
-
 static NAME(region) NAME(source_region)(const piece_t *piece, const block_t *block)
 {
     NAME(region) r;

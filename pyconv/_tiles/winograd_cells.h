@@ -58,33 +58,67 @@ static NAME(chunks) NAME(find_chunks)(const NAME(tiling) *t, index_t rows, index
     return c;
 }
 
-/* The rows of cells of a chunk, image after image: where each is in a channel of source if it is `found` there, and
-   which of its cells exist. */
+/* The rows of cells of a chunk, image after image: where each is in a channel of source if its `kind` is not NOTHING or
+   CONSTANT; which cells of a row exist there; and the `edge` ones beyond, as in beyond_cells. */
 typedef struct {
-    index_t count, at[CELL_ROWS];
-    char found[CELL_ROWS];
+    index_t count, at[CELL_ROWS], kind[CELL_ROWS];
     MASK exist[WORK / 4];
+    index_t edge, cell[WORK / 4], from[WORK / 4];
+    REAL constant;
 } NAME(cell_rows);
 
-static void NAME(find_rows)(const piece_t *piece, const NAME(tiling) *t, const NAME(chunks) *c, index_t plane,
+static void NAME(find_rows)(const piece_t *piece, const NAME(tiling) *t, const NAME(chunks) *c, index_t sample,
                             index_t z, index_t y, index_t rows, index_t x, NAME(cell_rows) *cells)
 {
-    const index_t first = x * t->outputs_x + piece->axis[2].offset;
+    const index_t first = x * t->outputs_x + piece->axis[2].offset, plane = NAME(cell_for)(piece, 0, z);
     const index_t width = t->outputs_x * c->columns + (t->x - t->outputs_x) * t->lattices_x;
-    for (index_t q = 0; q < t->outputs_x * (NAME(up)(c->columns) + t->lattices_x) + LANES; q++)
-        cells->exist[q] = first + q >= 0 && first + q < piece->axis[2].size && q < width ? -1 : 0;
-    cells->count = 0;
+    const index_t *stride = piece->source_stride;
+    __builtin_memcpy(&cells->constant, piece->edge_value, sizeof(cells->constant));
+    cells->edge = cells->count = 0;
+    for (index_t q = 0; q < t->outputs_x * (NAME(up)(c->columns) + t->lattices_x) + LANES; q++) {
+        const index_t cell = q < width ? NAME(cell_for)(piece, 2, first + q) : NOTHING;
+        cells->exist[q] = cell >= 0 && cell == first + q ? -1 : 0;
+        if (cell == NOTHING || cells->exist[q])
+            continue;
+        cells->cell[cells->edge] = q;
+        cells->from[cells->edge++] = cell == CONSTANT ? FAR : cell - first;
+    }
     for (index_t i = 0; i < t->outputs_y; i++)
         for (index_t r = 0; r < rows + c->extra; r++, cells->count++) {
-            const index_t cell = NAME(row_of)(t, y, r * t->outputs_y + i) + piece->axis[1].offset;
-            cells->found[cells->count] = z >= 0 && z < piece->axis[0].size && cell >= 0
-                && cell < piece->axis[1].size && (r < rows || i < 2);
-            cells->at[cells->count] = plane + cell * piece->source_stride[1] + first;
+            index_t row = NOTHING;
+            if (r < rows || i < 2)
+                row = NAME(cell_for)(piece, 1, NAME(row_of)(t, y, r * t->outputs_y + i) + piece->axis[1].offset);
+            cells->kind[cells->count] = plane == NOTHING || row == NOTHING ? NOTHING : NAME(least)(plane, row);
+            cells->at[cells->count] = sample + plane * stride[0] + row * stride[1] + first;
         }
 }
 
+/* Those of the cells beyond the edge that are in some vectors of a row, the first of which begins at cell `from`; gives
+   back whether there are any. */
+static inline int NAME(find_beyond)(const NAME(cell_rows) *rows, index_t from, int vectors, NAME(beyond_cells) *beyond)
+{
+    int i = 0;
+    *beyond = (NAME(beyond_cells)){{0}, rows->cell, rows->from, rows->constant};
+    for (int j = 0; j <= vectors; j++) {
+        while (i < rows->edge && rows->cell[i] < from + j * LANES)
+            i++;
+        beyond->first[j] = i;
+    }
+    return beyond->first[vectors] > beyond->first[0];
+}
+
+/* What these vectors have of a row of constants. */
+static void NAME(take_constants)(const NAME(cell_rows) *rows, const NAME(beyond_cells) *beyond, index_t from,
+                                 int vectors, REAL *to)
+{
+    for (int q = 0; q < vectors * LANES; q++)
+        to[q] = rows->exist[from + q] ? rows->constant : 0;
+    for (int i = beyond->first[0]; i < beyond->first[vectors]; i++)
+        to[rows->cell[i] - from] = rows->constant;
+}
+
 /* The rows of some channels along x, their last vectors first: what spills from a row is overwritten by the next. Where
-   whole vectors would reach outside the source, cells are taken one by one. */
+   whole vectors would reach outside the source, and in rows of constants, cells are taken one by one. */
 static inline __attribute__((always_inline)) void NAME(part_rows)(
     const int M, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source, index_t channel,
     const REAL *begin, const REAL *limit, const NAME(arrays) *to)
@@ -92,27 +126,36 @@ static inline __attribute__((always_inline)) void NAME(part_rows)(
     const int vectors = M == 1 ? 1 : M + 1, outputs = TO(CELLS, M);
     const index_t ahead = AHEAD * channel;
     for (index_t p = (columns - 1) / LANES * LANES; p >= 0; p -= LANES) {
-        NAME(mask) exist[5];
+        NAME(beyond_cells) beyond;
+        NAME(mask) exist[5], every[5];
         REAL edge[5 * LANES];
+        const int edged = NAME(find_beyond)(rows, M * p, vectors, &beyond);
 #pragma GCC unroll 5
-        for (int j = 0; j < vectors; j++)
+        for (int j = 0; j < vectors; j++) {
             exist[j] = *(const NAME(mask) *)(rows->exist + M * p + j * LANES);
+            every[j] = ~(NAME(mask)){0};
+        }
         for (index_t k = 0; k < channels; k++)
             for (index_t r = 0; r < rows->count; r++) {
                 REAL *out = to->at + k * to->lot + r * to->row + p;
-                const index_t at = k * channel + rows->at[r] + M * p;
+                const index_t row = k * channel + rows->at[r], at = row + M * p;
                 for (int q = 0; q < M * LANES; q += 64 / (int)sizeof(REAL))
                     __builtin_prefetch(source + at + ahead + q);
-                if (!rows->found[r]) {
+                if (rows->kind[r] == NOTHING) {
 #pragma GCC unroll 6
                     for (int i = 0; i < outputs; i++)
                         STORE(out + i * to->step, (VECTOR){0});
+                } else if (rows->kind[r] == CONSTANT) {
+                    NAME(take_constants)(rows, &beyond, M * p, vectors, edge);
+                    NAME(part)(M, 0, edge, every, &beyond, source + row, out, to->step);
                 } else if (at < begin - source || at + vectors * LANES > limit - source) {
                     for (int q = 0; q < vectors * LANES; q++)
                         edge[q] = rows->exist[M * p + q] ? source[at + q] : 0;
-                    NAME(part)(M, edge, exist, out, to->step);
-                } else
-                    NAME(part)(M, source + at, exist, out, to->step);
+                    NAME(part)(M, 1, edge, exist, &beyond, source + row, out, to->step);
+                } else if (edged)
+                    NAME(part)(M, 1, source + at, exist, &beyond, source + row, out, to->step);
+                else
+                    NAME(part)(M, 0, source + at, exist, &beyond, source + row, out, to->step);
             }
     }
 }
@@ -156,7 +199,7 @@ static inline __attribute__((always_inline)) void NAME(part_dealt)(
             const index_t at = k * channel + rows->at[r];
             for (index_t q = 0; q < M * columns; q += 64 / (int)sizeof(REAL))
                 __builtin_prefetch(source + at + AHEAD * channel + q);
-            if (rows->found[r])
+            if (rows->kind[r] != NOTHING)
                 NAME(deal_row)(M, d, rows->exist, columns, source, at, begin, limit, dealt + i * M * apart, apart);
         }
         for (index_t i = 0; i < some; i++) {
@@ -165,7 +208,7 @@ static inline __attribute__((always_inline)) void NAME(part_dealt)(
             REAL *out = to->at + k * to->lot + r * to->row;
             for (index_t p = 0; p < columns; p += LANES) {
                 VECTOR x[6], y[6] = {{0}};
-                if (rows->found[r]) {
+                if (rows->kind[r] != NOTHING) {
 #pragma GCC unroll 6
                     for (int j = 0; j < outputs; j++)
                         x[j] = LOAD(from + j % M * apart + p + j / M * d);
@@ -235,13 +278,12 @@ static void NAME(transform_source)(const piece_t *piece, const block_t *block, c
             const index_t stream = line / (block->samples * planes), sample = line / planes % block->samples;
             NAME(shifts)(piece, block, stream, 0, 0, shift);
             const index_t z = axis->step * (block->start[0] + line % planes) + shift[0];
-            const index_t plane = (block->sample + sample) * piece->source_batch + z * piece->source_stride[0];
             for (index_t y = 0, some; y < extent[1]; y += some) {
                 const index_t row = block->start[1] + y, left = NAME(least)(extent[1] - y, t.high - row % t.high);
                 some = NAME(least)(c.rows, left);
                 REAL *to = (REAL *)scratch + stream * layout->stream
                     + (line % (block->samples * planes) * extent[1] + y) * extent[2] + x;
-                NAME(find_rows)(piece, &t, &c, plane, z, row, some, block->start[2] + x, &rows);
+                NAME(find_rows)(piece, &t, &c, (block->sample + sample) * piece->source_batch, z, row, some, block->start[2] + x, &rows);
                 for (index_t k = 0; k < channels; k += c.channels)
                     NAME(transform_chunk)(piece, layout, &t, &rows, NAME(least)(c.channels, channels - k),
                                           NAME(least)(c.columns, extent[2] - x),

@@ -218,16 +218,34 @@ static inline __attribute__((always_inline)) VECTOR NAME(follow)(VECTOR a, VECTO
 #endif
 }
 
+#define FAR PTRDIFF_MIN /* the place of what no cell of source holds */
+
+/* Cells of some vectors of a row that are beyond the edge: for vector j those from first[j] to first[j + 1], each with
+   its place in the row and with that of the cell that stands for it, or FAR, where the constant is. */
+typedef struct {
+    int first[6];
+    const index_t *cell, *from;
+    REAL constant;
+} NAME(beyond_cells);
+
 /* LANES tiles along x: M vectors of their own cells, and one that begins with the two that the last shares with the
-   next. Cells that do not exist are zero. */
-static inline __attribute__((always_inline)) void NAME(part)(const int M, const REAL *cells, const NAME(mask) *exist,
-                                                             REAL *to, index_t step)
+   next. Cells that do not exist are zero; EDGED: in place of some there are others of the row. */
+static inline __attribute__((always_inline)) void NAME(part)(
+    const int M, const int EDGED, const REAL *cells, const NAME(mask) *exist, const NAME(beyond_cells) *beyond,
+    const REAL *row, REAL *to, index_t step)
 {
+    static const MASK count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const int vectors = M == 1 ? 1 : M + 1, outputs = TO(CELLS, M);
     VECTOR x[6], y[6];
 #pragma GCC unroll 5
-    for (int j = 0; j < vectors; j++)
+    for (int j = 0; j < vectors; j++) {
         x[j] = (VECTOR)((NAME(mask))LOAD(cells + j * LANES) & exist[j]);
+        for (int i = EDGED ? beyond->first[j] : 0; EDGED && i < beyond->first[j + 1]; i++) {
+            const REAL value = beyond->from[i] == FAR ? beyond->constant : row[beyond->from[i]];
+            const NAME(mask) lane = *(const NAME(mask) *)count == (MASK)(beyond->cell[i] % LANES);
+            x[j] = (VECTOR)((NAME(mask))x[j] | ((NAME(mask))(value - (VECTOR){0}) & lane));
+        }
+    }
     if (M > 1) {
         const VECTOR next = x[M];
         NAME(deal)(0, M, x);
