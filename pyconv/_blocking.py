@@ -362,7 +362,8 @@ def _tiling_pays(map: str, piece: Piece) -> bool:
     one, frequencies = of_frequency(piece), _frequencies(piece)
     tiles = prod(axis.positions for axis in one.axes)
     tiled = frequencies * tiles * piece.rows * piece.channels * piece.axes[0].taps
-    direct = prod(_met(axis)[0] for axis in piece.axes) * piece.rows * piece.channels
+    met = (axis.positions * axis.taps if piece.edge != "zeros" else _met(axis)[0] for axis in piece.axes)
+    direct = prod(met) * piece.rows * piece.channels
     transforms = TRANSFORM * frequencies * tiles * (piece.channels * source + piece.rows * target)
     return tiled + transforms < 0.9 * direct
 

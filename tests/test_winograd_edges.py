@@ -1,0 +1,82 @@
+"""Padding modes within Winograd's transforms: cells beyond an edge are picked from where those lie that stand for them.
+
+Every problem takes tiles in all three maps. Small integers make F(2, 3) exact, so answers are compared with ==.
+"""
+import itertools
+import logging
+
+import numpy as np
+import pytest
+
+import calls
+import pyconv
+from calls import assert_equal, assert_same_bits, poisoned
+from problems import P, maps
+
+SHAPES = [
+    ('one cell on every side', (9, 20), (3, 3), 1),
+    ('two and three cells', (10, 17), (3, 3), ((2, 3), (3, 2))),
+    ('one side', (9, 18), (3, 3), ((2, 0), (0, 2))),
+    ('a vector of cells', (9, 18), (3, 3), ((0, 1), (17, 16))),
+    ('kept and cropped', (11, 20), (3, 3), ((-1, 2), (3, -2))),
+    ('an odd number', (7, 7), (3, 3), 1),
+    ('several strips', (3, 700), (3, 3), 2),
+    ('many rows', (140, 8), (3, 3), 1),
+    ('along x alone', (5, 40), (1, 3), (0, 2)),
+    ('along y alone', (40, 5), (3, 1), (2, 0)),
+    ('row', (90,), (3,), 4),
+    ('planes', (4, 8, 10), (3, 3, 3), 1),
+    ('planes without taps beyond', (3, 9, 18), (1, 3, 3), (0, 1, 2)),
+]
+MODES = ('constant', 'circular', 'replicate', 'reflect')
+PROBLEMS = [
+    P(f'{mode} {name}', size, kernel, (64, 48), batch=2, padding=padding, padding_mode=mode, padding_value=3)
+    for (name, size, kernel, padding), mode in itertools.product(SHAPES, MODES)]
+every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
+
+
+
+@every_problem
+def test_these_problems_take_tiles(problem, caplog):
+    caplog.set_level(logging.DEBUG, 'pyconv')
+    pyconv._backend.cpu.plan.cache_clear()
+    data = problem.integers(np.float32)
+    calls.forward(problem, data.x, data.w)
+    calls.grad_weight(problem, data.x, data.y)
+    said = [record.getMessage().rpartition(': ')[2] for record in caplog.records]
+    assert said == ['Winograd F(2, 3)'] * 2
+
+
+@every_problem
+def test_exact_for_small_integers(problem, dtype):
+    data = problem.integers(dtype)
+    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    assert_equal(calls.forward(problem, data.x, data.w), wanted.forward, dtype)
+    assert_equal(calls.grad_input(problem, data.w, data.y), wanted.grad_input, dtype)
+    assert_equal(calls.grad_weight(problem, data.x, data.y), wanted.grad_weight, dtype)
+
+
+@every_problem
+def test_the_same_bits(problem, dtype):
+    """In any batch, on any threads, with any scratch."""
+    data = problem._replace(batch=4).floats(dtype)
+    forwards = np.stack([calls.forward(problem, one, data.w) for one in data.x])
+    gradient = calls.grad_weight(problem, data.x, data.y)
+    sizes = pyconv.workspace(data.x.shape, data.w.shape, **problem.keywords, dtype=dtype)
+    least = poisoned(max(1, sizes.finput_minimum), dtype)
+    for threads in (1, 3):
+        with pyconv.num_threads(threads):
+            for scratch in (None, least):
+                assert_same_bits(calls.forward(problem, data.x, data.w, finput=scratch), forwards)
+                assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=scratch), gradient)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('problem', [p for p in PROBLEMS if p.padding_mode == 'constant'], ids=str)
+def test_constants_that_are_not_finite(problem, value, dtype):
+    problem = problem._replace(padding_value=value)
+    data = problem._replace(padding_value=0).integers(dtype)
+    with np.errstate(invalid='ignore'):
+        wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    assert_equal(calls.forward(problem, data.x, data.w), wanted.forward, dtype)
+    assert_equal(calls.grad_weight(problem, data.x, data.y), wanted.grad_weight, dtype)
