@@ -7,11 +7,12 @@ import numpy as np  # noqa: F401, the doctests' np
 from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import check_flag, exact_mask, operands
+from pyconv._arguments import check_flag, exact_mask
 from pyconv._backend import Array
-from pyconv._evaluate import Result, Term, check_outs, checked, evaluate, evaluate_one, settings_of, sum_channels
+from pyconv._evaluate import Result, Term, check_outs, checked, evaluate, evaluate_one, settings_of
 from pyconv._geometry import check_shape, rank_of
 from pyconv._integers import exact_shape
+from pyconv._known_on_gpu import known_or_read
 from pyconv._ops import apart, convolve
 from pyconv._signatures import Padding, Sizes
 
@@ -86,8 +87,15 @@ def convolution_backward(
     )
     mask = exact_mask(output_mask)
     check_flag("per_sample", per_sample)
-    names = ("grad_output", "input", "weight")
-    native, (y, x, w) = operands(names, (grad_output, input, weight), stream=stream)
+    names, back = ("grad_output", "input", "weight"), "forward" if transposed is True else "grad_input"
+    targets = tuple(out) if isinstance(out, tuple | list) else ()
+    numbers = ("convolution_backward", back, *map(int, mask), int(per_sample), bias_sizes, stride, padding, dilation,
+               output_padding, groups)
+    is_plain = type(transposed) is bool and (out is None or len(targets) == 3)
+    found, key, native, (y, x, w) = known_or_read(
+        None, numbers if is_plain else None, names, (grad_output, input, weight), 3, 0, targets, settings)
+    if found is not None:
+        return tuple(found)
     settings = checked(settings, native)
     rank = rank_of("weight", w.shape)
     sizes = None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes)
@@ -101,18 +109,14 @@ def convolution_backward(
         geometry, weight_shape = apart(geometry, w.shape, y)
         bias_shape = output_shape[:channel_axis + 1]
     results = (
-        Result(x.shape, (("forward" if transposed else "grad_input", y, w, False),)),
+        Result(x.shape, ((back, y, w, False),)),
         Result(weight_shape, (_weight_term(transposed, x, y),)),
-        Result(bias_shape, ()),
+        Result(bias_shape, channel_axis=channel_axis),
     )
     named = tuple(zip(names, (y, x, w)))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
-    grad_input, grad_weight, _ = evaluate(geometry, native, (*wanted[:2], None), outs, named, settings)
-    grad_bias = None
-    if mask[2]:
-        grad_bias = sum_channels(y, channel_axis, bias_shape, native, outs[2], settings)
-    return grad_input, grad_weight, grad_bias
+    return tuple(evaluate(geometry, native, wanted, outs, named, settings, key))
 
 
 def convolution_double_backward(
@@ -148,10 +152,15 @@ def convolution_double_backward(
     )
     mask = exact_mask(output_mask)
     names = ("grad_output", "weight", "input", "grad_grad_input", "grad_grad_weight", "grad_grad_bias")
-    native, arrays = operands(
-        names, (grad_output, weight, input), (grad_grad_input, grad_grad_weight), (grad_grad_bias,), settings.result,
-        stream
-    )
+    there, back = ("grad_input", "forward") if transposed is True else ("forward", "grad_input")
+    targets = tuple(out) if isinstance(out, tuple | list) else ()
+    numbers = ("convolution_double_backward", back, *map(int, mask), stride, padding, dilation, output_padding, groups)
+    is_plain = type(transposed) is bool and (out is None or len(targets) == 3)
+    found, key, native, arrays = known_or_read(
+        None, numbers if is_plain else None, names,
+        (grad_output, weight, input, grad_grad_input, grad_grad_weight, grad_grad_bias), 3, 1, targets, settings)
+    if found is not None:
+        return tuple(found)
     settings = checked(settings, native)
     y, w, x, to_input, to_weight, to_bias = arrays
     geometry, output_shape = geometries.problem(
@@ -161,7 +170,6 @@ def convolution_double_backward(
     )
     check_shape("grad_grad_input", None if to_input is None else to_input.shape, x.shape)
     check_shape("grad_grad_weight", None if to_weight is None else to_weight.shape, w.shape)
-    there, back = ("grad_input", "forward") if transposed else ("forward", "grad_input")
     results = (
         Result(output_shape, _directional(there, x, w, to_input, to_weight), to_bias),
         Result(x.shape, () if to_weight is None else ((back, y, to_weight, False),)),
@@ -170,7 +178,7 @@ def convolution_double_backward(
     named = tuple(zip(names, arrays))
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
-    return tuple(evaluate(geometry, native, wanted, outs, named, settings))
+    return tuple(evaluate(geometry, native, wanted, outs, named, settings, key))
 
 
 def conv_jvp(
@@ -196,9 +204,12 @@ def conv_jvp(
         finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
     )
     names = ("input", "weight", "input_tangent", "weight_tangent", "bias_tangent")
-    native, arrays = operands(
-        names, (input, weight), (input_tangent, weight_tangent), (bias_tangent,), settings.result, stream
-    )
+    numbers = ("conv_jvp", stride, padding, dilation, groups, output_size)
+    found, key, native, arrays = known_or_read(
+        None, numbers, names, (input, weight, input_tangent, weight_tangent, bias_tangent), 2, 1,
+        () if out is None else (out,), settings)
+    if found is not None:
+        return found[0]  # type: ignore[no-any-return]
     settings = checked(settings, native)
     x, w, to_input, to_weight, to_bias = arrays
     geometry, shape = geometries.convolved(
@@ -210,5 +221,5 @@ def conv_jvp(
     check_shape("weight_tangent", None if to_weight is None else to_weight.shape, w.shape)
     result = Result(shape, _directional("forward", x, w, to_input, to_weight), to_bias)
     return evaluate_one(  # type: ignore[no-any-return]
-        geometry, native, result, out, tuple(zip(names, arrays)), settings
+        geometry, native, result, out, tuple(zip(names, arrays)), settings, key
     )

@@ -154,11 +154,11 @@ def _operands(
 ) -> tuple[DType, Any]:
     given = required + optional + biases
     check_tensors(names, given)
-    on_gpu = _on_gpu(given[0])
+    on_gpu = is_on_gpu(given[0])
     tensors = None if on_gpu else _plain_tensors(given, len(required))
     if tensors is not None:
         return tensors
-    if on_gpu or any(map(_on_gpu, given[1:])):
+    if on_gpu or any(map(is_on_gpu, given[1:])):
         return gpu_room("arguments").operands(  # type: ignore[no-any-return]
             names, required, optional, biases, wanted, stream)
     arrays: list[Any] = [
@@ -237,7 +237,7 @@ def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Ar
     raise TypeError(f"{name} must have the dtype of {whose}, {dtype}; got {array.dtype}")
 
 
-def _on_gpu(value: Any) -> bool:
+def is_on_gpu(value: Any) -> bool:
     """Whether its memory is a GPU's, as far as can be told without pyconv._gpu."""
     on_gpu = getattr(value, "is_cuda", None)
     if isinstance(on_gpu, bool):  # of a tensor of torch, which says so faster than by DLPack
@@ -329,7 +329,7 @@ def _in_main_memory(name: str, value: Any, leader_name: str) -> Array:
     if isinstance(value, ndarray):
         check_mask(name, value)
         return value
-    if _on_gpu(value):
+    if is_on_gpu(value):
         raise gpu_room("arguments").not_in_main_memory((leader_name, name), (None, value))
     if hasattr(type(value), "__dlpack__"):
         return visiting(read(name, value), value)

@@ -8,7 +8,7 @@ for arrays, DeviceType for dtype, device= and allow_tf32= to plan; what would ru
 """
 
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -95,6 +95,14 @@ cpu = cast(Backend, import_module("pyconv._cpu"))
 def cuda() -> Any:
     """The backend of GPU arrays, imported with the first of them."""
     return sys.modules.get("pyconv._cuda") or import_module("pyconv._cuda")
+
+
+@lru_cache(maxsize=64)
+def has_interface_alone(kind: Any) -> bool:
+    """Whether arrays of that class say where their memory on a GPU is by __cuda_array_interface__, and in no other way.
+    """
+    return (hasattr(kind, "__cuda_array_interface__") and not issubclass(kind, np.ndarray | list | tuple)
+            and not any(hasattr(kind, other) for other in ("__dlpack__", "__dlpack_device__", "is_cuda")))
 
 
 @cache

@@ -21,10 +21,10 @@ from pyconv._arguments import (
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
 from pyconv._edges import is_far
-from pyconv._geometry import BUFFERS, ROLES, Geometry, box, is_around_nothing, linear
+from pyconv._geometry import BUFFERS, OUTS, ROLES, Geometry, box, is_around_nothing, linear
 from pyconv._integers import Shape
 from pyconv._known import keep, look, orders_of, viewed
-from pyconv._libraries import Visitor, check_target, check_tensors, given_back, placed, tell_of_writing
+from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -37,12 +37,17 @@ Term = tuple[str, Array, Array, bool]
 
 
 class Result(NamedTuple):
-    """One array that a call returns: the sum of its terms, plus bias along the channels."""
+    """One array that a call returns: the sum of its terms, plus bias along the channels.
+
+    Where channel_axis is given it has no terms: it is the sum of the first operand over all axes but that one, which is
+    the channels', or but those up to that one where the result has two axes.
+    """
 
     shape: Shape
-    terms: tuple[Term, ...]
+    terms: tuple[Term, ...] = ()
     bias: Array | None = None
     new: Callable[[], Any] | None = None  # makes it on a GPU, where that is not left to the operands' framework
+    channel_axis: int | None = None
 
 
 class Settings(NamedTuple):
@@ -174,30 +179,13 @@ def check_outs(
     return outs
 
 
-def evaluate_tensors(
-    numbers: tuple[Any, ...], names: tuple[str, ...], given: tuple[Any, ...], out: Any
-) -> tuple[Any, Any]:
-    """As evaluate_known, of tensors of torch's that are not read yet, the first of them on a GPU. No key where another
-    is not."""
-    check_tensors(names, given)
-    key, result = gpu_room("calls").evaluate_tensors(numbers, names, given, out, check_target)
-    if result is not None and out is not None:
-        tell_of_writing(out)
-    return key, result
-
-
 def evaluate_known(
     numbers: tuple[Any, ...], arrays: tuple[Any, ...], named: Named, out: Any
 ) -> tuple[Any, Any]:
-    """The key of a call whose operands are read, with DEFAULTS as settings, and its result where one like it is known;
-    each None where there is none. arrays: as _known has them. What is written to says nothing of it: `out` is checked
-    as ever.
+    """The key of a call in main memory whose operands are read, with DEFAULTS as settings, and its result where one
+    like it is known; each None where there is none. arrays: as _known has them. What is written to says nothing of it:
+    `out` is checked as ever.
     """
-    if not isinstance(arrays[0], np.ndarray):
-        key, result = gpu_room("calls").evaluate_known(numbers, named, out, check_target)
-        if result is not None and out is not None:
-            tell_of_writing(out)
-        return key, result
     key, found = look(True, numbers, arrays, (None, None))
     if found is None:
         return key, None
@@ -213,15 +201,19 @@ def evaluate_known(
 
 
 def evaluate_one(
-    geometry: Geometry, dtype: DType, result: Result, out: Any, named: Named, settings: Settings, key: Any = None
+    geometry: Geometry | None, dtype: DType, result: Result, out: Any, named: Named, settings: Settings, key: Any = None
 ) -> Any:
-    """The one result of a call, to `out` where it is not None; `key` tells it from others, where `_known` keeps it."""
+    """The one result of a call, to `out` where it is not None; `key` tells it from others, where it is kept. A sum of
+    channels has no geometry."""
     if out is None and settings.accumulate:
         raise no_out("out")
     if not (dtype is FLOAT32 or dtype is FLOAT64 or isinstance(dtype, np.dtype)):
         return _evaluate_on_gpu(geometry, dtype, (result,), (out,), named, settings, True, key)[0]
     if out is not None:
         out = check_out("out", out, result.shape, written(dtype, settings), named)
+    if geometry is None:
+        tell_of_writing(out)
+        return _sum_channels(named[0][1], result, dtype, out, settings)
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
@@ -236,13 +228,16 @@ def evaluate_one(
 
 def evaluate(
     geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
-    settings: Settings,
+    settings: Settings, key: Any = None,
 ) -> list[Any]:
-    """The results; None for None. `outs` are checked already; `named` are the operands, the first of them not None."""
-    if settings is not DEFAULTS:
-        named += tuple((f"out[{place}]" if len(outs) > 1 else "out", out) for place, out in enumerate(outs))
+    """The results; None for None. `outs` are checked already; `named` are the operands, the first of them not None.
+
+    key: tells the call from others on a GPU, where it is kept.
+    """
     if not isinstance(dtype, np.dtype):
-        return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings, False)
+        return _evaluate_on_gpu(geometry, dtype, results, outs, named, settings, False, key)
+    if settings is not DEFAULTS:
+        named += tuple(zip(OUTS[len(outs)], outs))
     work = [result and _calls(geometry, dtype, result, out, named, settings, None)
             for result, out in zip(results, outs)]
     if settings is not DEFAULTS or Visitor in map(type, outs):
@@ -251,7 +246,8 @@ def evaluate(
         outs = [result and placed(out, named[0][1], result.shape, written(dtype, settings))
                 for result, out in zip(results, outs)]
     return [
-        None if result is None else delivered(
+        None if result is None else _sum_channels(named[0][1], result, dtype, out, settings)
+        if result.channel_axis is not None else delivered(
             _run(geometry, dtype, result, calls, out, settings), out, named[0][1])
         for result, calls, out in zip(results, work, outs)
     ]
@@ -276,7 +272,7 @@ def run_as_it_lies(
 
 
 def _evaluate_on_gpu(
-    geometry: Geometry, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
+    geometry: Geometry | None, dtype: DType, results: Sequence[Result | None], outs: Sequence[Any], named: Named,
     settings: Settings, unchecked: bool, key: Any = None,
 ) -> Any:
     """The results; None for None. What a call like another needs not check again, torch may have changed.
@@ -428,14 +424,12 @@ def delivered(target: Array, out: Any, like: Any) -> Any:
     return out.owner if type(out) is Visitor else out
 
 
-def sum_channels(array: Array, axis: int, shape: Shape, dtype: DType, out: Any, settings: Settings) -> Any:
-    """The sum over all axes but the channels', or but those up to the channels', into `out` where it is not None.
-
-    axis: the channels'. shape: the result's, which tells the one from the other. torch was told of `out`.
+def _sum_channels(array: Any, result: Result, dtype: DType, out: Any, settings: Settings) -> Any:
+    """The sum of an array in main memory that the result says, into `out` where it is not None; torch was told of it.
     """
     own, accumulate = written(dtype, settings), settings.accumulate
-    if not isinstance(dtype, np.dtype):
-        return gpu_room("calls").sum_channels(array, axis, shape, out, settings.stream, accumulate, own)
+    shape, axis = result.shape, result.channel_axis
+    assert axis is not None
     out = placed(out, array, shape, own)
     target = writing_place(out, shape, own, accumulate)
     if not array.size:

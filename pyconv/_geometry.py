@@ -42,6 +42,7 @@ LARGEST = 2**63 - 1
 NAMES = ("input", "weight", "bias")
 ROLES = {"forward": ("x", "w", "y"), "grad_input": ("y", "w", "x"), "grad_weight": ("x", "y", "w")}  # operands, result
 MAPS = {roles[2]: map for map, roles in ROLES.items()}  # by the role of their result
+OUTS = (), ("out",), (), ("out[0]", "out[1]", "out[2]")  # what errors call each `out` of so many results
 BUFFERS = {"forward": "finput", "grad_input": "fgrad_input", "grad_weight": "finput"}  # that a map has for scratch
 
 

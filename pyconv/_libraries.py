@@ -253,10 +253,14 @@ def check_target(name: str, value: Any, operand: Any) -> None:
 def tell_of_writing(*targets: Any) -> None:
     """Let torch know of tensors that are written to: autograd may have saved what they held."""
     torch: Any = sys.modules.get("torch")
-    for target in targets if torch is not None else ():
-        owner = target if type(target) is torch.Tensor else getattr(target, "owner", target)
-        if owner is not None and isinstance(owner, torch.Tensor):
-            torch.autograd.graph.increment_version(owner)
+    if torch is None:
+        return
+    tensor, tell = torch.Tensor, torch.autograd.graph.increment_version
+    for target in targets:
+        if type(target) is tensor:
+            tell(target)
+        elif target is not None and isinstance(owner := getattr(target, "owner", target), tensor):
+            tell(owner)
 
 
 def _bfloat16(name: str, value: Any) -> NDArray[Any]:

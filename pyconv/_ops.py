@@ -11,7 +11,7 @@ import numpy as np  # noqa: F401, the doctests' np
 from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import check_flag, check_out, operands
+from pyconv._arguments import check_flag, operands
 from pyconv._backend import Array
 from pyconv._evaluate import (
     DEFAULTS,
@@ -20,17 +20,13 @@ from pyconv._evaluate import (
     checked,
     evaluate_known,
     evaluate_one,
-    evaluate_tensors,
     is_usual,
-    no_out,
     settings_of,
-    sum_channels,
-    written,
 )
 from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import exact_shape
-from pyconv._known import look
-from pyconv._libraries import tell_of_writing
+from pyconv._known import READ, look
+from pyconv._known_on_gpu import known_or_read
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -44,18 +40,18 @@ def convolve(
     map = "grad_input" if transposed is True else "forward"
     numbers = (map, rank, stride, padding, dilation, groups, output_padding, output_size)
     written = (out, settings.fgrad_input if transposed is True else settings.finput)
-    key, found = look(is_usual(settings) and type(transposed) is bool, numbers, (input, weight, bias), written)
+    usual = type(input) in READ and is_usual(settings) and type(transposed) is bool
+    key, found = look(usual, numbers, (input, weight, bias), written)
     if found is not None:
         return found.run(input, weight, bias, *written)
     names = ("input", "weight", "bias")
-    usual = key is None and settings is DEFAULTS and type(transposed) is bool
-    if usual and getattr(input, "is_cuda", None) is True:
-        key, result = evaluate_tensors(numbers, names, (input, weight, bias), out)
-        if result is not None:
-            return result
-    dtype, (input, weight, bias) = operands(names, (input, weight), (), (bias,), settings.result, settings.stream)
+    results, key, dtype, (input, weight, bias) = known_or_read(
+        key, numbers if type(transposed) is bool else None, names, (input, weight, bias), 2, 1,
+        () if out is None else (out,), settings)
+    if results is not None:
+        return results[0]
     named = (("input", input), ("weight", weight), ("bias", bias))
-    if usual and key is None:
+    if key is None and settings is DEFAULTS and type(transposed) is bool:
         key, result = evaluate_known(numbers, (input, weight, bias), named, out)
         if result is not None:
             return result
@@ -148,20 +144,19 @@ def _conv_input(rank: int) -> ConvInput:
         size: Any = tuple(input_size) if isinstance(input_size, tuple) else input_size  # a tensor's is no plain tuple
         numbers = ("input_size", rank, size, *steps)
         arrays = grad_output, weight, None
-        key, found = look(is_usual(settings), numbers, arrays, (out, fgrad_input))
+        key, found = look(type(grad_output) in READ and is_usual(settings), numbers, arrays, (out, fgrad_input))
         if found is not None:
             return found.run(*arrays, out, fgrad_input)  # type: ignore[arg-type]
-        names = ("weight", "grad_output")
-        usual = key is None and settings is DEFAULTS
-        if usual and getattr(weight, "is_cuda", None) is True:
-            key, known = evaluate_tensors(numbers, names, (weight, grad_output), out)
-            if known is not None:
-                return known  # type: ignore[no-any-return]
         size = exact_shape("input_size", size)
-        native, (w, y) = operands(names, (weight, grad_output), stream=stream)
+        numbers = ("input_size", rank, size, *steps)
+        names = ("weight", "grad_output")
+        results, key, native, (w, y) = known_or_read(
+            key, numbers, names, (weight, grad_output), 2, 0,
+            () if out is None else (out,), settings)
+        if results is not None:
+            return results[0]  # type: ignore[no-any-return]
         named = tuple(zip(names, (w, y)))
-        if usual and key is None:
-            numbers = ("input_size", rank, size, *steps)
+        if key is None and settings is DEFAULTS:
             key, known = evaluate_known(numbers, (y, w, None), named, out)
             if known is not None:
                 return known  # type: ignore[no-any-return]
@@ -210,26 +205,25 @@ def _conv_weight(rank: int) -> ConvWeight:
         )
         size: Any = tuple(weight_size) if isinstance(weight_size, tuple) else weight_size
         numbers = ("weight_size", rank, size, *steps)
-        usual = is_usual(settings) and per_sample is False
+        usual = type(input) in READ and is_usual(settings) and per_sample is False
         arrays = input, grad_output, None
         key, found = look(usual, numbers, arrays, (out, finput))
         if found is not None:
             return found.run(*arrays, out, finput)  # type: ignore[arg-type]
-        names = ("input", "grad_output")
-        usual = key is None and settings is DEFAULTS and per_sample is False
-        if usual and getattr(input, "is_cuda", None) is True:
-            key, known = evaluate_tensors(numbers, names, (input, grad_output), out)
-            if known is not None:
-                return known  # type: ignore[no-any-return]
         size = exact_shape("weight_size", size)
         if input is None and finput is not None:
             return _weight_of_columns(  # type: ignore[no-any-return]
                 rank, size, grad_output, steps, per_sample, out, settings
             )
-        native, (x, y) = operands(names, (input, grad_output), stream=stream)
+        names = ("input", "grad_output")
+        numbers = ("weight_size of each sample" if per_sample else "weight_size", rank, size, *steps)
+        results, key, native, (x, y) = known_or_read(
+            key, numbers, names, (input, grad_output), 2, 0,
+            () if out is None else (out,), settings)
+        if results is not None:
+            return results[0]  # type: ignore[no-any-return]
         named = tuple(zip(names, (x, y)))
-        if usual and key is None:
-            numbers = ("weight_size", rank, size, *steps)
+        if key is None and settings is DEFAULTS and not per_sample:
             key, known = evaluate_known(numbers, (x, y, None), named, out)
             if known is not None:
                 return known  # type: ignore[no-any-return]
@@ -319,13 +313,13 @@ def conv_bias(
     array([32., 32., 32.])
     """
     settings = settings_of(stream=stream, accumulate=accumulate, dtype=dtype)
-    native, (y,) = operands(("grad_output",), (grad_output,), stream=stream)
+    numbers = ("conv_bias", int(batched)) if type(batched) is bool else None
+    results, key, native, (y,) = known_or_read(
+        None, numbers, ("grad_output",), (grad_output,), 1, 0,
+        () if out is None else (out,), settings)
+    if results is not None:
+        return results[0]  # type: ignore[no-any-return]
     settings = checked(settings, native)
     axis = geometries.channel_axis(y.shape, batched)
-    if out is not None:
-        own = written(native, settings)
-        out = check_out("out", out, y.shape[axis:axis + 1], own, (("grad_output", y),))
-    elif settings.accumulate:
-        raise no_out("out")
-    tell_of_writing(out)
-    return sum_channels(y, axis, y.shape[axis:axis + 1], native, out, settings)  # type: ignore[no-any-return]
+    result = Result(y.shape[axis:axis + 1], channel_axis=axis)
+    return evaluate_one(None, native, result, out, (("grad_output", y),), settings, key)  # type: ignore[no-any-return]

@@ -71,6 +71,10 @@ class EmulatedArray:
         strides = [step // new.itemsize for step in new.strides]
         return type(self)(self.memory, self.address + shift, new.shape, strides, self.dtype, self.read_only, self)
 
+    def __dlpack_device__(self):
+        """That of a GPU. With the protocol below alone it would be read by that, and not by its own kind."""
+        return 2, 0
+
     @property
     def __cuda_array_interface__(self):
         stored = stored_as(self.dtype)

@@ -57,7 +57,8 @@ class Plan:
 
     def __init__(self, backend, map, geometry, dtype, algorithm, allow_tf32, device):
         self.backend, self.map, self.geometry, self.algorithm = backend, map, geometry, algorithm
-        backend.plans.append((map, dtype.name, algorithm, allow_tf32, device))
+        self.asked = (map, dtype.name, algorithm, allow_tf32, device)
+        backend.plans.append(self.asked)
 
     def steps(self, first, second, out, bias, scratch, accumulate):
         more = {'bias': bias, 'scratch': scratch}
@@ -66,7 +67,7 @@ class Plan:
     def run(self, first, second, out, bias=None, scratch=None, *, accumulate, stream):
         self.backend.runs.append(SimpleNamespace(
             map=self.map, first=first, second=second, out=out, bias=bias, scratch=scratch, accumulate=accumulate,
-            stream=stream))
+            stream=stream, plan=self.asked))
         factors = [np.ascontiguousarray(view(factor), np.float64) for factor in (first, second)]
         result = np.empty(out.shape)
         algorithm = self.algorithm if self.algorithm == 'columns' else 'gemm'

@@ -190,9 +190,67 @@ def test_torch_keeps_memory_that_a_given_stream_uses(stream, lent, frameworks, b
     """A tensor may be freed as soon as the call has returned."""
     tensor, frameworks.current = frameworks.torch.Tensor, 640
     x, w, b, y, out, buffer = map(tensor, (X, W, B, Y, np.empty_like(Y), np.empty(50, 'f4')))
-    conv(x, w, b, out=out, finput=buffer, stream=stream)
-    pyconv.conv_bias(y, stream=stream)
-    assert [each.lent for each in (x, w, b, y, out, buffer)] == [lent] * 6 and not waits
+    for times in (1, 2, 3):  # the later ones are known
+        conv(x, w, b, out=out, finput=buffer, stream=stream)
+        pyconv.conv_bias(y, stream=stream)
+        assert [each.lent for each in (x, w, b, y, out, buffer)] == [times * lent] * 6 and not waits
+
+
+@pytest.mark.parametrize('unused', ['finput', 'fgrad_input'])
+def test_a_buffer_that_takes_no_part_is_neither_lent_nor_waited_for(unused, frameworks, backend, waits):
+    """Nor need it be apart from other arrays."""
+    tensor = frameworks.torch.Tensor
+    for gpu, out in ((tensor, tensor(np.empty_like(Y))), (Interface, Interface(np.empty_like(Y)))):
+        x, w, b = map(gpu, (X, W, B))
+        other = tensor(out.host.reshape(-1)) if gpu is tensor else Interface(out.host.reshape(-1), stream=32)
+        for _ in range(3):
+            if unused == 'fgrad_input':
+                pyconv.convolution(x, w, b, (2, 1), 1, 1, False, 0, 2, out=out, fgrad_input=other, stream=704)
+            else:
+                pyconv.convolution_backward(out, x, w, (2, 1), 1, 1, False, 0, 2, (True, False, True),
+                                            out=(gpu(np.empty_like(X)), None, None), finput=other, stream=704)
+        assert not waits and not getattr(other, 'lent', [])
+
+
+@pytest.mark.parametrize('kind', ['torch', 'interface'])
+def test_a_known_call_runs_on_the_stream_of_the_call(kind, frameworks, backend, waits):
+    """Of streams nothing is known."""
+    gpu, out = maker(kind, frameworks), np.empty_like(Y)
+    current = []
+    for stream, now in ((None, 0), (704, 0), (None, 640), (640, 640), (SimpleNamespace(ptr=96), 640), (1, 0), (2, 0)):
+        frameworks.current = now
+        conv(gpu(X), gpu(W), gpu(B), out=gpu(out), stream=stream)
+        current.append(backend.runs[-1].stream)
+    assert current == [0, 704, 640 if kind == 'torch' else 0, 640, 96, 0, 2] and not waits
+    with pytest.raises(TypeError, match='^stream must be a stream.s handle'):
+        conv(gpu(X), gpu(W), gpu(B), out=gpu(out), stream='current')
+    assert len(backend.runs) == 7
+
+
+def test_streams_that_arrays_name_are_waited_for_in_a_known_call(frameworks, backend, waits):
+    def call(x=None, w=None, out=None, **more):
+        conv(Interface(X, stream=x), Interface(W, stream=w), Interface(B, stream=x), **more,
+             out=Interface(np.empty_like(Y), stream=out))
+        return backend.runs[-1].stream
+
+    for _ in range(2):
+        assert call() == 0 and call(64, 64, 64) == 64 and call(64, 64, 64, stream=64) == 64 and not waits
+    for given, stream, wanted in (
+            ((64, 128, 64), None, (64, [(64, 128, 0), (128, 64, 0)])),
+            ((64, 64, None), None, (64, [(64, 0, 0), (0, 64, 0)])),
+            ((None, 64, None), None, (0, [(0, 64, 0), (64, 0, 0)])),
+            ((64, 64, 64), 704, (704, [(704, 64, 0)]))):
+        for _ in range(2):
+            waits.clear()
+            assert (call(*given, stream=stream), waits) == wanted
+
+
+@pytest.mark.parametrize(('stream', 'named'), [(None, None), (704, 704)])
+def test_new_arrays_of_a_known_call_name_its_stream(stream, named, frameworks, backend, waits):
+    for _ in range(3):
+        answer = conv(stream=stream)
+        assert answer.__cuda_array_interface__['stream'] == named
+        assert conv(answer, Interface(integers(6, 3, 1, 1))).__cuda_array_interface__['stream'] == named
 
 
 def test_waiting_is_an_event_in_the_device_s_context(monkeypatch):

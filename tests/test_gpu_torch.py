@@ -48,7 +48,7 @@ def runs(backend, monkeypatch):
     monkeypatch.setattr(_call, '_len_torch_dispatch_stack', lambda: 0)  # or tensors without memory go to the operator
     monkeypatch.setattr(_call, '_answer_for_operators', lambda *tensors: False)
     monkeypatch.setattr(FakeTensor, 'data_ptr', lambda tensor: 4096)  # of its own it has 0, which is refused
-    for room in ('_arguments', '_evaluate'):
+    for room in ('_arguments', '_known_on_gpu'):
         monkeypatch.setattr(f'pyconv.{room}.check_tensors', lambda *named: None)  # which refuses their class
     with FakeTensorMode(), torch.no_grad():
         yield Asked.runs

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pyconv._backend import cpu, has_interface_alone
 from pyconv._gpu import dlpack, launch, streams
 from pyconv._integers import Shape, steps_of
 
@@ -66,6 +67,10 @@ DTYPES = {name: DeviceType(name, size) for name, size in (
 COMPLEX = frozenset(dtype for name, dtype in DTYPES.items() if name.startswith("complex"))
 NAMES_OF_TYPESTR = {np.dtype(name).str: name for name in DTYPES if name != "bfloat16"}
 RULE = f"{', '.join(list(DTYPES)[:-1])} or {list(DTYPES)[-1]}"
+
+
+On = tuple[int, Any]  # the handle of a stream, and what it was named by
+Lie = tuple[list[Any], dict[str, int], int | None]  # forms; addresses by name; the stream that all of them name
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +143,12 @@ class Kind:
         """
         raise NotImplementedError
 
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+        """How arrays of this kind lie, None for None. None where one of them is of another kind, or no usual one: what
+        `read` would refuse, and so many operands being followed by arrays that are written to, what check_target would,
+        lies like none that has passed these."""
+        return None
+
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
         """A new C-contiguous array of the framework."""
         raise NotImplementedError
@@ -157,16 +168,20 @@ class Kind:
         """
         return nullcontext()
 
-    def lend(self, array: DeviceArray, stream: int) -> None:
+    def lend(self, owner: Any, device: int, stream: int) -> None:
         """Tell the framework's allocator, if it can be told, that a stream uses the array, which is not its own."""
 
     def empty(
-        self, shape: Shape, dtype: DeviceType, device: int, new: Callable[[], Any] | None = None
+        self, shape: Shape, dtype: DeviceType, device: int, new: Callable[[], Any] | None = None, on: On | None = None
     ) -> DeviceArray:
         """A new array, C-contiguous unless `new` makes it. MemoryError where the framework has no memory for it.
 
+        on: the stream in whose order it is given memory; None where that is the framework's current one.
         After a kernel that failed this is what fails first; other errors stay the framework's, that one with a note.
         """
+        if on is not None and on[0] != self.stream(device):
+            with self.using(on[0], device, on[1]):
+                return self.empty(shape, dtype, device, new)
         try:
             array = self.made(shape, dtype, device) if new is None else self.read("out", new())
         except Exception as error:
@@ -188,12 +203,12 @@ def _in_torch(torch: Any, shape: Shape, dtype: DeviceType, device: int) -> tuple
     return steps_of(shape), getattr(torch, dtype.name), torch.device("cuda", device)
 
 
-def _torch_stream(stream: int, device: int) -> Any:
-    """A stream as torch has it, which need not have made it."""
-    cuda = sys.modules["torch"].cuda
+@lru_cache(maxsize=64)
+def _torch_stream(torch: Any, stream: int, device: int) -> Any:
+    """A stream as torch has it, which need not have made it: the handle and no more, whoever destroys the stream."""
     if stream == streams.LEGACY:  # as the handle of an ExternalStream it would be a new stream of torch's pool
-        return cuda.default_stream(device)
-    return cuda.ExternalStream(stream, device=device)
+        return torch.cuda.default_stream(device)
+    return torch.cuda.ExternalStream(stream, device=device)
 
 
 class TorchKind(Kind):
@@ -223,11 +238,8 @@ class TorchKind(Kind):
             _check_address(name, address, shape, strides, dtype)
         return DeviceArray(value, address, shape, strides, dtype, value.get_device(), self)
 
-    def lie(self, names: Sequence[str], given: Sequence[Any]) -> tuple[list[Any], dict[str, int]] | None:
-        """How CUDA tensors lie, None for None, and their addresses by name; None where one of them is no usual tensor.
-
-        It takes half the time of `read`, which would refuse none of them that lies like one that it has read before.
-        """
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+        """Of tensors that have passed check_tensors, in half the time of `read`."""
         torch: Any = sys.modules["torch"]
         tensor, strided = torch.Tensor, torch.strided
         found: list[Any] = []
@@ -243,8 +255,12 @@ class TorchKind(Kind):
                 return None
             addresses[name] = address = value.data_ptr()
             found.append((  # 16 tells all alignments; a tensor whose memory was freed has address 0
-                value.shape, value.stride(), value.dtype, value.get_device(), address & 15 if address else None))
-        return found, addresses
+                value.shape, value.stride(), value.get_device(), value.dtype, address & 15 if address else None))
+        for value in given[operands:]:
+            if value is not None and (
+                    type(value) is not tensor or value.requires_grad or torch.autograd.forward_ad._current_level >= 0):
+                return None
+        return found, addresses, None
 
     def made(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray | None:
         """From torch's caching allocator. Of a usual tensor only the address is asked for: it is as it was wanted."""
@@ -266,11 +282,12 @@ class TorchKind(Kind):
 
     def using(self, stream: int, device: int, named: Any) -> AbstractContextManager[Any]:
         """torch.cuda.stream."""
-        return sys.modules["torch"].cuda.stream(_torch_stream(stream, device))  # type: ignore[no-any-return]
+        torch: Any = sys.modules["torch"]
+        return torch.cuda.stream(_torch_stream(torch, stream, device))  # type: ignore[no-any-return]
 
-    def lend(self, array: DeviceArray, stream: int) -> None:
+    def lend(self, owner: Any, device: int, stream: int) -> None:
         """torch.Tensor.record_stream: freed memory is given to nobody while the stream has this work to do."""
-        array.owner.record_stream(_torch_stream(stream, array.device))
+        owner.record_stream(_torch_stream(sys.modules["torch"], stream, device))
 
 
 class CupyKind(Kind):
@@ -282,7 +299,8 @@ class CupyKind(Kind):
         if cupy is None or not isinstance(value, cupy.ndarray):
             return None
         dtype = checked_dtype(name, value.dtype.name if value.dtype.isnative else str(value.dtype))
-        strides = _in_elements(name, value.data.ptr, value.shape, value.strides, dtype)
+        strides = _in_elements(name, value.data.ptr, value.strides, dtype)
+        _check_address(name, value.data.ptr, value.shape, strides, dtype)
         return DeviceArray(value, value.data.ptr, value.shape, strides, dtype, value.data.device_id, self)
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
@@ -322,19 +340,50 @@ class InterfaceKind(Kind):
             return self._from_dlpack(name, value)
         return None if interface is None else self._from_interface(name, value, interface)
 
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+        """Of arrays that have this protocol alone, and all name one stream or none."""
+        found: list[Any] = []
+        addresses = {}
+        written_on = set()
+        for name, value in zip(names, given):
+            if value is None:
+                found.append(None)
+                continue
+            if not has_interface_alone(type(value)):  # type: ignore[arg-type]
+                return None
+            try:
+                entries = value.__cuda_array_interface__
+                address, read_only = entries["data"]
+                laid = cpu.form((entries["typestr"], entries["shape"], entries.get("strides"), entries["version"]),
+                                (), ())
+                written_on.add(entries.get("stream"))
+                is_usual = type(address) is int and type(read_only) is bool and entries.get("mask") is None
+            except Exception:  # a producer's own, which `read` says in words
+                return None
+            if laid is None or not is_usual or not address or entries["typestr"] not in NAMES_OF_TYPESTR:
+                return None
+            addresses[name] = address
+            found.append((laid, read_only, streams.device_of(address), address & 15))
+        [stream, *others] = written_on
+        if others or not (stream is None or type(stream) is int):
+            return None
+        return found, addresses, None if stream is None else streams.normal(stream)
+
     def _from_interface(self, name: str, value: Any, interface: "Interface") -> DeviceArray:
         version, typestr, shape, address, read_only, steps, stream, masked = interface
         if version < 2:
             raise TypeError(f"{name} must have __cuda_array_interface__ of version 2 or 3; got version {version}")
         if masked:
             raise TypeError(f"{name} must have no mask; got a masked array")
-        named = str(getattr(value, "dtype", typestr))  # bfloat16 has no typestr of its own
-        dtype = checked_dtype(name, NAMES_OF_TYPESTR.get(typestr, named if named == "bfloat16" else typestr))
+        if typestr in NAMES_OF_TYPESTR:
+            dtype = DTYPES[NAMES_OF_TYPESTR[typestr]]
+        else:
+            named = str(getattr(value, "dtype", typestr))  # bfloat16 has no typestr of its own
+            dtype = checked_dtype(name, named if named == "bfloat16" else typestr)
         if steps is not None and len(steps) != len(shape):
             raise TypeError(f"{name} must have a stride for each axis; got shape {shape} and strides {steps} in bytes")
-        if steps is None:
-            steps = tuple(step * dtype.size for step in steps_of(shape))
-        strides = _in_elements(name, address, shape, steps, dtype)
+        strides = steps_of(shape) if steps is None else _in_elements(name, address, steps, dtype)
+        _check_address(name, address, shape, strides, dtype)
         device = streams.device_of(address) if address else streams.current_device()
         if device is None:
             raise TypeError(f"{name} must lie in memory that the CUDA driver knows; got address {address}")
@@ -381,8 +430,8 @@ class InterfaceKind(Kind):
             self._stream.reset(token)
 
 
-TORCH = TorchKind()
-KINDS: list[Kind] = [TORCH, CupyKind(), InterfaceKind()]
+TORCH, INTERFACE = TorchKind(), InterfaceKind()
+KINDS: list[Kind] = [TORCH, CupyKind(), INTERFACE]
 
 
 def read(name: str, value: Any) -> DeviceArray | None:
@@ -428,13 +477,11 @@ def _interface(name: str, given: Any) -> Interface:
         raise TypeError(f"{name} must {rule}; got {shown(given)}") from error
 
 
-def _in_elements(name: str, address: int, shape: Shape, steps: Shape, dtype: DeviceType) -> Shape:
-    """Strides of bytes in elements. TypeError where the address or a stride is none of whole elements."""
-    if any(step % dtype.size for step in steps):
+def _in_elements(name: str, address: int, steps: Shape, dtype: DeviceType) -> Shape:
+    """Strides of bytes in elements. TypeError where one is none of whole elements."""
+    if any([step % dtype.size for step in steps]):
         raise _misaligned(name, address, steps)
-    strides = tuple(step // dtype.size for step in steps)
-    _check_address(name, address, shape, strides, dtype)
-    return strides
+    return tuple([step // dtype.size for step in steps])
 
 
 def _check_address(name: str, address: int, shape: Shape, strides: Shape, dtype: DeviceType) -> None:

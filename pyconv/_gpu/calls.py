@@ -5,27 +5,39 @@ Strides are any; nothing is copied here. What the backend makes of arrays that l
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
-from pyconv._backend import cpu, cuda
-from pyconv._geometry import BUFFERS, Geometry, box, is_around_nothing
+from pyconv._backend import cuda
+from pyconv._geometry import BUFFERS, OUTS, Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import TORCH, DeviceArray, DeviceType, Kind
-from pyconv._gpu.decisions import KEPT, TARGETS, Decision, called, form, keep
+from pyconv._gpu.arrays import INTERFACE, TORCH, DeviceArray, DeviceType, Kind, On, read
+from pyconv._gpu.decisions import KEPT, Apart, Decision, apart, called, form, keep, meet
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
 
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 Named = Sequence[tuple[str, DeviceArray | None]]
-Work = tuple[Decision, DeviceArray | None, Shape, Callable[[], Any] | None]  # what is done, target, shape, its maker
+Work = tuple[Decision, Shape, Callable[[], Any] | None]  # for a result: what is done, its shape, what makes it
+Outcome = tuple[Any, list[Any] | None]  # the key of a call, and its results; each None where there is none
+
+
+class Known(NamedTuple):
+    """What calls of one key do: for each result, None where none is wanted; how its `out` lies, if it has one; on which
+    device and in which type; the names of the arrays that take part, and which of them must not meet."""
+
+    work: Sequence[Work | None]
+    targets: Sequence[DeviceArray | None]
+    device: int
+    dtype: DeviceType
+    names: frozenset[str]
+    apart: Apart
 
 
 def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[..., Any], *given: Any) -> Any:
-    """What `run` makes of what is given and the handle of the stream that a call on these arrays runs on; new ones it
-    makes in its order.
+    """What `run` makes of what is given, of the handle of the stream that a call on these arrays runs on and of what
+    Kind.empty is given as `on`.
 
     It is the one that the caller names; else the one that the first operand names (after which nothing has to wait for
     that operand); else the current stream of the first operand's framework. It waits, on the device, for every other
@@ -43,25 +55,21 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[..., Any]
             if array.kind is not kind or (array.after is not None and array.after != now):
                 break
         else:
-            return run(*given, handle)
-    current = {array.kind: array.kind.stream(device) for array in arrays}
+            return run(*given, handle, None)
+    current = {kind: kind.stream(device) for kind in {array.kind for array in arrays}}
     found = {current[array.kind] if array.after is None and stream is None else array.after for array in arrays}
     others = [other for other in found if other is not None and other != handle]
     named = getattr(leader.owner, "stream", None) if stream is None and leader.after is not None else stream
     for other in others:
         streams.wait(handle, other, device)
-    with ExitStack() as stack:
-        for kind, now in current.items():
-            if now != handle:
-                stack.enter_context(kind.using(handle, device, named))
-        results = run(*given, handle)
+    results = run(*given, handle, (handle, named))
     if stream is None:
         for other in others:
             streams.wait(other, handle, device)
     else:
         for array in arrays:
             if current[array.kind] != handle:
-                array.kind.lend(array, handle)
+                array.kind.lend(array.owner, device, handle)
     return results
 
 
@@ -83,180 +91,164 @@ def part_of(array: DeviceArray, part: tuple[slice, ...]) -> DeviceArray:
 
 
 def evaluate(
-    geometry: Geometry, dtype: DeviceType, results: Sequence[Any], outs: Sequence[Any], named: Named, settings: Any,
-    prepare: Callable[..., list[Call]], unchecked: bool, known: Any = None,
+    geometry: Geometry | None, dtype: DeviceType, results: Sequence[Any], outs: Sequence[Any], named: Named,
+    settings: Any, prepare: Callable[..., list[Call]], unchecked: bool, known: Any = None,
 ) -> list[Any]:
     """The arrays of the results, of the first operand's kind where no `out` is given; None for None.
 
-    named: the operands, and the outs that are checked already. prepare: _evaluate's _calls, which checks the buffers
-    too. unchecked, of a single result: its `out` is as the user gave it. Neither that nor a buffer is checked where
-    what the call does is known, but for whether they meet another array. known: the key of evaluate_known, or None.
+    named: the operands. prepare: _evaluate's _calls, which checks the buffers too. unchecked, of a single result: its
+    `out` is as the user gave it. Neither that nor a buffer is checked where what the call does is decided, but for
+    whether they meet another array. known: what the call will be known by, or None.
     """
     leader_name, leader = named[0]
     assert leader is not None
     lends = settings.finput is not None or settings.fgrad_input is not None
     own = dtype if settings.result is None else settings.result
+    targets, operands = list(outs), {name for name, _ in named}
+    if not unchecked:
+        named = (*named, *zip(OUTS[len(outs)], outs))
     common = [geometry, dtype, own, leader.device, settings.algorithm, settings.allow_tf32, settings.accumulate]
-    places: dict[str, int] = {}
-    names: dict[int, str] = {}
-    arrays = []
-    for name, array in named:
-        if array is None:
-            common.append(None)
-        else:
-            places[name] = address = array.address
-            common += array.shape, array.strides, address & 15
-            names[id(array)] = name
-            arrays.append(array)
-    decisions = cuda().decisions
+    for _, array in named:
+        common += (None,) if array is None else (array.shape, array.strides, array.address & 15)
+    arrays = {name: array for name, array in named if array is not None}
+    names = {id(array): name for name, array in arrays.items()}
     work: list[Work | None] = []
-    for result, out in zip(results, outs):
+    for result in results:
         if result is None:
             work.append(None)
             continue
-        key = [*common, result.shape, result.bias is None]
+        key = [*common, result.shape, result.bias is None, result.channel_axis]
         for map, first, second, direction in result.terms:
             key += map, names[id(first)], names[id(second)], direction
         written: list[tuple[str, DeviceArray]] = []
-        if out is not None:
-            if unchecked:
-                out = arguments.beside("out", out, leader_name, leader)
-                written.append(("out", out))
-            else:
-                arrays.append(out)
+        if unchecked and outs[0] is not None:
+            targets = [arguments.beside("out", outs[0], leader_name, leader)]
+            written.append(("out", targets[0]))
         if lends:
             written += _buffers(result, settings, leader_name, leader)
         for name, array in written:
-            places[name] = array.address
             key += name, array.shape, array.strides, array.dtype, array.read_only
-            arrays.append(array)
+            arrays[name] = array
         found = tuple(key)
-        decision = decisions.get(found)
-        if decision is None or (written and decision.meet(places)):  # the latter is refused
+        decision = cuda().decisions.get(found)
+        if decision is None or (written and meet(decision.apart, _addresses(arrays))):  # the latter is refused
             decision = keep(found, _decision(geometry, dtype, result, named, written, names, settings, prepare))
-        work.append((decision, out, result.shape, result.new))
-        if known is not None:
-            _known(known, result.shape, own).decisions[_lies(out)] = decision
+        work.append((decision, result.shape, result.new))
+    if known is not None:
+        laid = [None if target is None else called(target, name) for name, target in zip(OUTS[len(outs)], targets)]
+        written_to = [name for name in arrays if name not in operands]
+        _keep(known, Known(work, laid, leader.device, own, frozenset(arrays), apart(arrays, written_to)))
     return in_order(  # type: ignore[no-any-return]
-        settings.stream, arrays, _launch, work, places, leader, own)
+        settings.stream, tuple(arrays.values()), _launch, work, targets, _addresses(arrays), leader.kind,
+        leader.device, own)
 
 
 def _launch(
-    work: Sequence[Work | None], places: dict[str, int], leader: DeviceArray, own: DeviceType, stream: int
+    work: Sequence[Work | None], targets: Sequence[DeviceArray | None], addresses: dict[str, int], kind: Kind,
+    device: int, dtype: DeviceType, stream: int, on: On | None,
 ) -> list[Any]:
-    """The arrays of the results; None for None."""
-    made = []
-    for one in work:
-        made.append(None if one is None else _result(*one, places, leader.kind, leader.device, own, stream))
+    """The arrays of the results, None for None: their targets, or new ones of that kind and type.
+
+    addresses: of the call's arrays, by name. on: as for Kind.empty.
+    """
+    made: list[Any] = []
+    for one, target in zip(work, targets):
+        if one is None:
+            made.append(None)
+            continue
+        decision, shape, new = one
+        if target is None:
+            target = kind.empty(shape, dtype, device, new, on)
+        addresses["out"] = target.address
+        decision.run(addresses, target, stream, on)
+        made.append(target.owner)
     return made
 
 
-def _result(
-    decision: Decision, target: DeviceArray | None, shape: Shape, new: Callable[[], Any] | None,
-    places: dict[str, int], kind: Kind, device: int, own: DeviceType, stream: int,
-) -> Any:
-    """The array of a result: its target, or one of that kind and of the type `own`.
-
-    places: the addresses of the call's arrays, by name.
-    """
-    if target is None:
-        target = kind.empty(shape, own, device, new)
-    decision.run(places, target, stream)
-    return target.owner
+def _addresses(arrays: Mapping[str, DeviceArray]) -> dict[str, int]:
+    return {name: array.address for name, array in arrays.items()}
 
 
-class Known(NamedTuple):
-    """Of calls of one key: the shape and the type of the result, and what they do by how `out` lies."""
-
-    shape: Shape
-    dtype: DeviceType
-    decisions: dict[Any, Decision]
-
-
-def _known(key: Any, shape: Shape, dtype: DeviceType) -> Known:
-    """What is known of that key, with room for a decision."""
+def _keep(key: Any, known: Known) -> None:
+    """Calls of that key will find it; the key holds all that it follows from, and how each array lies."""
     kept = cuda().known
     if len(kept) >= KEPT:
         kept.clear()
-    known: Known = kept.setdefault(key, Known(shape, dtype, {}))
-    if len(known.decisions) >= TARGETS:
-        known.decisions.clear()
-    return known
+    kept[key] = known
 
 
-def _lies(out: DeviceArray | None) -> Any:
-    """How an array lies that is written to."""
-    return None if out is None else (out.shape, out.strides, out.dtype, out.read_only)
+def known_as_they_lie(
+    word: str, exact: Any, names: Sequence[str], given: Sequence[Any], operands: int, stream: Any
+) -> Outcome:
+    """The key of a call on arrays of one kind, and its results where a call like it is known: the geometry is not asked
+    for, and no array is read before. What would be refused is no call that is known.
 
-
-def evaluate_known(
-    numbers: tuple[Any, ...], named: Named, out: Any, check: Callable[[str, Any, DeviceArray], None]
-) -> tuple[Any, Any]:
-    """The key of a call with the usual settings, and its result where a call like it is known; each None where there is
-    none. The geometry is not asked for; `out`, as the user gave it, is checked as in other calls.
-
-    check: raises where what torch says of `out` now forbids to write to it.
+    word: which kind, "torch" or "interface". exact: what tells the call from others but for its arrays. given: so many
+    operands, then the `out` of each result, if there is any, and buffers; None for what there is not. No key where an
+    array is no usual one, or a stream has to wait.
     """
-    exact = cpu.form(numbers, (), ())
-    if exact is None:
-        return None, None
-    leader_name, leader = named[0]
-    assert leader is not None
-    dtype = leader.dtype
-    parts, arrays, places = [exact, dtype, leader.device], [], {}
-    for name, array in named:
-        if array is None:
-            parts.append(None)
-        else:
-            places[name] = address = array.address
-            parts += array.shape, array.strides, address & 15
-            arrays.append(array)
-    key = tuple(parts)
-    found = cuda().known.get(key)
-    if found is None:
-        return key, None
-    target = None
-    if out is not None:
-        check("out", out, leader)
-        target = arguments.beside("out", out, leader_name, leader)
-        places["out"] = target.address
-        arrays.append(target)
-    decision = found.decisions.get(_lies(target))
-    if decision is None or (target is not None and decision.meet(places)):  # the latter is refused
-        return key, None
-    return key, in_order(
-        None, arrays, _result, decision, target, found.shape, None, places, leader.kind, leader.device, found.dtype)
-
-
-def evaluate_tensors(
-    numbers: tuple[Any, ...], names: Sequence[str], given: Sequence[Any], out: Any,
-    check: Callable[[str, Any, Any], None],
-) -> tuple[Any, Any]:
-    """As evaluate_known, of torch's tensors as the user gave them, which have passed check_tensors, the first of them
-    on a GPU: what `operands` would refuse is no call that is known. No key where another is not."""
-    exact = cpu.form(numbers, (), ())
-    lie = None if exact is None else TORCH.lie(names, given)
+    kind: Kind = TORCH if word == "torch" else INTERFACE
+    lie = kind.lie(names, given, operands)
     if lie is None:
         return None, None
-    forms, places = lie
+    forms, addresses, named = lie
     key = (exact, *forms)
     found = cuda().known.get(key)
-    if found is None:
+    if found is None or (found.apart and meet(found.apart, addresses)):  # the latter is refused
         return key, None
-    target, device = None, given[0].get_device()
-    if out is not None:
-        check("out", out, given[0])
-        target = TORCH.read("out", out)
-        if target is None or target.device != device:
-            return key, None
-        places["out"] = target.address
-    decision = found.decisions.get(_lies(target))
-    if decision is None or (target is not None and decision.meet(places)):  # the latter is refused
-        return key, None
-    if target is None:
-        target = TORCH.empty(found.shape, found.dtype, device)
-    decision.run(places, target, TORCH.stream(device))
-    return key, target.owner
+    device = found.device
+    now = kind.stream(device)
+    handle = streams.handle_of(stream) if stream is not None else now if named is None else named
+    if named is not None and handle != named:
+        return None, None
+    on = None if handle == now else (handle, getattr(given[0], "stream", None) if stream is None else stream)
+    results: list[Any] = []
+    for one, target in zip(found.work, found.targets):
+        if one is None:
+            results.append(None)
+            continue
+        decision, shape, _ = one
+        if target is None:
+            target = kind.empty(shape, found.dtype, device, None, on)
+            addresses["out"] = target.address
+            results.append(target.owner)
+        else:
+            addresses["out"] = addresses[target.owner]
+            results.append(given[names.index(target.owner)])
+        decision.run(addresses, target, handle, on)
+    if on is not None and stream is not None:
+        for name, array in zip(names, given):
+            if name in found.names:
+                kind.lend(array, device, handle)
+    return key, results
+
+
+def known_arrays(exact: Any, names: Sequence[str], given: Sequence[Any], stream: Any) -> Outcome:
+    """As known_as_they_lie, of GPU arrays of any kinds, which are read; what is written to has passed check_target."""
+    streams.named.set(None if stream is None else streams.handle_of(stream))
+    arrays: dict[str, DeviceArray] = {}
+    key: list[Any] = [exact]
+    for name, value in zip(names, given):
+        if value is None:
+            key.append(None)
+            continue
+        try:
+            array = read(name, value)
+        except (TypeError, ValueError):
+            return None, None
+        if array is None:
+            return None, None
+        arrays[name] = array
+        key.append((form(array), array.read_only))
+    known, addresses = tuple(key), _addresses(arrays)
+    found = cuda().known.get(known)
+    if found is None or meet(found.apart, addresses):  # the latter is refused
+        return known, None
+    leader = arrays[names[0]]
+    targets = [None if target is None else arrays[target.owner] for target in found.targets]
+    part = [array for name, array in arrays.items() if name in found.names]
+    return known, in_order(
+        stream, part, _launch, found.work, targets, addresses, leader.kind, leader.device, found.dtype)
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
@@ -271,17 +263,23 @@ def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) 
 
 
 def _decision(
-    geometry: Geometry, dtype: DeviceType, result: Any, named: Named, written: Sequence[tuple[str, DeviceArray]],
+    geometry: Geometry | None, dtype: DeviceType, result: Any, named: Named, written: Sequence[tuple[str, DeviceArray]],
     names: Mapping[int, str], settings: Any, prepare: Callable[..., list[Call]],
 ) -> Decision:
     """What is done for a result; names: by the arrays' id. TypeError or ValueError where its out or a buffer cannot
     serve."""
-    leader = named[0][1]
+    leader_name, leader = named[0]
     assert leader is not None
     if written and written[0][0] == "out":
         arguments.check_place(*written[0], result.shape, dtype if settings.result is None else settings.result, named)
         named = (*named, written[0])
     known = {name: called(array, name) for name, array in (*named, *written) if array is not None}
+    if result.channel_axis is not None:
+        if leader.size:
+            cuda().check_channel_sum(leader, result.channel_axis)
+        sums = partial(_sums, known[leader_name], result.channel_axis, settings.accumulate)
+        return Decision(sums, known, [name for name, _ in written])
+    assert geometry is not None
     terms = tuple((map, known[names[id(first)]], known[names[id(second)]], direction)
                   for map, first, second, direction in result.terms)
     result = result._replace(terms=terms, bias=None if result.bias is None else known[names[id(result.bias)]])
@@ -317,25 +315,12 @@ def _steps(
         yield from cuda().fill(written, 0 if bias is None else bias, accumulate)
 
 
-def sum_channels(
-    array: DeviceArray, axis: int, shape: Shape, out: DeviceArray | None, stream: Any, accumulate: bool,
-    dtype: DeviceType,
-) -> Any:
-    """As _evaluate's, of that dtype, added to what `out` holds where accumulate."""
-    def steps(array: DeviceArray, target: DeviceArray) -> Iterator[Step]:
-        if array.size:
-            yield from cuda().channel_sum(array, axis, target, accumulate)
-        elif target.size:
-            yield from cuda().fill(target, 0, accumulate)
-
-    def decide() -> Decision:
-        if array.size:
-            cuda().check_channel_sum(array, axis)
-        known = called(array, "source")
-        return Decision(partial(steps, known), {"source": known})
-
-    key = "sum_channels", axis, accumulate, dtype, form(array)
-    return _alone(key, decide, array, shape, out, stream, dtype)
+def _sums(array: DeviceArray, axis: int, accumulate: bool, target: DeviceArray) -> Iterator[Step]:
+    """The programs of a bias's gradient, written to the target or added to it."""
+    if array.size:
+        yield from cuda().channel_sum(array, axis, target, accumulate)
+    elif target.size:
+        yield from cuda().fill(target, 0, accumulate)
 
 
 def unfold(
@@ -375,6 +360,7 @@ def _alone(
 ) -> Any:
     """The result, of that shape, of a call that has one operand."""
     decision = cuda().decisions.get(key) or keep(key, decide())
-    return in_order(
-        stream, (source,) if out is None else (source, out), _result, decision, out, shape, None,
+    [found] = in_order(
+        stream, (source,) if out is None else (source, out), _launch, [(decision, shape, None)], [out],
         {"source": source.address}, source.kind, source.device, dtype)
+    return found

@@ -6,13 +6,16 @@ From an address follows only where that is, and whether arrays meet; from a stre
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pyconv import _geometry as geometries
 from pyconv._backend import cuda
-from pyconv._gpu.arrays import DeviceArray
+from pyconv._gpu.arrays import DeviceArray, On
 from pyconv._gpu.launches import ALIGNMENT, Launches, Ref, Step, aligned
 from pyconv._integers import Shape
 
 KEPT = 1024
 TARGETS = 64  # of a decision: strides that its result was wanted with
+BUFFERS = frozenset(geometries.BUFFERS.values())
+Apart = list[tuple[str, str, int, int]]  # one, another, between which bounds of their distance they meet
 
 
 class Decision:
@@ -28,21 +31,13 @@ class Decision:
     ) -> None:
         self._steps, self._known = steps, known
         self._launches: dict[Shape, tuple[list[Launches], Shape | None]] = {}
-        spans = {name: _span(array) for name, array in known.items() if array.size}
-        self._apart = [  # (one, another, between which bounds of their distance they meet)
-            (name, other, spans[name][0] - end, spans[name][1] - first)
-            for name in written if name in spans for other, (first, end) in spans.items() if other != name]
-        self._buffer = next(((name, spans[name][0]) for name in written if name != "out" and name in spans), None)
+        self.apart = apart(known, written)
+        buffers = [name for name in written if name in BUFFERS and known[name].size]
+        self._buffer = (buffers[0], _span(known[buffers[0]])[0]) if buffers else None
 
-    def meet(self, addresses: Mapping[str, int]) -> bool:
-        """Whether the bounds of an array that is written to and of another have memory in common."""
-        for name, other, least, most in self._apart:
-            if least < addresses[other] - addresses[name] < most:
-                return True
-        return False
-
-    def run(self, addresses: dict[str, int], target: DeviceArray, stream: int) -> None:
-        """Launch it on arrays at these addresses; where no buffer is lent, scratch is a new array of the target's type.
+    def run(self, addresses: dict[str, int], target: DeviceArray, stream: int, on: On | None) -> None:
+        """Launch it on arrays at these addresses, the target's as that of "out"; where no buffer is lent, scratch is a
+        new array of the target's kind and type. on: as for Kind.empty.
         """
         found = self._launches.get(target.strides)
         if found is None:
@@ -50,10 +45,9 @@ class Decision:
                 self._launches.clear()
             found = self._launches[target.strides] = self._made_for(target)
         launches, shape = found
-        addresses["out"] = target.address
         if shape is not None:
             if self._buffer is None:
-                scratch = target.kind.empty(shape, target.dtype, target.device)
+                scratch = target.kind.empty(shape, target.dtype, target.device, None, on)
                 addresses["scratch"] = aligned(scratch.address)
             else:
                 name, first = self._buffer
@@ -77,6 +71,25 @@ def _span(array: DeviceArray) -> tuple[int, int]:
     """The bounds of an array's memory, behind its address."""
     low, high = array.bounds()
     return low - array.address, high - array.address
+
+
+def apart(arrays: Mapping[str, DeviceArray], written: Sequence[str]) -> Apart:
+    """Where arrays that are written to would meet others; one buffer may be lent twice."""
+    spans = {name: _span(array) for name, array in arrays.items() if array.size}
+    found = []
+    for name in (name for name in written if name in spans):
+        low, high = spans.pop(name)
+        found += [(name, other, low - end, high - first) for other, (first, end) in spans.items()
+                  if name not in BUFFERS or other not in BUFFERS]
+    return found
+
+
+def meet(distances: Apart, addresses: Mapping[str, int]) -> bool:
+    """Whether arrays at these addresses do."""
+    for name, other, least, most in distances:
+        if least < addresses[other] - addresses[name] < most:
+            return True
+    return False
 
 
 def keep(key: Any, decision: Decision) -> Decision:
