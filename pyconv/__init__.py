@@ -133,7 +133,7 @@ and workspace takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
 Results
 -------
 Results are C-contiguous, in native byte order, with the same bits for any number of threads and any size of scratch.
-Another memory order of the operands may be summed in another order.
+Another memory order of the operands or of `out` may be summed in another order.
 
 Errors
 ------

@@ -16,7 +16,8 @@ GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may t
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
 TASK = 150000  # products, below which a further one is not worth having
 UNITS = 16  # of work that grad_weight is cut into where its result is small
-STRIDED = 2.5  # times as long it takes to unroll cells that lie apart, which are picked from vectors
+# times as long it takes to unroll cells that lie apart: every other one is picked from vectors, others come one by one
+EVERY_OTHER, ONE_BY_ONE = 2.5, 16
 ALL = 7  # all axes share their streams
 
 
@@ -90,7 +91,7 @@ def least_of(piece: Piece) -> Folds:
                  for (before, behind), n in zip(piece.folds, piece.tile))
 
 
-def _holding(n: int, count: int, least: tuple[int, int]) -> int:
+def holding(n: int, count: int, least: tuple[int, int]) -> int:
     """The least extent from n on of which the first and the last block of an axis have as much as they must."""
     first, last = least
     n = max(n, first)
@@ -116,7 +117,7 @@ def candidates(
             extent[first + 1:] = count[first + 1:]
             for n in {wanted, max(1, wanted // 2), wanted + 1, even_part(count[first], wanted)}:
                 extent[first] = min(up_to(n, lanes) if first == 2 else n, count[first])
-                found.append((tuple(map(_holding, extent, count, least)), first))
+                found.append((tuple(map(holding, extent, count, least)), first))
     return tuple(found)
 
 
@@ -156,7 +157,8 @@ def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
     taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
     of_axes, flat = streams_of(piece.axes), is_flat(piece)
     weights = 3 * taps * rows / lanes  # they come from beyond L2
-    apart = STRIDED if piece.axes[2].step > 1 else 1
+    step = piece.axes[2].step
+    apart = 1 if step == 1 else EVERY_OTHER if step == 2 else ONE_BY_ONE
 
     def cost(block: Block) -> float:
         samples, extent, _ = block

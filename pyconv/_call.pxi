@@ -151,8 +151,9 @@ cdef class Call:
         cdef bint folds = step.piece.folded > 0
         if not step.turns[1]:
             if folds:
-                self.plan.kernels.fold_direct(&desk.work, desk.result)
+                self.plan.kernels.fold_result(&desk.work, desk.result, step.direct)
             step.way.store(&desk.work, desk.result, bias, target, accumulate, self.doubtful)
+            desk.work.layout.first = 0
             return
         step.way.store(&desk.work, desk.result, NULL if folds else bias, self.turn_in(step, desk, TARGET, NULL), False,
                        self.doubtful)
@@ -343,6 +344,7 @@ cdef class Call:
             desk.seen = step.piece
             desk.work.piece = &desk.seen
         desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
+        desk.work.layout.first = 0
 
     cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk) noexcept nogil:
         """The block's source into scratch; the offsets are made anew only when it has another size."""

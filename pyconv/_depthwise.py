@@ -14,6 +14,7 @@ from pyconv._blocks import (
     candidates,
     cost_of,
     even_part,
+    holding,
     least_of,
     up_to,
     wanted_tasks,
@@ -70,7 +71,7 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     rows fill vectors: of one sample, so for any batch."""
     z, y, x = piece.axes
     strides = piece.source.axes[2], piece.target.axes[2], y.step, x.step
-    if set(strides) != {1} or (z.taps, piece.channels, piece.parts) != (1, 1, 1) or piece.folded != "zeros" or (
+    if set(strides) != {1} or (z.taps, piece.channels, piece.parts) != (1, 1, 1) or (
             piece.turned or piece.swapped or piece.woven or any(n > 1 for n, _ in piece.row_taps)
             or piece.target.group != piece.rows * piece.target.channel):
         return None
@@ -80,15 +81,15 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     if y.taps != x.taps or x.taps not in range(3, most_taps + 1, 2) or {abs(y.tap_step), abs(x.tap_step)} != {1}:
         return None
     width, filled = x.positions, x.positions / up_to(x.positions, tile.lanes)
-    if width < max(tile.lanes, LEAST_ACROSS) or filled < LEAST_FILLED or not y.positions * z.positions:
+    least_across = tile.lanes if piece.folded == "zeros" else 2 * tile.lanes  # results that are folded are stored after
+    if width < max(least_across, LEAST_ACROSS) or filled < LEAST_FILLED or not y.positions * z.positions:
         return None
-    across = even_part(width, MOST_ACROSS)
-    while (width - 1) % across + 1 < tile.lanes:  # the last block's rows must fill a vector too
-        across -= 1
+    _, least, (first, last) = least_of(piece)
+    across = holding(even_part(width, MOST_ACROSS), width, (first, max(last, tile.lanes)))  # rows that fill a vector
     row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups, tile)
     strips = blocks_of(piece, (1, (1, y.positions, across), 0)) * groups
     shared = max(8 * y.taps, y.positions * strips // wanted)  # rows of a block where there are few strips
-    down = even_part(y.positions, max(1, min(BOX // row, shared)))
+    down = holding(even_part(y.positions, max(1, min(BOX // row, shared))), y.positions, least)
     tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
     together = max(1, min(groups, tasks, GROUPS // (row * down)))
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)

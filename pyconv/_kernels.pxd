@@ -36,7 +36,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t group, groups, row, rows, channel, channels
     ctypedef struct layout_t:
         index_t axis[2]
-        index_t positions, batch, pitch, cell
+        index_t positions, batch, pitch, cell, first
         index_t scratch, panel, result, sums
     ctypedef struct work_t:
         const piece_t *piece
@@ -58,7 +58,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void *(*turn_in)(const work_t *, int, const void *, void *, piece_t *) noexcept nogil
         void (*turn_out)(const work_t *, int, void *, void *, int) noexcept nogil
         void (*fold_patch)(const work_t *, void *, const void *) noexcept nogil
-        void (*fold_direct)(work_t *, void *) noexcept nogil
+        void (*fold_result)(work_t *, void *, int) noexcept nogil
         void (*interleave)(const work_t *, const void *, const work_t *, const void *, const work_t *, void *,
                            int) noexcept nogil
         void (*clear)(index_t, void *) noexcept nogil

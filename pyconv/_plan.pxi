@@ -304,7 +304,8 @@ cdef class Plan:
         step.members, step.shares = blocking.members, blocking.shares
         self._turn(step, piece, blocking.way)
         step.anywhere = blocking.way == _blocks.GATHER_ROWS
-        step.in_place = step.members == 1 and not piece.turned and not step.turns[1] and all(n == 1 for n, _ in piece.row_taps) and (
+        step.in_place = step.members == 1 and not (piece.turned or step.turns[1] or step.piece.folded) and all(
+            n == 1 for n, _ in piece.row_taps) and (
             step.anywhere or step.group_block == 1 and (
                 blocking.way == _blocks.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
                 or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and piece.target.axes[2] == 1))
@@ -324,7 +325,7 @@ cdef class Plan:
         source = step.taps > 0 and (
             piece.patched[0] or piece.source_last and not _blocks.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
-        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and way != _blocks.GATHER_DIRECT or (
+        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and not self.folds_result(piece, way) or (
             piece.target_last and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
         for i in range(3):
@@ -332,6 +333,11 @@ cdef class Plan:
         if piece.edge == "constant":
             value = element(self.geometry.padding_value, self.dtype).tobytes()
             memcpy(step.piece.edge_value, <const char *>value, len(value))
+
+    cdef bint folds_result(self, piece, way) except *:
+        """Whether what is beyond target's edges is added to the result of a block, not to a patch of target."""
+        ways = _blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_BROADCAST, _blocks.GATHER_DIRECT, _blocks.GATHER_ROWS
+        return way in ways and not piece.turned and (way == _blocks.GATHER_DIRECT or piece.target.channel != 1)
 
     cdef void _divide(self, step_t *step, blocking) except *:
         """Its blocks, and its tasks: parts of the result."""

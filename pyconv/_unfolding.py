@@ -102,5 +102,6 @@ def fold(g: Geometry, columns: Array, target: Array) -> None:
         sums = np.zeros(cells.shape, summed(cells.dtype))
         for tap, (place, inside) in enumerate(taps):
             places: Any = (slice(None), *(index[inside] for index in np.broadcast_arrays(*place)))
-            np.add.at(sums, places, there[:, tap][:, inside])
+            with np.errstate(all="ignore"):
+                np.add.at(sums, places, there[:, tap][:, inside])
         cells[...] = sums

@@ -31,6 +31,17 @@ def test_rows_are_taken(problem):
     assert all(taken[i::len(TILES)] == taken[i:i + 1] * 4 for i in range(len(TILES)))
 
 
+@pytest.mark.parametrize('problem', [p for p in FILLED if p.padding_mode in ('replicate', 'reflect')], ids=str)
+def test_rows_are_folded(problem):
+    """What is beyond the edges of grad_input is worked out by rows too, in whatever blocks."""
+    geometry = geometry_of(problem, padding_mode=problem.padding_mode)
+    pieces = _pieces.pieces('grad_input', geometry)
+    ways = {_blocking.choose('grad_input', piece, geometry.groups, tile, 'auto')[1].way
+            for piece in pieces for tile in TILES}
+    assert all(piece.folded == problem.padding_mode for piece in pieces)
+    assert _blocks.GATHER_ROWS in ways or problem.channels[1] > problem.channels[0]
+
+
 @pytest.mark.parametrize('problem', [
     P('too narrow', (20, 11), (3, 3), (4, 4), groups=4, padding=1),
     P('a vector of which half is beyond', (20, 17), (3, 3), (4, 4), groups=4, padding=1),

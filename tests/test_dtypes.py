@@ -329,3 +329,12 @@ def test_nothing_is_said_where_sums_of_halves_overflow():
         pyconv.conv_transpose1d(many, many[..., :3] * 0 + 1, padding=((-1, 3),), padding_mode='circular', out=out,
                                 accumulate=True)
     assert np.isinf(out).any()
+
+
+def test_nothing_is_said_where_infinities_meet_in_far_padding():
+    grad_output = np.zeros((1, 1, 400), np.float32)
+    grad_output[0, 0, [0, -1]] = np.inf, -np.inf
+    with np.errstate(all='raise'):
+        found = pyconv.conv1d_input((1, 1, 2), np.ones((1, 1, 3), np.float32), grad_output, padding=((200, 200),),
+                                    padding_mode='circular')
+    assert np.isnan(found).all()

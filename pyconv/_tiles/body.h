@@ -61,6 +61,6 @@ const kernels_t NAME(kernels) = {
                                 NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
 #endif
     },
-    NAME(patch), NAME(turn_in), NAME(turn_out), NAME(fold_patch), NAME(fold_direct), NAME(interleave), NAME(zero),
+    NAME(patch), NAME(turn_in), NAME(turn_out), NAME(fold_patch), NAME(fold_result), NAME(interleave), NAME(zero),
     NAME(add), NAME(sum), NAME(finite_stored), NAME(unfold_tap), NAME(fold_row),
 };

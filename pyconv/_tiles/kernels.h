@@ -79,10 +79,11 @@ typedef struct {
    stream, each `stream` long. Position (sample, z, y, x) is  sample * batch + z * axis[0] + y * axis[1] + x  in each
    array of `positions` elements: along a shared axis a row also has the cells that only later taps reach, so between
    two rows of positions there are some that are computed with the others and belong to nothing.
-   Results lie in rows `pitch` apart or, of the ways that keep channels side by side, positions `cell` apart. The last
-   four are how many elements the arrays take, and how many of the result's are sums. */
+   Results lie in rows `pitch` apart or, of the ways that keep channels side by side, positions `cell` apart; those of
+   the block begin with position `first`, once what is beyond target's edges was added to others. The last four are how
+   many elements the arrays take, and how many of the result's are sums. */
 typedef struct {
-    index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch, cell;
+    index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch, cell, first;
     index_t scratch, panel, result, sums;
 } layout_t;
 
@@ -128,9 +129,9 @@ typedef struct {
     void *(*turn_in)(const work_t *, int which, const void *operand, void *patch, piece_t *seen);
     void (*turn_out)(const work_t *, int which, void *patch, void *operand, int accumulate);
     /* For a target with positions beyond its edges, which are added to the cells that stand for them: its patch, to
-       which the bias is added too; or a direct result, of which the block's cells remain. */
+       which the bias is added too; or the result, of which the block's cells remain. */
     void (*fold_patch)(const work_t *, void *patch, const void *bias);
-    void (*fold_direct)(work_t *, void *result);
+    void (*fold_result)(work_t *, void *result, int direct);
     /* to <- the results of the two phases of a stride of 2 along x, of register tiles or direct, as those of one */
     void (*interleave)(const work_t *even, const void *even_result, const work_t *odd, const void *odd_result,
                        const work_t *whole, void *to, int direct);

@@ -393,22 +393,24 @@ static void *NAME(turn_in)(const work_t *work, int which, const void *operand, v
     return NAME(see_patch)(work, which, &r, patch, seen);
 }
 
-/* Of so many boxes of positions, each of `width` elements: those beyond the edges of target are added to the cells that
-   stand for them, along one axis after the other. */
-static void NAME(fold_boxes)(const piece_t *piece, const NAME(region) *r, index_t boxes, index_t width, REAL *box)
+/* A plane of positions, each of `width` elements, in rows `pitch` apart: those beyond the edges of target are added to
+   the cells that stand for them, along one axis after the other. */
+static void NAME(fold_plane)(const piece_t *piece, const NAME(region) *r, index_t width, index_t pitch, REAL *plane)
 {
-    const REAL *end = box + boxes * r->count[0] * r->count[1] * r->count[2] * width;
-    index_t apart = width;
-    for (int a = 2; a >= 0; apart *= r->count[a], a--) {
-        const index_t cells = piece->count[a] - piece->before[a] - piece->behind[a];
+    for (int a = 2; a > 0; a--) {
+        const index_t cells = piece->count[a] - piece->before[a] - piece->behind[a], apart = a == 2 ? width : pitch;
+        const index_t lines = a == 2 ? r->count[1] : 1, n = a == 2 ? width : r->count[2] * width;
         for (index_t i = 0; i < r->count[a]; i++) {
             const index_t cell = r->first[a] + i - piece->before[a];
             if (cell >= 0 && cell < cells)
                 continue;
-            const index_t there = NAME(fold)(piece->folded, cell, cells) + piece->before[a] - r->first[a];
-            for (REAL *line = box; line < end; line += r->count[a] * apart)
-                for (index_t k = 0; k < apart; k++)
-                    line[there * apart + k] += line[i * apart + k];
+            const REAL *from = plane + i * apart;
+            REAL *to = plane + (NAME(fold)(piece->folded, cell, cells) + piece->before[a] - r->first[a]) * apart;
+            for (index_t line = 0; line < lines && n == 1; line++)
+                to[line * pitch] += from[line * pitch];
+            for (index_t line = 0; line < lines && n > 1; line++, from += pitch, to += pitch)
+                for (index_t k = 0; k < n; k++)
+                    to[k] += from[k];
         }
     }
 }
@@ -422,38 +424,63 @@ static inline index_t NAME(into_box)(const piece_t *piece, const NAME(region) *r
     return at;
 }
 
-/* The same for a direct result, whose cells are moved together: the block is that of the cells then. */
-static void NAME(fold_direct)(work_t *work, void *result)
+/* The same for a direct result, whose cells are moved together. */
+static void NAME(fold_direct)(const work_t *work, const NAME(region) *r, const NAME(region) *cells, REAL *result)
 {
-    const piece_t *piece = work->piece;
-    block_t *block = &work->block;
-    const NAME(region) r = NAME(target_region)(piece, block), cells = NAME(cells_of)(piece, &r);
-    const index_t boxes = work->part.rows * block->samples, all = r.count[0] * r.count[1] * r.count[2];
-    const index_t row = cells.count[2] * LANES;
-    const REAL *from = (const REAL *)result + NAME(into_box)(piece, &r, &cells) * LANES;
+    const index_t planes = work->part.rows * work->block.samples * r->count[0], pitch = r->count[2] * LANES;
+    const index_t row = cells->count[2] * LANES;
+    const REAL *from = result + NAME(into_box)(work->piece, r, cells) * LANES;
     REAL *to = result;
-    NAME(fold_boxes)(piece, &r, boxes, LANES, result);
-    for (index_t i = 0; i < boxes; i++, from += all * LANES)
-        for (index_t z = 0; z < cells.count[0]; z++)
-            for (index_t y = 0; y < cells.count[1]; y++, to += row)
-                __builtin_memmove(to, from + (z * r.count[1] + y) * r.count[2] * LANES, row * sizeof(REAL));
-    for (int a = 0; a < 3; a++) {
-        block->start[a] = cells.first[a];
-        block->extent[a] = cells.count[a];
+    for (index_t i = 0; i < planes; i++, from += r->count[1] * pitch) {
+        NAME(fold_plane)(work->piece, r, LANES, pitch, result + i * r->count[1] * pitch);
+        for (index_t y = 0; y < cells->count[1]; y++, to += row)
+            __builtin_memmove(to, from + y * pitch, row * sizeof(REAL));
     }
 }
 
-/* The same for a patch of target, with the bias added to all. */
+/* And for results that lie in rows or with channels side by side. */
+static void NAME(fold_layout)(const work_t *work, const NAME(region) *r, REAL *result)
+{
+    const layout_t *layout = &work->layout;
+    const index_t width = layout->cell ? layout->cell : 1, rows = work->part.groups * work->part.rows;
+    for (index_t i = 0; i < (layout->cell ? 1 : rows); i++)
+        for (index_t s = 0; s < work->block.samples; s++)
+            for (index_t z = 0; z < r->count[0]; z++)
+                NAME(fold_plane)(work->piece, r, width, layout->axis[1] * width,
+                                 result + i * layout->pitch + (s * layout->batch + z * layout->axis[0]) * width);
+}
+
+/* A result, whose block is that of the cells then. */
+static void NAME(fold_result)(work_t *work, void *result, int direct)
+{
+    const piece_t *piece = work->piece;
+    const NAME(region) r = NAME(target_region)(piece, &work->block), cells = NAME(cells_of)(piece, &r);
+    layout_t *layout = &work->layout;
+    if (direct)
+        NAME(fold_direct)(work, &r, &cells, result);
+    else
+        NAME(fold_layout)(work, &r, result);
+    for (int a = 0; a < 3; a++) {
+        if (!direct)
+            layout->first += (cells.first[a] + piece->before[a] - r.first[a]) * (a < 2 ? layout->axis[a] : 1);
+        work->block.start[a] = cells.first[a];
+        work->block.extent[a] = cells.count[a];
+    }
+}
+
+/* A patch of target, to which the bias is added too. */
 static void NAME(fold_patch)(const work_t *work, void *patch, const void *bias)
 {
     const NAME(region) r = NAME(target_region)(work->piece, &work->block);
-    const index_t channels = work->part.groups * work->part.rows, all = r.count[0] * r.count[1] * r.count[2];
-    NAME(fold_boxes)(work->piece, &r, work->block.samples * channels, 1, patch);
-    REAL *row = patch;
-    for (index_t s = 0; bias && s < work->block.samples; s++)
-        for (index_t c = 0; c < channels; c++, row += all)
-            for (index_t k = 0; k < all; k++)
-                row[k] += ((const REAL *)bias)[work->part.row + c];
+    const index_t channels = work->part.groups * work->part.rows, plane = r.count[1] * r.count[2];
+    REAL *cell = patch;
+    for (index_t s = 0; s < work->block.samples; s++)
+        for (index_t c = 0; c < channels; c++)
+            for (index_t z = 0; z < r.count[0]; z++, cell += plane) {
+                NAME(fold_plane)(work->piece, &r, 1, r.count[2], cell);
+                for (index_t k = 0; bias && k < plane; k++)
+                    cell[k] += ((const REAL *)bias)[work->part.row + c];
+            }
 }
 
 /* target, or the weight (+)= patch */

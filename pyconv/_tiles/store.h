@@ -189,7 +189,7 @@ static void NAME(store)(const work_t *work, void *result, const void *bias, void
         return;
     }
     for (index_t i = 0; i < rows; i++) {
-        const REAL *from = (const REAL *)result + i * layout->pitch;
+        const REAL *from = (const REAL *)result + i * layout->pitch + layout->first;
         REAL *channel = (REAL *)target + NAME(row_at)(piece, row + i, &which) + first;
         const REAL b = bias ? ((const REAL *)bias)[which] : 0;
         for (index_t s = 0; s < block->samples; s++)
