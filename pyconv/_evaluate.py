@@ -279,17 +279,14 @@ def _evaluate_on_gpu(
 
     unchecked, of a single result: its `out` is as the user gave it, and `key` tells the call where it may be known.
     """
-    leader, lends = named[0][1], settings.finput is not None or settings.fgrad_input is not None
+    leader = named[0][1]
     if unchecked:
         check_target("out", outs[0], leader)
-    if lends:
+    if settings.finput is not None or settings.fgrad_input is not None:
         check_target("finput", settings.finput, leader)
         check_target("fgrad_input", settings.fgrad_input, leader)
-    found = gpu_room("calls").evaluate(geometry, dtype, results, outs, named, settings, _calls, unchecked, key)
-    tell_of_writing(*outs)
-    if lends:
-        tell_of_writing(settings.finput, settings.fgrad_input)
-    return found
+    return gpu_room("calls").evaluate(
+        geometry, dtype, results, outs, named, settings, _calls, tell_of_writing, unchecked, key)
 
 
 def _takes_last(map: str, geometry: Geometry) -> bool:

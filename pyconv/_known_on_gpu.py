@@ -3,11 +3,15 @@
 That is all that results follow from, and all that a call is checked for but what may change: the stream, whether arrays
 meet, what torch says of its tensors. These are asked for in every call. Where one of them is wrong, or nothing is known
 by the key, the call goes the way of all others, which says so in words.
+
+torch's tensors, and arrays that have __cuda_array_interface__ alone, say how they lie in one look. Of others the
+operands are read first, once and as in every call, for DLPack has an array handed over, which does something; and what
+is written to is read when a call like this has been seen to go well, and only if it takes part in that.
 """
 
 from typing import Any
 
-from numpy import ndarray
+import numpy as np
 
 from pyconv._arguments import is_on_gpu, operands
 from pyconv._backend import cpu, gpu_room, has_interface_alone
@@ -31,33 +35,34 @@ def known_or_read(
     which function it is. given: the operands, of which so many first ones are needed, and so many last ones biases.
     outs: as the user gave them, one for each result, or none at all.
     """
-    is_tensor = getattr(given[0], "is_cuda", None)
-    if key is None and numbers is not None and is_tensor is not False:
+    exact, last = None, len(given) - biases
+    if key is None and numbers is not None and (is_tensor := getattr(given[0], "is_cuda", None)) is not False:
         kind = TORCH if is_tensor is True else _kind_of(given[0])
         if kind is not None:
+            exact = _exact(numbers, settings)
+    if exact is not None:
+        all_names, written, calls = names + OUTS[len(outs)], outs, gpu_room("calls")
+        if settings is not DEFAULTS:
+            all_names, written = all_names + BUFFERS, outs + settings[:2]
+        if kind is TORCH:
             check_tensors(names, given)
-        exact = kind and _exact(numbers, settings)
-        if exact:
-            all_names, written = names + OUTS[len(outs)], outs
-            if settings is not DEFAULTS:
-                all_names, written = all_names + BUFFERS, outs + settings[:2]
-            arrays, calls, results = given + written, gpu_room("calls"), None
-            if kind is not OTHER:
-                key, results = calls.known_as_they_lie(kind, exact, all_names, arrays, len(given), settings.stream)
-            if key is None and _may_be_written(written, given[0]):
-                key, results = calls.known_arrays(exact, all_names, arrays, settings.stream)
+        if kind is not OTHER:
+            key, results = calls.known_as_they_lie(
+                kind, exact, all_names, given, written, settings.stream, tell_of_writing)
             if results is not None:
-                if written:
-                    tell_of_writing(*written)
                 return results, key, None, given
-    last = len(given) - biases
-    return None, key, *operands(
+    dtype, arrays = operands(
         names, given[:needed], given[needed:last], given[last:], settings.result, settings.stream)
+    on_gpu = exact is not None and not isinstance(dtype, np.dtype)
+    if on_gpu and key is None and _may_be_written(written, given[0]):
+        key, results = calls.known_arrays(exact, all_names, arrays, written, settings.stream, tell_of_writing)
+        return results, key, dtype, arrays
+    return None, key, dtype, arrays
 
 
 def _kind_of(leader: Any) -> str | None:
     """Which kind of GPU array it is, where it is no tensor of torch's."""
-    if type(leader) is ndarray:
+    if type(leader) is np.ndarray:
         return None
     if has_interface_alone(type(leader)):  # type: ignore[arg-type]
         return INTERFACE
@@ -80,6 +85,6 @@ def _may_be_written(targets: tuple[Any, ...], leader: Any) -> bool:
         for target in targets:
             if target is not None:
                 check_target("out", target, leader)
-    except (TypeError, ValueError):
+    except Exception:  # torch's own too, as of sparse tensors: what is wrong before it is said before it
         return False
     return True

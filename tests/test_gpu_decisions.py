@@ -22,9 +22,10 @@ from gpu_fakes import (  # noqa: F401, the fixtures
     conv,
     frameworks,
     integers,
+    waits,
 )
 from pyconv import _ops
-from pyconv._gpu import arguments, calls, decisions
+from pyconv._gpu import arguments, calls, decisions, streams
 
 HERE, SQUARE = os.path.dirname(__file__), integers(2, 2, 5, 5)
 GEOMETRY = SETTINGS['stride'], SETTINGS['padding'], 1, False, 0, SETTINGS['groups']
@@ -107,6 +108,10 @@ def same(first, second):
 def known_out(kind, **more):
     """Arrays for a call with an `out` of which more is said."""
     return (*map(kind, (X, W, B)), kind(np.empty_like(Y), **more))
+
+
+def no_storage(tensor):
+    raise NotImplementedError('Cannot access storage of SparseTensorImpl')
 
 
 def no_geometry(*given):
@@ -313,7 +318,8 @@ def test_devices_are_decided_apart(kind, frameworks, backend):
             x, w, b, out = (gpu(array.copy(), device=device) for array in (X, W, B, Y))
             pyconv.conv2d(x, w, b, out=out, **SETTINGS)
             assert backend.runs[-1].out.device == device
-    assert len(backend.known) == len(backend.decisions) == 2
+    known = [one for one in backend.known.values() if isinstance(one, calls.Known)]
+    assert len(known) == len(backend.decisions) == 2
 
 
 @pytest.mark.parametrize('word', ['out', 'finput', 'fgrad_input'])
@@ -346,6 +352,9 @@ def test_what_torch_says_of_a_target_is_asked_anew(word, frameworks, backend, mo
     target.tangent = None
     call()
     assert len(backend.runs) == 5
+    monkeypatch.setattr(forward_mode, 'unpack_dual', no_storage)
+    with pytest.raises(ValueError, match='^stride must be'):  # as ever that is said first
+        pyconv.conv2d(x, w, stride=0, out=targets['out'], finput=targets['finput'])
 
 
 def test_calls_of_one_kind_at_once(frameworks, backend):
@@ -362,7 +371,7 @@ def test_calls_of_one_kind_at_once(frameworks, backend):
     assert len(backend.decisions) == 1
 
 
-@pytest.mark.parametrize('kind', ['torch', 'cupy', 'interface'])
+@pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('name', BEFORE)
 def test_a_second_call_asks_for_no_geometry(name, kind, frameworks, backend, monkeypatch):
     wanted = outcome(later(KINDS[kind](frameworks))[name])
@@ -370,6 +379,72 @@ def test_a_second_call_asks_for_no_geometry(name, kind, frameworks, backend, mon
     for function in ('problem', 'convolved', 'channel_axis'):
         monkeypatch.setattr(_ops.geometries, function, no_geometry)
     assert same(outcome(call), wanted)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_what_is_handed_over_is_so_once_where_it_takes_part(kind, frameworks, backend, waits):
+    """In the first call, in those that are known, and where `out` lies as none did before."""
+    gpu = KINDS[kind](frameworks)
+    for _ in range(3):
+        for layout in (np.ascontiguousarray, np.asfortranarray):
+            x, w, unused = map(DLPack, (X, W, np.empty(100, 'f4')))
+            pyconv.convolution(gpu(X), gpu(W), None, *GEOMETRY, fgrad_input=unused)
+            pyconv.convolution(x, w, None, *GEOMETRY, out=gpu(layout(np.empty_like(Y))), fgrad_input=unused)
+            pyconv.convolution_backward(gpu(Y), gpu(X), gpu(W), *GEOMETRY, (True, False, True), finput=unused)
+            assert [x.ready_on, w.ready_on, unused.ready_on] == [[1], [1], []]
+        out = DLPack(np.empty_like(Y))
+        pyconv.conv2d(gpu(X), gpu(W), **SETTINGS, out=out)
+        assert out.ready_on == [1]
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_refused_call_has_nothing_handed_over_that_it_would_write_to(kind, frameworks, backend):
+    gpu = KINDS[kind](frameworks)
+    for stride in (2, 0, 2, 0):
+        out, buffer = DLPack(np.empty((2, 6, 3, 3), 'f4')), DLPack(np.empty(100, 'f4'))
+        if stride:
+            pyconv.conv2d(gpu(X), gpu(W), stride=stride, padding=1, groups=2, out=out, finput=buffer)
+        else:
+            with pytest.raises(ValueError, match='^stride must be'):
+                pyconv.conv2d(gpu(X), gpu(W), stride=stride, padding=1, groups=2, out=out, finput=buffer)
+        assert bool(out.ready_on) == bool(buffer.ready_on) == bool(stride)
+
+
+class Unreadable(DLPack):
+    def __dlpack__(self, **keywords):
+        raise MemoryError
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('word', ['dlpack', 'interface', 'torch'])
+def test_a_buffer_that_takes_no_part_need_not_be_readable(word, kind, frameworks, backend, monkeypatch):
+    """Nor known to the driver."""
+    def device_of(address):
+        if address == array.ctypes.data:
+            raise RuntimeError('no CUDA call works in this process any more')
+        return 0
+
+    def data_ptr():
+        raise RuntimeError('no memory')
+
+    gpu, array = KINDS[kind](frameworks), np.empty(100, 'f4')
+    monkeypatch.setattr(streams, 'device_of', device_of)
+    buffer = {'dlpack': Unreadable, 'interface': Interface, 'torch': frameworks.torch.Tensor}[word](array)
+    buffer.data_ptr = data_ptr
+    for _ in range(3):
+        found = pyconv.convolution(gpu(X), gpu(W), None, *GEOMETRY, fgrad_input=buffer)
+        assert (found.host == pyconv.conv2d(X, W, **SETTINGS)).all()
+
+
+@pytest.mark.parametrize('name', BEFORE)
+def test_arrays_of_others_may_say_that_they_are_on_a_gpu_as_torch_s_do(name, frameworks, backend, monkeypatch):
+    class Other(Interface):
+        is_cuda = True
+
+    wanted = outcome(later(Interface)[name])
+    monkeypatch.delitem(sys.modules, 'torch')
+    for _ in range(2):
+        assert same(outcome(later(Other)[name]), wanted)
 
 
 def test_few_calls_are_kept(backend, monkeypatch):

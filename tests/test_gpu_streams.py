@@ -196,6 +196,104 @@ def test_torch_keeps_memory_that_a_given_stream_uses(stream, lent, frameworks, b
         assert [each.lent for each in (x, w, b, y, out, buffer)] == [times * lent] * 6 and not waits
 
 
+@pytest.fixture
+def sums(backend, monkeypatch):
+    """Launches of a bias's gradient, which fail where `fail` is set."""
+    sums, launched = SimpleNamespace(fail=False), backend.summed
+
+    def summed(**given):
+        if sums.fail:
+            raise MemoryError('the GPU has no memory left')
+        launched(**given)
+
+    monkeypatch.setattr(backend, 'summed', summed)
+    return sums
+
+
+@pytest.mark.parametrize('known', [False, True])
+@pytest.mark.parametrize('last', ['tensor', 'interface', 'no memory'])
+def test_what_is_in_a_stream_stays_lent_and_written_where_the_rest_fails(
+        last, known, frameworks, backend, waits, sums):
+    """Where the third result is not launched, or has no memory, the other two are computed all the same."""
+    tensors = [frameworks.torch.Tensor(array.copy()) for array in (Y, X, W, X, W, np.zeros(300, 'f4'))]
+    y, x, w, to_x, to_w, finput = tensors
+    makers = {'tensor': frameworks.torch.Tensor, 'interface': Interface, 'no memory': lambda array: None}
+    to_bias = makers[last](B.copy())
+
+    def call():
+        pyconv.convolution_backward(
+            y, x, w, (2, 1), 1, 1, False, 0, 2, (True,) * 3, out=(to_x, to_w, to_bias), stream=704, finput=finput)
+
+    if known:
+        call()
+    sums.fail = frameworks.full = True
+    with pytest.raises(MemoryError):
+        call()
+    calls = 1 + known
+    assert [run.stream for run in backend.runs] == [704] * 2 * calls and not waits
+    assert [each.lent for each in tensors] == [[704] * calls] * 6
+    assert [each.writes for each in tensors] == [0] * 3 + [calls] * 3
+
+
+@pytest.mark.parametrize('known', [False, True])
+def test_other_streams_wait_for_what_is_in_a_stream_where_the_rest_fails(known, frameworks, waits, sums):
+    x, frameworks.current = frameworks.torch.Tensor(X), 640
+    y, w, to_x, to_b = map(Interface, (Y, W, np.empty_like(X), np.empty_like(B)))
+
+    def call():
+        waits.clear()
+        pyconv.convolution_backward(
+            y, x, w, (2, 1), 1, 1, False, 0, 2, (True, False, True), out=(to_x, None, to_b))
+
+    if known:
+        call()
+    sums.fail = True
+    with pytest.raises(MemoryError):
+        call()
+    assert waits == [(0, 640, 0), (640, 0, 0)]
+
+
+def test_an_out_of_a_bias_counts_as_written_where_its_launch_fails(frameworks, backend, sums):
+    y, out = frameworks.torch.Tensor(Y), frameworks.torch.Tensor(np.empty_like(B))
+    for more in ({'batched': 1}, {'stream': 'none'}, {'accumulate': 1}):  # refused before
+        with pytest.raises(TypeError):
+            pyconv.conv_bias(y, out=out, **more)
+    assert out.writes == 0
+    pyconv.conv_bias(y, out=out)
+    sums.fail = True
+    for writes in (2, 3):  # known, and not
+        with pytest.raises(MemoryError):
+            pyconv.conv_bias(y, out=out)
+        assert out.writes == writes
+        backend.known.clear()
+
+
+class Either:
+    """In main memory, of a class whose arrays may lie elsewhere."""
+
+    def __init__(self, array):
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AttributeError('in main memory')
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+@pytest.mark.parametrize('gpu', [Either, np.asarray])
+@pytest.mark.parametrize('stream', ['x', 5])
+def test_arrays_in_main_memory_have_no_stream(stream, gpu):
+    streams.named.set(None)
+    x, w, y = map(gpu, (X, W, Y))
+    for call in (lambda: pyconv.conv2d(x, w, **SETTINGS, stream=stream), lambda: pyconv.conv_bias(y, stream=stream)):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == f'stream must be None for arrays in main memory; got {stream!r}'
+    assert streams.named.get() is None and (pyconv.conv2d(x, w, **SETTINGS) == pyconv.conv2d(X, W, **SETTINGS)).all()
+
+
 @pytest.mark.parametrize('unused', ['finput', 'fgrad_input'])
 def test_a_buffer_that_takes_no_part_is_neither_lent_nor_waited_for(unused, frameworks, backend, waits):
     """Nor need it be apart from other arrays."""

@@ -146,7 +146,7 @@ class Kind:
     def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
         """How arrays of this kind lie, None for None. None where one of them is of another kind, or no usual one: what
         `read` would refuse, and so many operands being followed by arrays that are written to, what check_target would,
-        lies like none that has passed these."""
+        lies like none that has passed these. Raises what an array or the driver does."""
         return None
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
@@ -240,7 +240,9 @@ class TorchKind(Kind):
 
     def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
         """Of tensors that have passed check_tensors, in half the time of `read`."""
-        torch: Any = sys.modules["torch"]
+        torch: Any = sys.modules.get("torch")
+        if torch is None:  # others' arrays have is_cuda too
+            return None
         tensor, strided = torch.Tensor, torch.strided
         found: list[Any] = []
         addresses = {}
@@ -298,7 +300,9 @@ class CupyKind(Kind):
         cupy = sys.modules.get("cupy")
         if cupy is None or not isinstance(value, cupy.ndarray):
             return None
-        dtype = checked_dtype(name, value.dtype.name if value.dtype.isnative else str(value.dtype))
+        known = NAMES_OF_TYPESTR.get(value.dtype.str)  # the name of a dtype takes NumPy 2 us
+        dtype = DTYPES[known] if known else checked_dtype(
+            name, value.dtype.name if value.dtype.isnative else str(value.dtype))
         strides = _in_elements(name, value.data.ptr, value.strides, dtype)
         _check_address(name, value.data.ptr, value.shape, strides, dtype)
         return DeviceArray(value, value.data.ptr, value.shape, strides, dtype, value.data.device_id, self)
@@ -351,15 +355,11 @@ class InterfaceKind(Kind):
                 continue
             if not has_interface_alone(type(value)):  # type: ignore[arg-type]
                 return None
-            try:
-                entries = value.__cuda_array_interface__
-                address, read_only = entries["data"]
-                laid = cpu.form((entries["typestr"], entries["shape"], entries.get("strides"), entries["version"]),
-                                (), ())
-                written_on.add(entries.get("stream"))
-                is_usual = type(address) is int and type(read_only) is bool and entries.get("mask") is None
-            except Exception:  # a producer's own, which `read` says in words
-                return None
+            entries = value.__cuda_array_interface__
+            address, read_only = entries["data"]
+            laid = cpu.form((entries["typestr"], entries["shape"], entries.get("strides"), entries["version"]), (), ())
+            written_on.add(entries.get("stream"))
+            is_usual = type(address) is int and type(read_only) is bool and entries.get("mask") is None
             if laid is None or not is_usual or not address or entries["typestr"] not in NAMES_OF_TYPESTR:
                 return None
             addresses[name] = address

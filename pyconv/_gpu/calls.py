@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pyconv._backend import cuda
 from pyconv._geometry import BUFFERS, OUTS, Geometry, box, is_around_nothing
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import INTERFACE, TORCH, DeviceArray, DeviceType, Kind, On, read
+from pyconv._gpu.arrays import INTERFACE, TORCH, DeviceArray, DeviceType, Kind, On
 from pyconv._gpu.decisions import KEPT, Apart, Decision, apart, called, form, keep, meet
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
@@ -20,6 +20,7 @@ from pyconv._integers import Shape
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 Named = Sequence[tuple[str, DeviceArray | None]]
 Work = tuple[Decision, Shape, Callable[[], Any] | None]  # for a result: what is done, its shape, what makes it
+Tell = Callable[..., None]  # torch is told of what is written to before any launch: a later one may fail
 Outcome = tuple[Any, list[Any] | None]  # the key of a call, and its results; each None where there is none
 
 
@@ -35,6 +36,16 @@ class Known(NamedTuple):
     apart: Apart
 
 
+class Begun(NamedTuple):
+    """The key of a call, but for how the arrays lie that are written to: only whether they are given."""
+
+    key: tuple[Any, ...]
+
+    def with_written(self, arrays: Mapping[str, DeviceArray], names: Sequence[str]) -> tuple[Any, ...]:
+        """The whole key; names: of the arrays that are written to and take part."""
+        return self, *[(form(arrays[name]), arrays[name].read_only) for name in names]
+
+
 def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[..., Any], *given: Any) -> Any:
     """What `run` makes of what is given, of the handle of the stream that a call on these arrays runs on and of what
     Kind.empty is given as `on`.
@@ -45,6 +56,7 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[..., Any]
     arrays' frameworks; these then wait for it, before they read what it writes or give memory that it reads to others.
     A caller who names a stream keeps the frameworks' streams in order with it, as in those frameworks: waiting here
     would break the capture of a graph. torch is told of it, so that its allocator waits.
+    Where `run` fails, some of its launches may be in the stream: then all of that is done too.
     """
     leader = arrays[0]
     kind, device = leader.kind, leader.device
@@ -62,15 +74,16 @@ def in_order(stream: Any, arrays: Sequence[DeviceArray], run: Callable[..., Any]
     named = getattr(leader.owner, "stream", None) if stream is None and leader.after is not None else stream
     for other in others:
         streams.wait(handle, other, device)
-    results = run(*given, handle, (handle, named))
-    if stream is None:
-        for other in others:
-            streams.wait(other, handle, device)
-    else:
+    if stream is not None:
         for array in arrays:
             if current[array.kind] != handle:
                 array.kind.lend(array.owner, device, handle)
-    return results
+        return run(*given, handle, (handle, named))
+    try:
+        return run(*given, handle, (handle, named))
+    finally:
+        for other in others:
+            streams.wait(other, handle, device)
 
 
 def _batched(array: DeviceArray, rank: int) -> DeviceArray:
@@ -92,13 +105,13 @@ def part_of(array: DeviceArray, part: tuple[slice, ...]) -> DeviceArray:
 
 def evaluate(
     geometry: Geometry | None, dtype: DeviceType, results: Sequence[Any], outs: Sequence[Any], named: Named,
-    settings: Any, prepare: Callable[..., list[Call]], unchecked: bool, known: Any = None,
+    settings: Any, prepare: Callable[..., list[Call]], tell: Tell, unchecked: bool, known: Any = None,
 ) -> list[Any]:
     """The arrays of the results, of the first operand's kind where no `out` is given; None for None.
 
-    named: the operands. prepare: _evaluate's _calls, which checks the buffers too. unchecked, of a single result: its
-    `out` is as the user gave it. Neither that nor a buffer is checked where what the call does is decided, but for
-    whether they meet another array. known: what the call will be known by, or None.
+    named: the operands. prepare: _evaluate's _calls, which checks the buffers too. tell: tell_of_writing. unchecked, of
+    a single result: its `out` is as the user gave it. Neither that nor a buffer is checked where what the call does is
+    decided, but for whether they meet another array. known: what the call will be known by, or None.
     """
     leader_name, leader = named[0]
     assert leader is not None
@@ -137,7 +150,11 @@ def evaluate(
     if known is not None:
         laid = [None if target is None else called(target, name) for name, target in zip(OUTS[len(outs)], targets)]
         written_to = [name for name in arrays if name not in operands]
+        if type(known) is Begun:
+            _keep(known, written_to)
+            known = known.with_written(arrays, written_to)
         _keep(known, Known(work, laid, leader.device, own, frozenset(arrays), apart(arrays, written_to)))
+    tell(*outs, settings.finput, settings.fgrad_input)
     return in_order(  # type: ignore[no-any-return]
         settings.stream, tuple(arrays.values()), _launch, work, targets, _addresses(arrays), leader.kind,
         leader.device, own)
@@ -169,8 +186,9 @@ def _addresses(arrays: Mapping[str, DeviceArray]) -> dict[str, int]:
     return {name: array.address for name, array in arrays.items()}
 
 
-def _keep(key: Any, known: Known) -> None:
-    """Calls of that key will find it; the key holds all that it follows from, and how each array lies."""
+def _keep(key: Any, known: Known | list[str]) -> None:
+    """Calls of that key will find it; the key holds all that it follows from, and how each array lies. Of one that is
+    Begun that is the names of those arrays that are written to and take part."""
     kept = cuda().known
     if len(kept) >= KEPT:
         kept.clear()
@@ -178,17 +196,22 @@ def _keep(key: Any, known: Known) -> None:
 
 
 def known_as_they_lie(
-    word: str, exact: Any, names: Sequence[str], given: Sequence[Any], operands: int, stream: Any
+    word: str, exact: Any, names: Sequence[str], operands: tuple[Any, ...], written: tuple[Any, ...], stream: Any,
+    tell: Tell,
 ) -> Outcome:
     """The key of a call on arrays of one kind, and its results where a call like it is known: the geometry is not asked
     for, and no array is read before. What would be refused is no call that is known.
 
-    word: which kind, "torch" or "interface". exact: what tells the call from others but for its arrays. given: so many
-    operands, then the `out` of each result, if there is any, and buffers; None for what there is not. No key where an
-    array is no usual one, or a stream has to wait.
+    word: which kind, "torch" or "interface". exact: what tells the call from others but for its arrays. written: the
+    `out` of each result, if there is any, and buffers. In these and the operands None stands for what there is not. No
+    key where an array is no usual one, or a stream has to wait.
     """
     kind: Kind = TORCH if word == "torch" else INTERFACE
-    lie = kind.lie(names, given, operands)
+    given = operands + written
+    try:
+        lie = kind.lie(names, given, len(operands))
+    except Exception:  # an array's own or the driver's, which `read` says in words if the array takes part
+        return None, None
     if lie is None:
         return None, None
     forms, addresses, named = lie
@@ -202,6 +225,12 @@ def known_as_they_lie(
     if named is not None and handle != named:
         return None, None
     on = None if handle == now else (handle, getattr(given[0], "stream", None) if stream is None else stream)
+    if on is not None and stream is not None:
+        for name, array in zip(names, given):
+            if name in found.names:
+                kind.lend(array, device, handle)
+    if written:
+        tell(*written)
     results: list[Any] = []
     for one, target in zip(found.work, found.targets):
         if one is None:
@@ -216,39 +245,36 @@ def known_as_they_lie(
             addresses["out"] = addresses[target.owner]
             results.append(given[names.index(target.owner)])
         decision.run(addresses, target, handle, on)
-    if on is not None and stream is not None:
-        for name, array in zip(names, given):
-            if name in found.names:
-                kind.lend(array, device, handle)
     return key, results
 
 
-def known_arrays(exact: Any, names: Sequence[str], given: Sequence[Any], stream: Any) -> Outcome:
-    """As known_as_they_lie, of GPU arrays of any kinds, which are read; what is written to has passed check_target."""
-    streams.named.set(None if stream is None else streams.handle_of(stream))
-    arrays: dict[str, DeviceArray] = {}
-    key: list[Any] = [exact]
-    for name, value in zip(names, given):
-        if value is None:
-            key.append(None)
-            continue
-        try:
-            array = read(name, value)
-        except (TypeError, ValueError):
-            return None, None
-        if array is None:
-            return None, None
-        arrays[name] = array
-        key.append((form(array), array.read_only))
-    known, addresses = tuple(key), _addresses(arrays)
-    found = cuda().known.get(known)
+def known_arrays(
+    exact: Any, names: Sequence[str], operands: tuple[DeviceArray | None, ...], written: tuple[Any, ...], stream: Any,
+    tell: Tell,
+) -> Outcome:
+    """As known_as_they_lie, of GPU arrays of any kinds. The operands are read; of what is written to, which has passed
+    check_target, only what takes part in calls like this is: DLPack has arrays handed over."""
+    begun = Begun((exact, *[None if array is None else form(array) for array in operands],
+                   *[value is None for value in written]))
+    kept = cuda().known
+    parts = kept.get(begun)
+    if parts is None:
+        return begun, None
+    arrays = {name: array for name, array in zip(names, operands) if array is not None}
+    leader, given = arrays[names[0]], dict(zip(names[len(operands):], written))
+    try:
+        for name in parts:
+            arrays[name] = arguments.beside(name, given[name], names[0], leader)
+    except Exception:  # as above
+        return begun, None
+    found, addresses = kept.get(begun.with_written(arrays, parts)), _addresses(arrays)
     if found is None or meet(found.apart, addresses):  # the latter is refused
-        return known, None
-    leader = arrays[names[0]]
+        return begun, None
     targets = [None if target is None else arrays[target.owner] for target in found.targets]
-    part = [array for name, array in arrays.items() if name in found.names]
-    return known, in_order(
-        stream, part, _launch, found.work, targets, addresses, leader.kind, leader.device, found.dtype)
+    tell(*written)
+    return begun, in_order(
+        stream, tuple(arrays.values()), _launch, found.work, targets, addresses, leader.kind, leader.device,
+        found.dtype)
 
 
 def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
