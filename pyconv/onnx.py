@@ -99,7 +99,9 @@ def conv_transpose_arguments(
 
     With output_shape, the spatial sizes, pads are ignored, as ONNX has it: of the padding that gives this shape an odd
     cell goes last with auto_pad 'SAME_UPPER' and first otherwise. Without, 'SAME_UPPER' and 'SAME_LOWER' make the
-    output's size input's * stride. The other attributes: as in conv_arguments.
+    output's size input's * stride. Where the kernel is shorter than the stride there is nothing to pad, and what no
+    cell reaches lies last, as onnxruntime has it with output_shape; the operator's text would put half of it first.
+    The other attributes: as in conv_arguments.
 
     >>> arguments = conv_transpose_arguments((4, 2, 3), output_shape=[9], strides=[2])
     >>> arguments["padding"], arguments["output_padding"], arguments["output_size"]

@@ -119,6 +119,13 @@ def test_pads_are_ignored_with_output_shape():
     assert arguments['padding'] == 'same' and arguments['output_size'] == (9,)
 
 
+@pytest.mark.parametrize('more', [{}, {'output_shape': [9]}])
+def test_what_a_short_kernel_does_not_reach_lies_last(more):
+    arguments = pyconv.onnx.conv_transpose_arguments((1, 1, 1), auto_pad='SAME_UPPER', strides=[3], **more)
+    found = pyconv.conv_transpose1d(np.array([[[1., 2, 3]]]), np.ones((1, 1, 1)), **arguments)
+    assert found.tolist() == [[[1, 0, 0, 2, 0, 0, 3, 0, 0]]]
+
+
 CONV_NODE, TRANSPOSE_NODE = pyconv.onnx.conv_arguments, pyconv.onnx.conv_transpose_arguments
 ERRORS = [
     ({'auto_pad': 'SAME'}, ValueError,
