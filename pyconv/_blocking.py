@@ -55,9 +55,8 @@ CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
 CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as many as leave UNITS of work
 WORK = 1 << 18  # products that make a task worth its handling
-# how much longer unrolled cells take than the count of their operations says, as measured; those of 4 bytes that lie
-# apart in more than a few channels
-UNROLLED_LOSES, UNROLLED_LOSES_APART, MANY_CHANNELS = 1.1, 1.17, 8
+UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
+APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more
 WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algorithm sums at a time
 WINOGRAD_ROOM = 14 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
 TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
@@ -185,7 +184,7 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
         few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
         return blocking if few else other
     apart = tile.itemsize == 4 and piece.axes[2].step > 1 and piece.channels >= MANY_CHANNELS
-    return other if other_cost < (UNROLLED_LOSES_APART if apart else UNROLLED_LOSES) * cost else blocking
+    return other if other_cost < UNROLLED_LOSES * (APART_LOSES if apart else 1) * cost else blocking
 
 
 def is_across(piece: Piece, tile: Tile) -> bool:
