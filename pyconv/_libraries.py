@@ -155,7 +155,7 @@ def plain(value: Any) -> NDArray[Any] | None:
     try:
         if (
             value.is_cpu and value.dtype in exchange.dtypes and value.layout is exchange.layout and not value.is_neg()
-            and not value._is_zerotensor() and _memory_of(value)
+            and not value._is_zerotensor() and has_memory(value)
         ):
             return np.from_dlpack(exchange(value))
     except RuntimeError:  # of torch's, as there is no memory to see
@@ -220,15 +220,14 @@ def with_memory(name: str, tensor: Any) -> Any:
     """
     if tensor._is_zerotensor():  # its storage has a size all the same
         return sys.modules["torch"].zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    if _memory_of(tensor) or not tensor.numel():
+    if has_memory(tensor) or not tensor.numel():
         return tensor
     raise TypeError(f"{name} must have memory of its own; got a {type(tensor).__name__} without")
 
 
-def _memory_of(tensor: Any) -> int:
-    """0 where it has none, that was never there or was given back."""
-    found: int = tensor.untyped_storage().nbytes() if tensor.storage_offset() else tensor.data_ptr()
-    return found
+def has_memory(tensor: Any) -> bool:
+    """False where it has none, that was never there or was given back."""
+    return bool(tensor.untyped_storage().nbytes() if tensor.storage_offset() else tensor.data_ptr())
 
 
 def check_target(name: str, value: Any, operand: Any) -> None:

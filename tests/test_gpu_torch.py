@@ -1,5 +1,7 @@
 """pyconv.torch over CUDA tensors that have no memory, and over the CPU's that pretend to be a GPU's. No GPU runs."""
+import gc
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +13,9 @@ import gpu_fakes
 import pyconv
 import pyconv.torch as door
 import pyconv.torch._maps as maps
+from pyconv._gpu import arrays
 from pyconv._gpu.arrays import DTYPES, DeviceArray, TorchKind
+from pyconv._integers import steps_of
 from pyconv.torch import _call
 
 
@@ -247,3 +251,167 @@ def test_tf32_is_for_all_products_or_none(allow_tf32, pretending):
 def test_allow_tf32_is_a_bool():
     with pytest.raises(TypeError, match='^allow_tf32 must be True or False; got 1$'):
         door.conv1d(torch.ones(1, 2, 5), torch.ones(3, 2, 2), allow_tf32=1)
+
+
+# calls like one before
+
+
+@pytest.fixture
+def as_cuda(backend, monkeypatch):
+    """The CPU's tensors say that they are a GPU's, and are read as these are."""
+    monkeypatch.setattr(torch.Tensor, 'is_cuda', property(lambda tensor: True))
+    monkeypatch.setattr(torch.Tensor, 'get_device', lambda tensor: 0)
+    monkeypatch.setattr(arrays, '_in_torch', lambda torch, shape, dtype, device: (
+        steps_of(shape), getattr(torch, dtype.name), torch.device('cpu')))
+    return backend
+
+
+X, W, B = integers(2, 4, 6, 5), integers(6, 2, 3, 3), integers(6)
+Y = door.conv2d(X, W, groups=2)
+CONSTANT = {'padding': 1, 'padding_mode': 'constant'}
+
+
+class Named(torch.Tensor):
+    """A subclass that does nothing."""
+
+
+def conv(x=X, w=W, b=B, **settings):
+    return door.conv2d(x, w, b, **{'groups': 2, **settings})
+
+
+def gradients(function=conv, arguments=(X, W, B), **more):
+    given = [argument.detach().clone().requires_grad_() for argument in arguments]
+    y = function(*given, **more)
+    first = torch.autograd.grad((y * y).sum(), given, create_graph=True)
+    return y, *first, *torch.autograd.grad(sum(one.sum() for one in first), given)
+
+
+def transposed(*given, **more):
+    return door.conv_transpose2d(*(given or (Y, W)), **{'groups': 2, **more})
+
+
+def cropped(x, pad):
+    return gradients(arguments=(x, W, B), padding=((pad, 1), (0, 0)), padding_mode='circular')
+
+
+def freed(part, tensor=X):
+    """A tensor whose memory was given back, of which a view elsewhere than at the start has an address still."""
+    memory = torch.cat([tensor[:1], tensor])
+    tensor = memory[part]
+    memory.untyped_storage().resize_(0)
+    return tensor
+
+
+MEMORY = np.zeros(X.numel() * 8 + 8, np.uint8)
+MISPLACED = torch.frombuffer(MEMORY, dtype=X.dtype, offset=4, count=X.numel()).reshape(X.shape)
+
+
+def dual():
+    with torch.autograd.forward_ad.dual_level():
+        return torch.autograd.forward_ad.unpack_dual(conv(torch.autograd.forward_ad.make_dual(X, X)))
+
+
+def autocast():
+    with torch.autocast('cpu', torch.float16):
+        return conv(X.float(), W.float(), B.float())
+
+
+def is_grads_batched():
+    w = W.clone().requires_grad_()
+    return torch.autograd.grad(conv(w=w), w, torch.stack([Y, 2 * Y]), is_grads_batched=True)[0]
+
+
+BEFORE = {
+    'forward': conv, 'gradients': gradients, 'last': lambda: conv(X.to(memory_format=torch.channels_last)),
+    'transposed': transposed, 'a constant': lambda: conv(**CONSTANT, padding_value=2),
+    'gradients of a transposed one': lambda: gradients(transposed, (Y, W)), 'cropped': lambda: cropped(X, -1),
+}
+LATER = {
+    **BEFORE, 'cropped to the same': lambda: cropped(integers(2, 4, 7, 5), -2), 'no bias': lambda: conv(b=None),
+    'other values': lambda: conv(2 * X, -W), 'unbatched': lambda: conv(X[0]), 'one sample': lambda: conv(X[:1]),
+    'tf32': lambda: conv(allow_tf32=True), 'groups': lambda: conv(X[:, :2], groups=1),
+    'float32': lambda: conv(X.float(), W.float(), B.float()), 'the constant 0': lambda: conv(**CONSTANT),
+    'another constant': lambda: conv(**CONSTANT, padding_value=3),
+    'gradients of a constant': lambda: gradients(**CONSTANT, padding_value=2),
+    'gradients, last': lambda: gradients(arguments=(X.to(memory_format=torch.channels_last), W, B)),
+    'in other steps': lambda: conv(X.transpose(2, 3).contiguous().transpose(2, 3)),
+    'a view elsewhere': lambda: conv(torch.cat([X[:1], X])[1:]), 'a subclass': lambda: conv(X.as_subclass(Named)),
+    'not for this memory': lambda: conv(MISPLACED), 'freed': lambda: conv(freed(slice(2))),
+    'a freed view': lambda: conv(freed(slice(1, 3))), 'a freed weight': lambda: transposed(Y, freed(slice(1, 7), W)),
+    'negated': lambda: conv(torch.complex(X, X).conj().imag), 'a wrong bias': lambda: conv(b=B[1:]),
+    'another dtype': lambda: conv(w=W.float()), 'sparse': lambda: conv(X.to_sparse()),
+    'zeros without memory': lambda: conv(torch._efficientzerotensor(X.shape, dtype=X.dtype)),
+    'no samples': lambda: conv(X[:0]), 'a dual': dual, 'autocast': autocast, 'is_grads_batched': is_grads_batched,
+    'inference mode': lambda: torch.inference_mode()(conv)(), 'jvp': lambda: torch.func.jvp(conv, (X, W), (X, 2 * W)),
+    'vmap': lambda: torch.func.vmap(conv)(torch.stack([X, 2 * X])),
+    'grad': lambda: torch.func.grad(lambda w: (conv(w=w)**2).sum())(W),
+    'a padding that is none': lambda: conv(padding=-9), 'as transposed': lambda: transposed(Y, W, B[:4]),
+}
+
+
+def outcome(call):
+    """What a call returns and how it lies, or the error that it raises."""
+    try:
+        found = call()
+    except (TypeError, ValueError, RuntimeError) as error:
+        return type(error), str(error)
+    return [(type(one), one.dtype, one.stride(), one.requires_grad, one.is_inference(), one.tolist())
+            for one in (found if isinstance(found, tuple) else (found,))]
+
+
+@pytest.mark.parametrize('call', LATER.values(), ids=LATER)
+def test_a_call_after_others_does_what_it_does_alone(call, as_cuda):
+    first, alone = outcome(call), [(run.plan, run.first.strides, run.out.strides) for run in as_cuda.runs]
+    as_cuda.decisions.clear()
+    as_cuda.known.clear()
+    for _ in range(2):
+        before = [outcome(each) for each in BEFORE.values()]
+    for _ in range(2):
+        as_cuda.runs.clear()
+        assert outcome(call) == first
+        assert [(run.plan, run.first.strides, run.out.strides) for run in as_cuda.runs] == alone
+    assert [outcome(each) for each in BEFORE.values()] == before
+
+
+def test_maps_of_tensors_that_lie_alike_are_told_apart(as_cuda):
+    given, outcomes = (X, integers(4, 4, 3, 3)), []
+    for function in (door.conv2d, torch.conv2d, door.conv2d):
+        outcomes.append(gradients(function, given, padding=1))
+    assert all(torch.equal(one, other) for found in outcomes[::2] for one, other in zip(found, outcomes[1]))
+
+
+@pytest.mark.parametrize('call', BEFORE.values(), ids=BEFORE)
+def test_a_second_call_reads_no_array_and_decides_nothing(call, as_cuda, monkeypatch):
+    first, plans = outcome(call), len(as_cuda.plans)
+    assert plans and as_cuda.known
+    for name in ('array_of', 'maker_of', 'evaluate'):
+        monkeypatch.setattr(maps, name, None)
+    assert outcome(call) == first and len(as_cuda.plans) == plans
+
+
+def test_what_is_known_keeps_no_tensor(as_cuda):
+    x, w = X.to(memory_format=torch.channels_last), W.clone()
+    kept = [weakref.ref(tensor) for tensor in (x, w, conv(x, w))]
+    for _ in range(2):
+        kept.append(weakref.ref(conv(x, w)))
+    as_cuda.runs.clear()
+    del x, w
+    gc.collect()
+    assert as_cuda.known and not any(one() is not None for one in kept)
+
+
+def test_a_known_call_runs_on_the_current_stream_and_says_where_no_memory_is_left(as_cuda, monkeypatch):
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError('CUDA out of memory')
+
+    last = X.to(memory_format=torch.channels_last)
+    for stream in (640, 7):
+        monkeypatch.setattr(torch.cuda, 'current_stream', lambda device, at=stream: SimpleNamespace(cuda_stream=at))
+        conv()
+        conv(last)
+        assert [run.stream for run in as_cuda.runs[-2:]] == [stream] * 2
+    monkeypatch.setattr(torch, 'empty_strided', full)
+    runs = len(as_cuda.runs)
+    with pytest.raises(MemoryError, match=r'^cuda:0 must have 1152 bytes free .*; got OutOfMemoryError$'):
+        conv()
+    assert len(as_cuda.runs) == runs

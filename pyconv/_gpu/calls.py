@@ -236,9 +236,9 @@ def known_as_they_lie(
         if one is None:
             results.append(None)
             continue
-        decision, shape, _ = one
+        decision, shape, new = one
         if target is None:
-            target = kind.empty(shape, found.dtype, device, None, on)
+            target = kind.empty(shape, found.dtype, device, new, on)
             addresses["out"] = target.address
             results.append(target.owner)
         else:

@@ -18,7 +18,7 @@ from pyconv._evaluate import DEFAULTS, Result, Settings, evaluate, run_as_it_lie
 from pyconv._geometry import MAPS, ROLES, Geometry, linear
 from pyconv._integers import Shape
 from pyconv._padding import ZEROS, Mode
-from pyconv.torch._arrays import array_of, maker_of, result_of
+from pyconv.torch._arrays import array_of, known_on_gpu, maker_of, result_of
 
 ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank
 
@@ -138,7 +138,12 @@ class Geometric(Form):
     def evaluate(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor:
         """One map, in the order of arguments of a backend's plan, as a tensor over the memory of the arrays."""
         a, b, c = ROLES[map]
-        names, shape = NAMES[self.transposed], self.shape_of(c)
+        names, shape, key = NAMES[self.transposed], self.shape_of(c), None
+        if first.is_cuda:
+            exact = self.geometry, map, shape, self.transposed, self.settings.allow_tf32
+            key, found = known_on_gpu(exact, (names[a], names[b], "bias"), (first, second, bias))
+            if found is not None:
+                return found
         factors = array_of(names[a], first), array_of(names[b], second)
         added = None if bias is None else array_of("bias", bias)
         order, dtype = memory_order(map, first, self.rank), factors[0].dtype
@@ -152,7 +157,7 @@ class Geometric(Form):
             evaluate(self.geometry, dtype, (result,), (out,), named, self.settings)
             return tensor
         result = result._replace(new=maker_of(first, shape, order))
-        [found] = evaluate(self.geometry, dtype, (result,), (None,), named, self.settings)
+        [found] = evaluate(self.geometry, dtype, (result,), (None,), named, self.settings, key)
         return found  # type: ignore[no-any-return]
 
     def of_direction(self) -> "Form":
