@@ -191,7 +191,7 @@ class Frameworks:
         module, frameworks = ModuleType('torch'), self
 
         class Tensor:
-            is_cuda, layout, requires_grad, writes = True, 'strided', False, 0
+            is_cuda, layout, requires_grad, writes, offset, freed = True, 'strided', False, 0, 0, False
 
             def __init__(self, host, device=0, neg=False, layout='strided', zeros=False):
                 self.host, self.device, self.layout = host, SimpleNamespace(index=device, type='cuda'), layout
@@ -215,6 +215,12 @@ class Frameworks:
 
             def data_ptr(self):
                 return self.host.ctypes.data
+
+            def storage_offset(self):
+                return self.offset
+
+            def untyped_storage(self):
+                return SimpleNamespace(nbytes=lambda: 0 if self.freed else self.host.nbytes)
 
             def stride(self):
                 return tuple(step // self.host.itemsize for step in self.host.strides)

@@ -269,6 +269,7 @@ UNUSUAL = {  # of a tensor: how it becomes so, and the error
     'zeros': (lambda x: setattr(x, 'zeros', True), 'have memory .*; got a tensor of zeros without'),
     'sparse': (lambda x: setattr(x, 'layout', 'sparse'), 'be a dense tensor; got sparse'),
     'freed': (lambda x: setattr(x, 'data_ptr', lambda: 0), r'have memory for its elements; got address 0 '),
+    'a freed part': (lambda x: vars(x).update(offset=1, freed=True), r'have memory for its elements; got address 0 '),
     'elsewhere': (lambda x: setattr(x.device, 'index', 1), 'be on the device of input, cuda:0; got cuda:1'),
 }
 

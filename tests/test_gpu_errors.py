@@ -41,6 +41,13 @@ def freed(frameworks):
     return tensor
 
 
+def freed_view(frameworks):
+    """The same of a part that does not begin where the memory did: torch names an address still."""
+    tensor = frameworks.torch.Tensor(X)
+    tensor.offset, tensor.freed = 1, True
+    return tensor
+
+
 class Entries:
     def __init__(self, entries):
         self.__cuda_array_interface__ = entries
@@ -116,6 +123,7 @@ ERRORS = {
     'no address': (lambda f: conv(x=Interface(X, data=(None, False))), TypeError, NULL_TEXT),
     'address 0': (lambda f: conv(w=Interface(X, data=(0, False))), TypeError, NULL_TEXT.replace('input', 'weight')),
     'a tensor whose storage was freed': (lambda f: conv(x=freed(f)), TypeError, NULL_TEXT),
+    'a part of one': (lambda f: conv(x=freed_view(f)), TypeError, NULL_TEXT),
     'address of no GPU': (lambda f: conv(w=Interface(W, device=None)), TypeError,
                           f'weight must lie in memory that the CUDA driver knows; got address {W.ctypes.data}'),
     # what protocols say

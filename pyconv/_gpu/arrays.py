@@ -211,6 +211,13 @@ def _torch_stream(torch: Any, stream: int, device: int) -> Any:
     return torch.cuda.ExternalStream(stream, device=device)
 
 
+def _address_of(tensor: Any) -> int:
+    """0 where the memory was given back; torch would still name an address elsewhere than at its beginning."""
+    if tensor.storage_offset() and not tensor.untyped_storage().nbytes():
+        return 0
+    return tensor.data_ptr()  # type: ignore[no-any-return]
+
+
 class TorchKind(Kind):
     """CUDA tensors of torch."""
 
@@ -233,7 +240,7 @@ class TorchKind(Kind):
             dtype = self._dtypes[value.dtype] = checked_dtype(name, str(value.dtype).removeprefix("torch."))
         if dtype in COMPLEX and value.is_conj():
             raise TypeError(f"{name} must hold its values as they are; got a tensor that resolve_conj would conjugate")
-        address, shape, strides = value.data_ptr(), tuple(value.shape), value.stride()
+        address, shape, strides = _address_of(value), tuple(value.shape), value.stride()
         if not address or address % dtype.size:
             _check_address(name, address, shape, strides, dtype)
         return DeviceArray(value, address, shape, strides, dtype, value.get_device(), self)
@@ -253,6 +260,7 @@ class TorchKind(Kind):
             if (
                 not isinstance(value, tensor) or not value.is_cuda or value.layout is not strided or value.is_neg()
                 or value.is_conj() or value._is_zerotensor()
+                or value.storage_offset() and not value.untyped_storage().nbytes()  # as in _address_of
             ):
                 return None
             addresses[name] = address = value.data_ptr()

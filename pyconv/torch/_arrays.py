@@ -12,7 +12,7 @@ from torch import Tensor
 from pyconv._backend import gpu_room
 from pyconv._dtypes import bfloat16_of
 from pyconv._integers import Shape, steps_of
-from pyconv._libraries import exchange_of, has_memory, with_memory
+from pyconv._libraries import exchange_of, with_memory
 from pyconv._memory import claim
 
 EXCHANGE = exchange_of(Tensor)
@@ -41,11 +41,8 @@ def known_on_gpu(
     """The key of a call on CUDA tensors with one result, and that where a call like it is known: see _gpu.calls.
 
     exact: what tells the call from others but for its tensors; it begins with a geometry, as no plain function's does.
-    Below autograd nothing is left to ask of them but how they lie and whether array_of would say that they have memory.
+    Below autograd nothing is left to ask of them but how they lie, and whether they have memory.
     """
-    for tensor in operands:
-        if tensor is not None and not has_memory(tensor):
-            return None, None
     key, results = gpu_room("calls").known_as_they_lie("torch", exact, names, operands, (), None, None)
     return key, None if results is None else results[0]
 
