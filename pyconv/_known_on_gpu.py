@@ -20,7 +20,7 @@ from pyconv._geometry import OUTS
 from pyconv._libraries import check_target, check_tensors, tell_of_writing
 
 TORCH, INTERFACE, OTHER = "torch", "interface", "other"  # of the first two, arrays say themselves how they lie
-BUFFERS = "finput", "fgrad_input"
+BUFFERS = Settings._fields[:2]
 
 
 def known_or_read(

@@ -325,7 +325,9 @@ cdef class Plan:
         source = step.taps > 0 and (
             piece.patched[0] or piece.source_last and not _blocks.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
-        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and not self.folds_result(piece, way) or (
+        in_result = way == _blocks.GATHER_DIRECT or not (  # may what is beyond target's edges be added to a result?
+            way == _blocks.GATHER_WINOGRAD or piece.turned or piece.target.channel == 1)
+        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and not in_result or (
             piece.target_last and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
         for i in range(3):
@@ -333,11 +335,6 @@ cdef class Plan:
         if piece.edge == "constant":
             value = element(self.geometry.padding_value, self.dtype).tobytes()
             memcpy(step.piece.edge_value, <const char *>value, len(value))
-
-    cdef bint folds_result(self, piece, way) except *:
-        """Whether what is beyond target's edges is added to the result of a block, not to a patch of target."""
-        ways = _blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_BROADCAST, _blocks.GATHER_DIRECT, _blocks.GATHER_ROWS
-        return way in ways and not piece.turned and (way == _blocks.GATHER_DIRECT or piece.target.channel != 1)
 
     cdef void _divide(self, step_t *step, blocking) except *:
         """Its blocks, and its tasks: parts of the result."""

@@ -100,8 +100,8 @@ def fold(g: Geometry, columns: Array, target: Array) -> None:
     read = columns.reshape(g.batch, g.in_channels, len(taps), *g.output_size)
     for there, cells in zip(read, target.reshape(g.batch, g.in_channels, *g.input_size)):
         sums = np.zeros(cells.shape, summed(cells.dtype))
-        for tap, (place, inside) in enumerate(taps):
-            places: Any = (slice(None), *(index[inside] for index in np.broadcast_arrays(*place)))
-            with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
+            for tap, (place, inside) in enumerate(taps):
+                places: Any = (slice(None), *(index[inside] for index in np.broadcast_arrays(*place)))
                 np.add.at(sums, places, there[:, tap][:, inside])
         cells[...] = sums

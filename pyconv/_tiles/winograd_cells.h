@@ -283,7 +283,8 @@ static void NAME(transform_source)(const piece_t *piece, const block_t *block, c
                 some = NAME(least)(c.rows, left);
                 REAL *to = (REAL *)scratch + stream * layout->stream
                     + (line % (block->samples * planes) * extent[1] + y) * extent[2] + x;
-                NAME(find_rows)(piece, &t, &c, (block->sample + sample) * piece->source_batch, z, row, some, block->start[2] + x, &rows);
+                NAME(find_rows)(piece, &t, &c, (block->sample + sample) * piece->source_batch, z, row, some,
+                                block->start[2] + x, &rows);
                 for (index_t k = 0; k < channels; k += c.channels)
                     NAME(transform_chunk)(piece, layout, &t, &rows, NAME(least)(c.channels, channels - k),
                                           NAME(least)(c.columns, extent[2] - x),
