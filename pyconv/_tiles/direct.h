@@ -95,12 +95,9 @@ static inline void NAME(gather_apart)(const REAL *from, index_t step, index_t pl
 static inline void NAME(gather_lanes)(const REAL *from, index_t plane, index_t groups, index_t n, const REAL *limit,
                                       REAL *to, index_t width, index_t row_pitch)
 {
+    const index_t left = n % LANES <= FEW ? n % LANES : 0; /* behind the squares */
     index_t x = 0;
-    if (n <= FEW && n <= width) {
-        NAME(gather_apart)(from, 1, plane, groups, n, to);
-        return;
-    }
-    for (index_t q = 0; q < n; q += LANES) {
+    for (index_t q = 0; q < n - left; q += LANES) {
         const index_t here = n - q < LANES ? n - q : LANES;
         VECTOR square[16];
         NAME(load_square)(from + q, plane, groups, here, limit, square);
@@ -113,6 +110,13 @@ static inline void NAME(gather_lanes)(const REAL *from, index_t plane, index_t g
                 x = 0;
                 to += row_pitch;
             }
+        }
+    }
+    for (index_t q = n - left; q < n; q++) {
+        NAME(gather_apart)(from + q, 1, plane, groups, 1, to + x * LANES);
+        if (++x == width) {
+            x = 0;
+            to += row_pitch;
         }
     }
 }
