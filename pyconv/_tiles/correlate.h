@@ -117,7 +117,7 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
 typedef struct {
     index_t count[3], cell[3], position[3]; /* samples, planes, rows: how many, and how far apart in source and panel */
     index_t positions, low, high, first, begin, end, last;
-    index_t step, channel; /* from a cell to the next tap's, and the next channel's */
+    index_t step, channel, wide; /* from a cell to the next tap's and the next channel's; a position to the next's */
 } NAME(rows);
 
 /* The T taps of a row for C channels: C T sums stay in registers while all rows of positions run. Each cell is broadcast
@@ -139,9 +139,9 @@ static inline __attribute__((always_inline)) void NAME(correlate_row)(
                     if (m == rows->begin && m < rows->end) {
 #pragma GCC unroll 5
                         for (int i = 1; i <= (T - 1) / S; i++)
-                            many[i] = LOAD(row + (m - i) * LANES);
+                            many[i] = LOAD(row + (m - i) * rows->wide);
                         for (; m < rows->end; m++) {
-                            many[0] = LOAD(row + m * LANES);
+                            many[0] = LOAD(row + m * rows->wide);
 #pragma GCC unroll 16
                             for (int j = 0; j < C * S; j++) {
                                 const VECTOR a = cell[j / S * rows->channel + (S * m + j % S) * rows->step] - (VECTOR){0};
@@ -161,7 +161,7 @@ static inline __attribute__((always_inline)) void NAME(correlate_row)(
                             continue;
 #pragma GCC unroll 8
                         for (int c = 0; c < C; c++)
-                            sum[c * T + t] += cell[c * rows->channel + here * rows->step] * LOAD(row + position * LANES);
+                            sum[c * T + t] += cell[c * rows->channel + here * rows->step] * LOAD(row + position * rows->wide);
                     }
                 }
             }
@@ -179,7 +179,7 @@ static inline __attribute__((always_inline)) void NAME(correlate_row)(
     }
 typedef void (*NAME(row_function))(const NAME(rows) *, const REAL *, const REAL *, REAL *, index_t, index_t, int);
 
-#define KERNEL(T, S) CORRELATE_ROW(1, T, S) CORRELATE_ROW(2, T, S)
+#define KERNEL(T, S) CORRELATE_ROW(1, T, S) CORRELATE_ROW(2, T, S) CORRELATE_ROW(3, T, S)
 SHARED_CELLS(KERNEL)
 #undef KERNEL
 CORRELATE_ROW(4, 2, 1) CORRELATE_ROW(4, 3, 1) CORRELATE_ROW(4, 3, 2)
@@ -188,28 +188,35 @@ CORRELATE_ROW(4, 5, 1) CORRELATE_ROW(8, 2, 1) CORRELATE_ROW(8, 3, 1) CORRELATE_R
 #endif
 #undef CORRELATE_ROW
 
-/* [log2 channels][which]: none where sums would not fit registers */
-#define KERNEL_1(T, S) NAME(correlate_row_1x##T##x##S),
-#define KERNEL_2(T, S) NAME(correlate_row_2x##T##x##S),
-static const NAME(row_function) NAME(correlate_rows)[4][4] = {
-    {SHARED_CELLS(KERNEL_1)},
-    {SHARED_CELLS(KERNEL_2)},
-    {NAME(correlate_row_4x2x1), NAME(correlate_row_4x3x1),
+/* By channels and which: none where sums would not fit registers. */
+#define ROW(C, T, S) NAME(correlate_row_##C##x##T##x##S)
+#define KERNEL_1(T, S) ROW(1, T, S),
+#define KERNEL_2(T, S) ROW(2, T, S),
+#define KERNEL_3(T, S) ROW(3, T, S),
+static const struct {
+    index_t channels;
+    NAME(row_function) which[4];
+} NAME(correlate_rows)[] = {
 #if ROWS == 8
-     NAME(correlate_row_4x5x1), NAME(correlate_row_4x3x2)},
-    {NAME(correlate_row_8x2x1), NAME(correlate_row_8x3x1), NULL, NAME(correlate_row_8x3x2)},
+    {8, {ROW(8, 2, 1), ROW(8, 3, 1), NULL, ROW(8, 3, 2)}},
+    {4, {ROW(4, 2, 1), ROW(4, 3, 1), ROW(4, 5, 1), ROW(4, 3, 2)}},
 #else
-     NULL, NAME(correlate_row_4x3x2)},
+    {4, {ROW(4, 2, 1), ROW(4, 3, 1), NULL, ROW(4, 3, 2)}},
 #endif
+    {3, {SHARED_CELLS(KERNEL_3)}},
+    {2, {SHARED_CELLS(KERNEL_2)}},
+    {1, {SHARED_CELLS(KERNEL_1)}},
 };
+#undef ROW
 #undef KERNEL_1
 #undef KERNEL_2
+#undef KERNEL_3
 #undef SHARED_CELLS
 
-/* Every row of taps in two boxes of theirs, for all channels. */
+/* Every row of taps in two boxes of theirs, for all channels and a vector of columns of a panel `wide` columns wide. */
 static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(stretch) box[2],
-                                    const NAME(reached) reached[2], const REAL *panel, const index_t *offset,
-                                    const REAL *source, REAL *result, int accumulate)
+                                    const NAME(reached) reached[2], const REAL *panel, index_t wide,
+                                    const index_t *offset, const REAL *source, REAL *result, int accumulate)
 {
     const piece_t *piece = work->piece;
     const layout_t *layout = &work->layout;
@@ -219,11 +226,11 @@ static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(st
     NAME(rows) rows = {
         .count = {work->block.samples, reached[0].high - reached[0].low, reached[1].high - reached[1].low},
         .cell = {piece->source_batch, axis[0].step * piece->source_stride[0], axis[1].step * piece->source_stride[1]},
-        .position = {layout->batch * LANES, layout->axis[0] * LANES, layout->axis[1] * LANES},
+        .position = {layout->batch * wide, layout->axis[0] * wide, layout->axis[1] * wide},
         .positions = work->block.extent[2],
         .low = shift < 0 ? (x->tap_step - 1 - shift) / x->tap_step : 0,
         .high = end > 0 ? (end - 1) / x->tap_step + 1 : 0,
-        .step = x->tap_step * piece->source_stride[2], .channel = piece->source_channel};
+        .step = x->tap_step * piece->source_stride[2], .channel = piece->source_channel, .wide = wide};
     const index_t whole = (x->taps - 1) / s, after = (rows.low + s - 1) / s, until = (rows.high + s - 1) / s;
     rows.first = rows.low / s;
     rows.begin = after > whole ? after : whole;
@@ -234,39 +241,76 @@ static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(st
         source += (axis[a].step * (start[a] + reached[a].low) + axis[a].offset) * piece->source_stride[a];
         panel += reached[a].low * rows.position[a + 1];
     }
-    for (index_t c = 0, many; c < work->part.channels; c += many) {
-        int tall = NAME(tall)(work->part.channels - c);
-        while (!NAME(correlate_rows)[tall][which])
-            tall--;
-        many = (index_t)1 << tall;
+    for (index_t c = 0, i = 0; c < work->part.channels; c += NAME(correlate_rows)[i].channels) {
+        while (NAME(correlate_rows)[i].channels > work->part.channels - c || !NAME(correlate_rows)[i].which[which])
+            i++;
         for (index_t z = box[0].start; z < box[0].start + box[0].count; z++)
             for (index_t y = box[1].start; y < box[1].start + box[1].count; y++) {
                 const index_t row = c * taps + (z * axis[1].taps + y) * x->taps;
-                NAME(correlate_rows)[tall][which](&rows, source + offset[row], panel, result + row * layout->pitch, taps,
-                                                  layout->pitch, accumulate);
+                NAME(correlate_rows)[i].which[which](&rows, source + offset[row], panel, result + row * layout->pitch, taps,
+                                                     layout->pitch, accumulate);
             }
     }
 }
 
+/* The same for all columns. */
+static void NAME(correlate_columns)(const work_t *work, int which, const NAME(stretch) box[2],
+                                    const NAME(reached) reached[2], const REAL *panel, const index_t *offset,
+                                    const REAL *source, REAL *result, int accumulate)
+{
+    for (index_t column = 0, wide; column < work->part.rows; column += wide) {
+        wide = NAME(panel)(work->part.rows - column) * LANES;
+        for (index_t i = 0; i < wide; i += LANES)
+            NAME(correlate_sharing)(work, which, box, reached, panel + i, wide, offset, source, result + column + i,
+                                    accumulate);
+        panel += work->layout.positions * wide;
+    }
+}
+
+/* The next box along one axis, at tap `at` or, of few channels, at position `at`: its taps and the positions that all of
+   them reach. Gives back how many taps, or positions, it takes. */
+static index_t NAME(take_box)(const work_t *work, int a, index_t at, int few, NAME(stretch) *box, NAME(reached) *reached)
+{
+    if (few) {
+        const NAME(stretch) s = NAME(find_stretch)(&work->piece->axis[a], work->block.start[a], at, work->block.extent[a]);
+        *box = (NAME(stretch)){s.tap, s.taps, 0, 0};
+        *reached = (NAME(reached)){at, at + s.count};
+        return s.count;
+    }
+    *box = NAME(find_taps_reaching)(work, a, at, reached);
+    return box->count;
+}
+
+/* Boxes of taps have rows for a tile where channels are many; of few the positions are cut, so that all taps of most
+   positions are together. One channel's taps that share cells are too few sums for the latency of the multiply-add: where
+   there are more vectors than one, tiles have more. */
 static void NAME(correlate)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
                             void *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;
-    const int shared = work->part.channels < ROWS / 2 ? 0 : NAME(shared_cells)(work->piece, axis[2].taps);
+    const index_t channels = work->part.channels, *extent = work->block.extent;
+    const int may_share = work->part.rows <= LANES || (channels > 1 && channels < ROWS);
+    const int shared = may_share ? NAME(sharing)(work->piece, axis[2].taps) : 0;
+    const int few = !shared && channels < ROWS;
+    index_t end[3], at[3];
     NAME(reached) reached[3];
     NAME(stretch) box[3];
-    for (index_t z = 0; z < axis[0].taps; z += box[0].count) {
-        box[0] = NAME(find_taps_reaching)(work, 0, z, &reached[0]);
-        for (index_t y = 0; y < axis[1].taps; y += box[1].count) {
-            box[1] = NAME(find_taps_reaching)(work, 1, y, &reached[1]);
+    for (int a = 0; a < 3; a++)
+        end[a] = few ? extent[a] : axis[a].taps;
+    if (few && !accumulate)
+        NAME(zero)(work->layout.sums, result);
+    for (at[0] = 0; at[0] < end[0];) {
+        at[0] += NAME(take_box)(work, 0, at[0], few, &box[0], &reached[0]);
+        for (at[1] = 0; at[1] < end[1];) {
+            at[1] += NAME(take_box)(work, 1, at[1], few, &box[1], &reached[1]);
             if (shared) {
-                NAME(correlate_sharing)(work, shared - 1, box, reached, turned, offset, *(const REAL **)scratch, result,
+                NAME(correlate_columns)(work, shared - 1, box, reached, turned, offset, *(const REAL **)scratch, result,
                                         accumulate);
                 continue;
             }
-            for (index_t x = 0; x < axis[2].taps; x += box[2].count) {
-                box[2] = NAME(find_taps_reaching)(work, 2, x, &reached[2]);
-                NAME(correlate_box)(work, box, reached, turned, offset, scratch, result, accumulate);
+            for (at[2] = 0; at[2] < end[2];) {
+                at[2] += NAME(take_box)(work, 2, at[2], few, &box[2], &reached[2]);
+                NAME(correlate_box)(work, box, reached, turned, offset, scratch, result, few || accumulate);
             }
         }
     }

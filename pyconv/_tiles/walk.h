@@ -82,9 +82,8 @@ static int NAME(next_box)(NAME(walk) *box)
    for all positions that have it. */
 #define SHARED_CELLS(KERNEL) KERNEL(2, 1) KERNEL(3, 1) KERNEL(5, 1) KERNEL(3, 2)
 
-/* Which of these kernels is for a box of so many taps, counted from 1; 0 where none is, or where there is more than one
-   vector of channels. */
-static inline int NAME(shared_cells)(const piece_t *piece, index_t taps)
+/* Which of these kernels is for so many taps along x, counted from 1; 0 where none is. */
+static inline int NAME(sharing)(const piece_t *piece, index_t taps)
 {
     const axis_t *x = &piece->axis[2];
     const index_t step = x->tap_step < 0 ? -x->tap_step : x->tap_step;
@@ -93,11 +92,15 @@ static inline int NAME(shared_cells)(const piece_t *piece, index_t taps)
     which++;                                                                                                          \
     if (taps == T && x->step == S * step)                                                                             \
         return which;
-    if (piece->rows <= LANES) {
-        SHARED_CELLS(IS_FOR)
-    }
+    SHARED_CELLS(IS_FOR)
 #undef IS_FOR
     return 0;
+}
+
+/* The same for a box; 0 too where there is more than one vector of channels. */
+static inline int NAME(shared_cells)(const piece_t *piece, index_t taps)
+{
+    return piece->rows <= LANES ? NAME(sharing)(piece, taps) : 0;
 }
 
 /* What to ask for at the c-th of so many channels of a tap, whose first cell is `cell`, where channels lie last: each
