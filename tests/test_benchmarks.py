@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ import torch
 
 import gpus
 import pyconv
-from pyconv._gpu import launch, tiles
+from pyconv._gpu import launch, sass, tiles
 
 FOLDER = Path(__file__).parents[1] / 'benchmarks'
 if not FOLDER.is_dir():
@@ -28,6 +29,7 @@ import cpu as cpu_benchmark  # noqa: E402
 import environments  # noqa: E402
 import gpu_session  # noqa: E402
 import harness  # noqa: E402
+import launch_bounds  # noqa: E402
 import layers  # noqa: E402
 import peak  # noqa: E402
 import picture  # noqa: E402
@@ -317,6 +319,123 @@ def test_a_result_that_is_not_written_is_wrong(monkeypatch):
     for theirs, ours, trial in orders:
         assert theirs < 1e-6 and math.isnan(ours) and math.isnan(trial)
         assert not gpu_rows.is_right([theirs, 0, trial], kind) and not gpu_rows.is_right([theirs, ours, 0], kind)
+
+
+# Predictions
+
+
+def loop(inner, slots, **own):
+    return sass.Loop(Counter(own), inner, slots)
+
+
+def named_kernel(monkeypatch, name, code=None):
+    """A kernel of that name, as if its code were this."""
+    found = launch_bounds.Kernel({one.name: one for one in tiles.configurations()}[name])
+    if code is not None:
+        monkeypatch.setattr(launch_bounds.Kernel, 'whole', code)
+    return found
+
+
+def test_rounds_of_nested_loops_are_counted(monkeypatch):
+    """The last loop was made one of four rounds with three left behind it, in the loop around it."""
+    last = loop([], 40, FFMA=4)
+    code = loop([loop([loop([], 1), loop([last], 37, FFMA=3)], 5)], 100)
+    times, unrolled = launch_bounds.nest(named_kernel(monkeypatch, 'direct f32', code), [2, 3, 9])
+    assert unrolled == 4 and times(lambda part: part.slots) == 100 + 2 * 5 + 2 * 3 * (37 - 30) + 2 * 3 * 9 * 10
+    times, _ = launch_bounds.nest(named_kernel(monkeypatch, 'direct f32', code), [0, 3, 9])
+    assert times(lambda part: part.slots) == 100
+    times, unrolled = launch_bounds.nest(named_kernel(monkeypatch, 'pack f32', code), [])
+    assert unrolled == 1 and times(lambda part: part.slots) == 100
+
+
+def test_integer_instructions_take_two_cycles():
+    assert launch_bounds.issue(loop([], 10, **{'IADD3': 2, 'LOP3.LUT': 3, 'FFMA': 5})) == 10
+    assert launch_bounds.issue(loop([], 10, **{'IADD3.X': 4, 'LOP3.LUT': 3, 'FFMA': 3})) == 14
+    assert launch_bounds.wavefronts(loop([], 9, **{'LDS.128': 2, 'LDS': 1, 'STS.64': 3, 'LDG.E': 9})) == 15
+
+
+def test_sectors_of_a_warps_results():
+    """Eight positions of four columns, two apart: of 2 bytes channels first, and last with 64 channels; of 4 bytes."""
+    assert [launch_bounds.sectors(*steps) for steps in ((2, 2 * 6272), (128, 2 * 2), (4, 2 * 12544))] == [4, 8, 4]
+
+
+def launched(map_name, layer, dtype='float16', order='channels last', batch=4):
+    """A call's launches, each with its kernel, and where scratch is."""
+    network, kernels = layers.Network('made up', batch, {layer: 1}), launch_bounds.Kernels()
+    with planned.recording() as recorder:
+        made = planned.recorded(recorder, planned.calls_of_row((network, layer, map_name, dtype), dtype, {})[order])
+    return {kernels.of(one.kernel).configuration.name: (kernels.of(one.kernel), one) for one in made.launches}, made
+
+
+SQUARE = layers.Layer(64, 128, (28, 28), (1, 1))
+IN, WEIGHT, OUT = 2 * 4 * 64 * 784, 2 * 64 * 128, 2 * 4 * 128 * 784
+
+
+@pytest.mark.parametrize('map_name, name, wanted', [
+    ('forward', 'gather f16 64x64', (IN, WEIGHT, OUT)), ('grad_input', 'gather f16 64x64', (OUT, WEIGHT, IN)),
+    ('grad_weight', 'correlate f16 64x64 partial', (IN, OUT, 12 * 2 * WEIGHT))])
+def test_bytes_of_a_product(map_name, name, wanted):
+    """Both operands and the result once; of a weight's gradient the parts, in float32."""
+    found, made = launched(map_name, SQUARE)
+    assert [size for _, size in launch_bounds.accesses(*found[name])] == list(wanted)
+    if map_name == 'grad_weight':
+        assert launch_bounds.accesses(*found[name])[2][0] in made.scratch
+        (_, parts), (_, result) = launch_bounds.accesses(*found['finish f16'])
+        assert (parts, result) == (12 * 2 * WEIGHT, WEIGHT)
+
+
+def test_bytes_of_packing_and_of_what_is_idle():
+    padded = layers.Layer(60, 128, (28, 28), (3, 3), 1, 1)
+    found, made = launched('forward', padded, order='channels first')
+    (_, read), (place, written) = launch_bounds.accesses(*found['pack f16'])
+    assert (read, written) == (2 * 4 * 60 * 784, IN) and place in made.scratch
+    assert launch_bounds.accesses(*found['direct f16']) == []
+    assert launch_bounds.rounds_of(found['direct f16'][1]) == [0, 1, 3, 3]
+    depthwise = layers.Layer(32, 32, (56, 56), (3, 3), 2, 1, groups=32)
+    for order, name in (('channels first', 'direct f16'), ('channels last', 'direct f16 last')):
+        found, _ = launched('forward', depthwise, order=order, batch=16)
+        assert [size for _, size in launch_bounds.accesses(*found[name])] == [
+            2 * 16 * 32 * 56**2, 2 * 32 * 9, 2 * 16 * 32 * 28**2]
+        assert launch_bounds.rounds_of(found[name][1]) == [1, 1, 3, 3]
+
+
+def test_a_launch_takes_what_its_busiest_unit_does(monkeypatch):
+    """Blocks are whole, and each multiprocessor has its own; scratch that the cache holds is no traffic of memory."""
+    found, made = launched('forward', SQUARE, batch=64)
+    kernel, one = found['gather f16 128x128']
+    monkeypatch.setattr(launch_bounds.Kernel, 'fit', {'registers': 2})
+    monkeypatch.setattr(launch_bounds.Kernel, 'stage', dict.fromkeys(('math', 'issue', 'shared', 'L2'), 17550.0))
+    monkeypatch.setattr(launch_bounds.Kernel, 'beside', {'issue': 17.55})
+    blocks, stages = math.prod(one.grid), one.values['stages']
+    bound = launch_bounds.bound(kernel, one, made.scratch)
+    most = -(-blocks // 132)
+    assert bound.seconds['math'] == pytest.approx(most * stages * 1e-5) and bound.binds == 'issue'
+    assert bound.seconds['issue'] == pytest.approx(most * (stages * 1e-5 + 1e-8))
+    assert bound.total == pytest.approx(bound.seconds['issue'] + tiles.LAUNCH)
+    assert bound.seconds['memory'] == pytest.approx(16 * (IN + OUT) / 4.8e12)  # the packed weight is in scratch
+    assert launch_bounds.bound(kernel, one, range(0)).seconds['memory'] == pytest.approx(
+        (16 * (IN + OUT) + WEIGHT) / 4.8e12)
+
+
+def test_every_launch_of_a_network_is_predicted():
+    pytest.importorskip('numba_cuda')
+    run = subprocess.run([sys.executable, FOLDER / 'cuda_bounds.py', '--launches', 'tiny', 'float32'],
+                         capture_output=True, text=True)
+    if 'nvdisasm is missing' in run.stderr:
+        pytest.skip('nvdisasm is missing')
+    assert run.returncode == 0, run.stderr
+    calls = [line for line in run.stdout.splitlines() if line.endswith('%')]
+    assert len(calls) == 3 * (7 + 6) and 'direct f32 ' in run.stdout and 'gather' in run.stdout
+
+
+def test_each_target_stands_in_the_results():
+    page = (FOLDER / 'results' / 'cuda-predicted.md').read_text()
+    for dtype, target in gpu_rows.TARGETS.items():
+        for order in ('NCHW', 'channels last'):
+            for what, aim in (('ResNet-50', target), ('depthwise', gpu_rows.DEPTHWISE_TARGET)):
+                [line] = re.findall(rf'(?m)^\| {what} ≥ {aim} \| (?:\w+, )*{dtype}(?:, \w+)* \| {order} \| .*', page)
+                assert line.endswith('| no |')
+    assert page.count('≥ 0.9 | float16 wgmma, bfloat16 wgmma |') == 2
 
 
 # The session on a lent machine
