@@ -1,152 +1,306 @@
-"""Predict what binds the main loop of each tile product on an H200: from its machine code, without a GPU.
+"""Predict what each target's layers take on an H200, from the launches that are planned and their machine code.
 
-    python benchmarks/cuda_bounds.py              print the table
-    python benchmarks/cuda_bounds.py --write      and put it into benchmarks/results/cuda-predicted.md
+    python benchmarks/cuda_bounds.py                              print the tables
+    python benchmarks/cuda_bounds.py --write                      and put them into benchmarks/results/cuda-predicted.md
+    python benchmarks/cuda_bounds.py --launches resnet50 float16  print every launch of a network's layers instead
 
-A block's round of the loop over stages (64 bytes of the reduction, 128 with wgmma) needs a multiprocessor's units for
-so many cycles:
-
-    math      its products over what the unit makes in a cycle: HMMA (mma.sync) on 16 bits 1024, on tf32 512, HGMMA
-              (wgmma) 2048, DMMA of 16 rows 128, of 8 rows 64, FFMA 128. Others measured 62 % of wgmma's rate with
-              mma.sync; half is assumed here, and of DMMA.8x8x4, which Ampere has too
-    issue     instructions in the loop's machine code times warps, over 4 schedulers (FFMA is among them: one a cycle)
-    shared    wavefronts of 128 bytes: 4 for each LDSM.x4, LDS.128 and LDGSTS.128 of a warp, 2 for LDS.64, 1 for LDS;
-              of wgmma what each warpgroup reads of both operands, and what gather's copy engine writes. Lanes that read
-              the same 16 bytes are counted as often as they read: the data must go to each lane's registers
-    L2        the bytes that the stage copies, at 24 bytes a cycle and multiprocessor (5.5 TB/s, as others measured on
-              H100): no block's copies go through the first-level cache
-
-The largest of the four binds; math over it is the predicted share of the unit's peak. Beyond these the prediction knows
-no latency: "in flight" is how many cycles pass, at the bound's rate, between the start of a copy and the wait for it;
-some 700 hide a miss. Prologue and epilogue are left out; so are waves of blocks.
-
-What this means for the targets: no tile of 16-bit floats is predicted above 469 Tflop/s, half of the peak, with wgmma,
-and above 352 with mma.sync, since the second-level cache binds. So 0.9 of cuDNN with wgmma can be met only in layers
-where cuDNN stays below 521 Tflop/s, 55 % of the peak, and 0.7 with mma.sync only where it stays below 503.
+No GPU is needed and none has confirmed a figure; launch_bounds.py says what a launch is predicted to take.
 """
 
 import argparse
 import datetime
+import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-sys.path[:1] = [str(HERE.parent), str(HERE.parent / "tests")]  # not this folder, whose cuda.py would hide CUDA's
+sys.path[:1] = [str(HERE.parent), str(HERE.parent / "tests"), str(HERE)]
+import packages  # noqa: E402, F401  before what may import NVIDIA's packages
 
 import compiled  # noqa: E402
+import harness  # noqa: E402
+import launch_bounds  # noqa: E402
+import planned  # noqa: E402
+from harness import MAPS, Work  # noqa: E402
+from launch_bounds import START, Bound, Kernels  # noqa: E402
+from layers import GPU_NETWORKS  # noqa: E402
 from pyconv._gpu import cubins, tiles  # noqa: E402
+from rows import DEPTHWISE_TARGET, KINDS, PUBLISHED, TARGETS, TINY_TARGET, TRIAL_TARGETS  # noqa: E402
 
-MULTIPROCESSORS, CLOCK = 132, 1.755e9  # boost under load
-SCHEDULERS, REGISTERS, SHARED, THREADS = 4, 65536, 228 << 10, 2048
-L2_BYTES = 5.5e12 / MULTIPROCESSORS / CLOCK
-PRODUCTS = {"f16": 1024, "bf16": 1024, "tf32": 512, "tf32x3": 512, "f64": 64, "fma": 128,
-            **{f"f64_{shape}": 128 for shape in tiles.HOPPER_DOUBLES},
-            "wgmma_f16": 2048, "wgmma_bf16": 2048}
-WAVEFRONTS = {r"LDSM\.16\.MT?88\.4": 4, r"LDS\.128": 4, r"LDS\.64": 2, r"LDS": 1, r"LDGSTS\.E\.BYPASS\.128": 4}
-H200 = (9, 0)
-UNITS = "math", "issue", "shared", "L2"
+PARTS = "product", "pack", "finish", "idle", "start"
+PART_OF = {"pack": "pack", "pack_weight": "pack", "scan": "pack", "clear_flag": "pack", "finish": "finish",
+           "fill": "finish"}
 
 
-class Bound(NamedTuple):
-    """Cycles of a block's stage by unit; blocks that fit on a multiprocessor, and what limits them."""
+class Predicted(NamedTuple):
+    """A call's launches with their bounds, by what they are for."""
 
-    cycles: dict[str, float]
-    registers: int
-    blocks: int
-    limit: str
-    tile: tiles.Tile
-    products: int
-    ahead: int  # stages between a copy's start and the wait for it
+    launches: list[tuple[str, planned.Launching, Bound]]
 
     @property
-    def binds(self) -> str:
-        return max(self.cycles, key=lambda unit: self.cycles[unit])
+    def seconds(self) -> float:
+        """Of all launches, one behind the other."""
+        return sum(bound.total for *_, bound in self.launches)
 
     @property
-    def share(self) -> float:
-        return self.cycles["math"] / self.cycles[self.binds]
-
-    @property
-    def rate(self) -> float:
-        """Tflop/s of the chip."""
-        return 2 * self.products / self.cycles[self.binds] * MULTIPROCESSORS * CLOCK / 1e12
-
-    @property
-    def in_flight(self) -> float:
-        """Cycles between a copy's start and the wait for it."""
-        return self.ahead * self.blocks * self.cycles[self.binds]
+    def parts(self) -> dict[str, float]:
+        """Seconds of each part; that of a launch is what it takes beyond its start."""
+        found = dict.fromkeys(PARTS, 0.0)
+        for name, one, bound in self.launches:
+            kind = one.kernel.source.name
+            idle = kind in ("direct", "direct_weight") and not launch_bounds.rounds_of(one)[0]
+            found["idle" if idle else PART_OF.get(kind, "product")] += bound.total - START
+            found["start"] += START
+        return found
 
 
-def per_stage(made: compiled.Made, loop: Any, count: Any) -> float:
-    """A count over a stage's instructions: those of the loop, and those of a loop inside as often as it goes round."""
-    total = float(count(loop))
-    source = compiled.stage_of(made.text)[1]
-    counting = [inner for inner in loop.inner if compiled.number(inner.own, compiled.OPCODES["fma"])]
-    for inner, (rounds, calls) in zip(counting, source if counting else ()):
-        total += count(inner) * rounds * calls["fma"] / compiled.number(inner.own, compiled.OPCODES["fma"])
-    return total
+def calls(kernels: Kernels, recorder: planned.Recorder, work: Work) -> dict[str, Predicted]:
+    """The calls of a row of cuda.py, by order and algorithm on trial."""
+    kind, found = KINDS[work[3]], {}
+    for name, call in planned.calls_of_row(work, kind.dtype, kind.options, kind.trials_of(recorder.capability)).items():
+        made = planned.recorded(recorder, call)
+        launches = [(kernels.of(one.kernel), one) for one in made.launches]
+        found[name] = Predicted([(known.configuration.name, one, launch_bounds.bound(known, one, made.scratch))
+                                 for known, one in launches])
+    return found
 
 
-def predict(configuration: tiles.Configuration, made: compiled.Made) -> Bound:
-    tile, way = configuration.tile, configuration.way
-    assert tile is not None
-    code = made.codes[H200]
-    loop = compiled.stage_loop(code)
-    warps, bytes_copied = tile.threads // 32, (tile.bm + tile.bn) * tile.line
-    products = tile.bm * tile.bn * (tile.line // configuration.element.size)
-    wavefronts = per_stage(made, loop, lambda part: sum(
-        compiled.number(part.own, pattern) * each for pattern, each in WAVEFRONTS.items()))
-    if way.startswith("wgmma"):
-        lines = tile.bm + warps // 4 * tile.bn + (tile.bn if configuration.name.startswith("gather") else 0)
-        wavefronts += lines * tile.line / 128 / warps
-    cycles = {
-        "math": products * (3 if way == "tf32x3" else 1) / PRODUCTS[way],
-        "issue": per_stage(made, loop, lambda part: part.slots) * warps / SCHEDULERS,
-        "shared": wavefronts * warps,
-        "L2": bytes_copied / L2_BYTES,
-    }
-    fit = {"registers": REGISTERS // (-(-code.registers // 8) * 8 * tile.threads),
-           "shared memory": SHARED // (tile.shared + 1024), "threads": THREADS // tile.threads}
-    limit = min(fit, key=lambda name: fit[name])
-    # with wgmma the slot that products are still reading waits as well
-    ahead = tile.stages - (2 if way.startswith("wgmma") else 1)
-    return Bound(cycles, code.registers, fit[limit], limit, tile, products, ahead)
+def share(work: Work, seconds: float) -> float:
+    """The least time by the published rates over that predicted."""
+    network, layer, _, dtype = work
+    least, _ = harness.bound_of(layer, network.batch, KINDS[dtype].torch_dtype.itemsize, PUBLISHED[dtype],
+                                PUBLISHED["bandwidth"])
+    return least / seconds
 
 
-def table() -> str:
-    heads = "kernel", "registers", "blocks (by)", "warps", *UNITS, "binds", "of peak", "Tflop/s", "in flight"
-    rows = [f"| {' | '.join(heads)} |", "|---|--:|---|--:|--:|--:|--:|--:|---|--:|--:|--:|"]
-    compiled.start_worker()
+# The tables
+
+
+class Summed(NamedTuple):
+    """A map of a network: seconds of all its layers, the geometric mean of their shares of the bound, the parts."""
+
+    seconds: float
+    share: float
+    parts: dict[str, float]
+
+
+def summed(kernels: Kernels, recorder: planned.Recorder, key: str, dtype: str) -> dict[str, dict[str, Summed]]:
+    """Of each order and algorithm each map."""
+    network, found = GPU_NETWORKS[key], {}  # type: ignore[var-annotated]
+    for work in harness.work_of([network], [dtype], MAPS):
+        for name, predicted in calls(kernels, recorder, work).items():
+            found.setdefault(name, {}).setdefault(work[2], []).append((work, predicted))
+    return {name: {map_name: Summed(
+        sum(network.layers[work[1]] * one.seconds for work, one in each),
+        statistics.geometric_mean(share(work, one.seconds) for work, one in each),
+        {part: sum(network.layers[work[1]] * one.parts[part] for work, one in each) for part in PARTS},
+    ) for map_name, each in maps.items()} for name, maps in found.items()}
+
+
+def target_rows(
+    kernels: Kernels, recorder: planned.Recorder
+) -> Iterator[tuple[str, float, str, str, dict[str, Summed]]]:
+    """(what a target is for, the target, dtype and algorithm, order, the maps)."""
+    for key, what in (("resnet50", "ResNet-50"), ("depthwise", "depthwise")):
+        for dtype, target in TARGETS.items():
+            for name, maps in summed(kernels, recorder, key, dtype).items():
+                order, _, trial = name.partition(", ")
+                if what == "depthwise" and trial:
+                    continue  # by definition, as what is chosen
+                aim = DEPTHWISE_TARGET if what == "depthwise" else TRIAL_TARGETS.get(trial, target)
+                yield what, aim, f"{dtype} {trial}".strip(), {"channels first": "NCHW"}.get(order, order), maps
+
+
+def merged(lines: list[tuple[str, str, str]]) -> list[str]:
+    """Lines of (before, a dtype, behind), one for those that tell dtypes apart and nothing else."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for before, dtype, behind in lines:
+        found.setdefault((before, behind), []).append(dtype)
+    return [f"| {before} | {', '.join(dtypes)} | {behind} |" for (before, behind), dtypes in found.items()]
+
+
+def largest(parts: dict[str, float]) -> str:
+    """The part that takes most, and its share."""
+    part = max(parts, key=lambda name: parts[name])
+    return f"{part} {parts[part] / sum(parts.values()):.0%}"
+
+
+def target_tables(kernels: Kernels) -> tuple[str, str]:
+    """What each target's maps are predicted to take; and which part of that is whose."""
+    brief, long = [], []
+    with planned.recording(launch_bounds.H200) as recorder:
+        for what, target, dtype, order, maps in target_rows(kernels, recorder):
+            cells = [f"{one.seconds * 1e3:.1f} ms, {one.share:.0%}" for one in maps.values()]
+            held = ", ".join(largest(one.parts) for one in maps.values())
+            brief.append((f"{what} ≥ {target}", dtype, " | ".join([order, *cells, held, "no"])))
+            for map_name, one in maps.items():
+                shares = [f"{one.parts[part] / one.seconds:.0%}" for part in PARTS]
+                long.append((what, dtype, " | ".join([order, map_name, f"{one.seconds * 1e3:.1f}", *shares])))
+        tiny = GPU_NETWORKS["tiny"]
+        for order in ("channels first", "channels last"):
+            found = [[calls(kernels, recorder, work)[order] for work in harness.work_of([tiny], ["float32"], [map_name])
+                      if order == "channels first" or work[1].rank > 1] for map_name in MAPS]
+            cells = [f"{min(spread):.0f} to {max(spread):.0f} µs" for spread in (
+                [1e6 * one.seconds for one in each] for each in found)]
+            launches = max(len(one.launches) for each in found for one in each)
+            brief.append((f"tiny ≥ {TINY_TARGET}", "float32", " | ".join([
+                {"channels first": "NCHW"}.get(order, order), *cells, f"at most {launches} launches", "no"])))
+    heads = "target: torch / pyconv", "dtype", "order", *MAPS, "held by (of each map)", "measured"
+    parts = "of", "dtype", "order", "map", "ms", *PARTS
+    return ("\n".join([f"| {' | '.join(heads)} |", "|---|---|---|--:|--:|--:|---|---|", *merged(brief)]),
+            "\n".join([f"| {' | '.join(parts)} |", "|---|---|---|---|--:|--:|--:|--:|--:|--:|", *merged(long)]))
+
+
+def tile_table(kernels: Kernels) -> str:
+    """Of each tile product: a stage, and a block's prologue and epilogue, in cycles of a multiprocessor's units."""
+    units = "math", "issue", "shared", "L2"
+    heads = (
+        "kernel", "registers", "blocks (by)", "warps", *units, "binds", "of peak", "Tflop/s", "in flight", "beside")
+    rows = [f"| {' | '.join(heads)} |", "|---|--:|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|"]
     for configuration in tiles.configurations():
-        if configuration.tile is None or H200 not in configuration.capabilities or configuration.way not in PRODUCTS:
+        tile = configuration.tile
+        if tile is None or launch_bounds.H200 not in configuration.capabilities or (
+                configuration.way not in launch_bounds.PRODUCTS):
             continue
-        kernel, _, rest = configuration.name.partition(" ")
-        if kernel == "gather" and rest.endswith(("partial", "accumulate")):
+        name, _, rest = configuration.name.partition(" ")
+        if name == "gather" and rest.endswith(("partial", "accumulate")):
             continue  # the same loop
-        bound = predict(configuration, compiled.make(configuration.name, [H200]))
-        cycles = " | ".join(f"{bound.cycles[unit]:.0f}" for unit in UNITS)
-        rows.append(
-            f"| {configuration.name.removesuffix(' partial')} | {bound.registers} | {bound.blocks} ({bound.limit}) | "
-            f"{bound.blocks * bound.tile.threads // 32} | {cycles} | {bound.binds} | {bound.share:.0%} | "
-            f"{bound.rate:.0f} | {bound.in_flight:.0f} |")
+        found = kernels.of(planned.Wanted(configuration.source, configuration.threads, configuration.blocks))
+        cycles, limit = found.stage, min(found.fit, key=lambda name: found.fit[name])
+        binds, blocks = max(cycles, key=lambda unit: cycles[unit]), found.fit[limit]
+        products = tile.bm * tile.bn * (tile.line // configuration.element.size)
+        rate = 2 * products / cycles[binds] * launch_bounds.MULTIPROCESSORS * launch_bounds.CLOCK / 1e12
+        rows.append("| " + " | ".join([
+            configuration.name.removesuffix(" partial"), str(found.code.registers), f"{blocks} ({limit})",
+            str(blocks * tile.threads // 32), *(f"{cycles[unit]:.0f}" for unit in units), binds,
+            f"{cycles['math'] / cycles[binds]:.0%}", f"{rate:.0f}",
+            f"{launch_bounds.ahead(configuration) * blocks * cycles[binds]:.0f}",
+            f"{found.beside['issue']:.0f}"]) + " |")
     return "\n".join(rows)
 
 
+def print_launches(kernels: Kernels, key: str, dtype: str) -> None:
+    """Every launch of a network's layers, with what each unit takes of it."""
+    with planned.recording(launch_bounds.H200) as recorder:
+        for work in harness.work_of([GPU_NETWORKS[key]], [dtype], MAPS):
+            for order, predicted in calls(kernels, recorder, work).items():
+                seconds = predicted.seconds
+                print(f"\n{work[1]}, {work[2]}, {order}: {harness.duration(seconds)}, {share(work, seconds):.0%}")
+                for name, one, bound in predicted.launches:
+                    units = ", ".join(f"{unit} {harness.duration(time)}" for unit, time in bound.seconds.items())
+                    print(f"  {name:30} {one.grid!s:16} {harness.duration(bound.total):>9} {bound.binds:8} {units}")
+
+
+PAGE = """# What the targets' layers take on an H200: predicted, not confirmed by a GPU
+
+`python benchmarks/cuda_bounds.py --write`, {date}, code for sm_90 by {versions}.
+
+No GPU has measured anything on this page. It follows from the launches that each call makes (their grids and arguments,
+as planned without a GPU), from the machine code of their kernels, and from published rates. It has no times of cuDNN,
+which only a GPU can tell: all ratios to torch are unmeasured. What stands beside each target is the predicted time, and
+the share of what the chip allows (the larger of products over the published rate and bytes over 4.8 TB/s, over the
+predicted time): a target of 0.7 can be met only where cuDNN stays below the share / 0.7 of what the chip allows.
+
+## Targets
+
+ms: all 53 layers of ResNet-50 at batch 64, MobileNet-v2's 17 depthwise layers at batch 64. Share: the geometric mean
+over distinct layers. Tiny: from the least to the greatest of the seven calls, what the device takes for them.
+
+{brief}
+
+*product*: gather, correlate, and direct kernels that compute. *pack*: copies into the order of tiles, and looking for
+infinities. *finish*: sums of parts, and cells that no tap meets. *idle*: direct kernels that wait behind a product with
+padding for a flag that says that an operand was not finite, and do nothing if it was. *start*: 3 µs for each launch, as
+`pyconv/_gpu/tiles.py` assumes it.
+
+A tiny call takes 8 µs of the host's Python with one launch and 10 to 11 with two (measured without a GPU, through
+cuda-bindings to a driver that does nothing, see docs/gpu.md; the driver's own time comes on top). What torch takes for
+it beside an H200 is unknown, and so is whether the target is met.
+
+{findings}
+
+## What a launch is taken to need
+
+{model}
+
+The published rates are those of NVIDIA's data sheet of the H200 and of the CUDA Programming Guide for capability 9.0;
+`benchmarks/launch_bounds.py` names each, and where others measured it. Assumed beyond these: code outside of loops runs
+once (of what is idle a sixth is skipped); a multiprocessor's blocks overlap perfectly; the first-level cache keeps what
+neighbouring results read again; stores of different instructions are not joined before the second-level cache.
+
+## Where the time goes
+
+{parts}
+
+## Tiles
+
+Cycles of a multiprocessor for a block's round of the loop over stages (64 bytes of the reduction, 128 with wgmma and
+m16n8k16), by unit; the largest binds, and math over it is the share of the unit's peak. "in flight" is how many cycles
+pass, at that rate, between the start of a copy and the wait for it: some 700 hide a miss. "beside" are the cycles of
+the schedulers for what is outside of that loop: a block's prologue and its storing of results.
+
+{tiles}
+"""
+
+FINDINGS = """## What to look at first
+
+As planned on 2026-11-23, by predicted gain; `--launches resnet50 float16` and the like print every figure.
+
+1. **Kernels that wait for a flag.** Behind every product with padding a direct kernel is launched for all results; if
+   its flag is not set it computes nothing, but each thread still works out its place, and each block of `direct_weight`
+   goes through its tree of sums. 3×3 on 56×56, 64→64, float16: 94 µs behind a forward product of 57, 103 µs behind a
+   weight gradient of 66. 3×3 on 7×7, 512→512: 2,359,296 blocks and 6.6 ms behind a weight gradient of 58 µs. It is 54
+   to 91 % of ResNet-50's weight gradients, and 14 to 29 % of forward in 16 bits and tf32. A grid of no more than some
+   1056 blocks, which goes round over the results only if the flag is set, would take 3 to 4 µs.
+2. **Packing is held by instructions, not bytes.** A thread of `pack` has 300 of them for the 4 elements that it copies.
+   float16: 2.7 µs for a million elements, of which bytes would take 0.8. 34 µs for 64 channels on 56×56, where the
+   product of 1×1 to 64 channels takes 20. It is 30 to 42 % of ResNet-50's forward and input gradients in 16 bits NCHW,
+   and `scan`, which only looks at an operand, is no cheaper. Three channels on 224×224 take 269 µs: a block of 32
+   channels has 8 that are there. Weights are packed in every call: 11 µs of 512×512×3×3.
+3. **Depthwise layers take 700 instructions for nine products.** `direct` has 27 to 30 for each product and 450 around
+   them; bytes would allow a twentieth to a thirtieth of the time in 16 bits, a tenth in float32, a fifth in float64.
+   `direct_weight` has a block for each tap of a channel (288 in the first layer, for 132 multiprocessors), and reads
+   one element of each sector where channels lie last. First: taps known when the kernel is compiled, offsets of 32
+   bits, several results for each thread.
+4. **The first layer's input gradients in float32 and float64 go to `direct`**: 12.5 ms of float32's 29.4 NCHW. It is
+   chosen as if it made 4 Tflop/s (`tiles.DIRECT_RATE`) where 1.2 are predicted. Tiles of which 3 rows in 64 are filled
+   would take some 9 ms; in float16, where they are chosen, they take 1.1.
+5. **Storing tiles.** One of 128×128 takes 3700 cycles of the schedulers beside its loop, as long as 7 stages or 230
+   channels in float16: a wide address and a store of 2 bytes for each result. 1×1 on 56×56, 64→256: 60 µs where
+   products take 14 and bytes 27. With channels last a store fills a quarter of each of 8 sectors, NCHW a half of each
+   of 4. A store of two neighbouring columns, or of 16 bytes by way of shared memory, would be first.
+6. **Cells that no tap meets**, 1×1 at stride 2: three launches of `fill`, 130 µs behind a product of 31.
+7. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
+
+With the first two as described ResNet-50 in float16 NCHW would take some 3.2 ms forward, 4.3 for input gradients and
+3.8 for weight gradients, in place of 5.7, 6.7 and 38.2.
+
+The products alone: 474 Tflop/s with mma.sync, all that it is taken to make; 767 with wgmma, 81 % of its peak, held by
+the second-level cache. The page before this one took that to give 24 bytes a cycle and multiprocessor, and so 469 at
+most; a matrix product that others measured on an H100 had 34, and the theoretical rate is 38.8."""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Predict what binds each tile product on an H200.")
+    parser = argparse.ArgumentParser(description="Predict what the targets' layers take on an H200.")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/cuda-predicted.md")
+    parser.add_argument("--launches", nargs=2, metavar=("NETWORK", "DTYPE"), help="print a network's launches instead")
     asked = parser.parse_args()
-    found = table()
-    print(found)
+    compiled.start_worker()
+    kernels = Kernels()
+    if asked.launches:
+        print_launches(kernels, *asked.launches)
+        return
+    brief, parts = target_tables(kernels)
+    made = [brief, parts, tile_table(kernels)]
+    print("\n\n".join(made))
     if asked.write:
         versions = ", ".join(f"{name} {number}" for name, number in cubins.versions().items())
-        explained = (__doc__ or "").partition("A block's round")
-        text = (
-            "# Tile products on an H200: predicted, not confirmed by a GPU\n\n"
-            f"`python benchmarks/cuda_bounds.py --write`, {datetime.date.today()}, code for sm_90 by {versions}.\n\n"
-            f"{explained[1]}{explained[2].rstrip()}\n\n{found}\n")
-        (HERE / "results" / "cuda-predicted.md").write_text(text)
+        model = (launch_bounds.__doc__ or "").partition("\n\n")[2].strip()
+        page = PAGE.format(date=datetime.date.today(), versions=versions, model=model, findings=FINDINGS, brief=brief,
+                           parts=parts, tiles=made[2])
+        (HERE / "results" / "cuda-predicted.md").write_text(page)
 
 
 if __name__ == "__main__":

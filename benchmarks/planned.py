@@ -44,11 +44,25 @@ class Wanted(NamedTuple):
     blocks_per_sm: int
 
 
-class Launched(NamedTuple):
-    """What one call would do: the names of the kernels in order, and bytes of scratch and of results."""
+class Launching(NamedTuple):
+    """A launch: its kernel, its blocks, and its arguments by name, of which a tensor map is its bytes."""
 
-    names: list[str]
+    kernel: Wanted
+    grid: tuple[int, int, int]
+    values: dict[str, Any]
+
+
+class Launched(NamedTuple):
+    """What one call would do: its launches in order, bytes of scratch and of results, and where scratch is."""
+
+    launches: list[Launching]
     allocated: int
+    scratch: range
+
+    @property
+    def names(self) -> list[str]:
+        """Of the kernels."""
+        return [str(one.kernel.source.name) for one in self.launches]
 
 
 class Recorder:
@@ -57,21 +71,22 @@ class Recorder:
     def __init__(self, capability: tuple[int, int] = CAPABILITY) -> None:
         self.capability, self.multiprocessors = capability, MULTIPROCESSORS
         self.kernels: dict[tuple[str, int, int], Wanted] = {}
-        self.launched: list[str] = []
-        self.allocated = 0
+        self.launched: list[Launching] = []
+        self.allocated, self.scratch = 0, range(0)
 
-    def kernel(self, source: Any, threads: int, shared: int, blocks_per_sm: int = 1) -> str:
-        """A handle: the name."""
-        self.kernels[source.key, threads, blocks_per_sm] = Wanted(source, threads, blocks_per_sm)
-        return str(source.name)
+    def kernel(self, source: Any, threads: int, shared: int, blocks_per_sm: int = 1) -> Wanted:
+        """A handle: the kernel as it is compiled."""
+        found = self.kernels[source.key, threads, blocks_per_sm] = Wanted(source, threads, blocks_per_sm)
+        return found
 
     def tensor_map(self, *matrix: int) -> "array[int]":
         """Of no matrix."""
         return array("q", bytes(128))
 
     def launch(self, launches: list[Any], stream: int) -> None:
-        """Counted."""
-        self.launched += [handle for handle, *_ in launches]
+        """Written down."""
+        self.launched += [Launching(handle, grid, dict(zip(handle.source.arguments, arguments.given())))
+                          for handle, grid, arguments in launches]
 
 
 class Placeholder:
@@ -117,9 +132,12 @@ class PlaceholderKind(Kind):
         return DeviceArray(value, value.address, value.shape, value.strides, value.dtype, 0, self)
 
     def new(self, shape: Shape, dtype: DeviceType, device: int) -> Placeholder:
-        """Counted."""
-        self.recorder.allocated += math.prod(shape) * dtype.size
-        return Placeholder(shape, dtype)
+        """Counted; scratch is what has a single axis."""
+        made, size = Placeholder(shape, dtype), math.prod(shape) * dtype.size
+        self.recorder.allocated += size
+        if len(shape) == 1:
+            self.recorder.scratch = range(made.address, made.address + size)
+        return made
 
 
 @contextlib.contextmanager
@@ -139,9 +157,9 @@ def recording(capability: tuple[int, int] = CAPABILITY) -> Iterator[Recorder]:
 
 def recorded(recorder: Recorder, call: Callable[[], Any]) -> Launched:
     """What the call launches."""
-    recorder.launched, recorder.allocated = [], 0
+    recorder.launched, recorder.allocated, recorder.scratch = [], 0, range(0)
     call()
-    return Launched(recorder.launched, recorder.allocated)
+    return Launched(recorder.launched, recorder.allocated, recorder.scratch)
 
 
 # Which calls
@@ -150,14 +168,15 @@ def recorded(recorder: Recorder, call: Callable[[], Any]) -> Launched:
 def calls_of_row(
     work: Work, dtype: str, options: dict, trials: Iterable[str] = ()
 ) -> dict[str, Callable[[], Any]]:
-    """The calls of a row of cuda.py on placeholders, by the order of their arrays, and of algorithms on trial."""
+    """The calls of a row of cuda.py on placeholders, by the order of arrays and, if any, the algorithm on trial."""
     network, layer, map_name, _ = work
     plain = [Placeholder(shape, DTYPES[dtype]) for shape in shapes_of(layer, network.batch)]
-    found = {"channels first": pyconv_call(layer, map_name, *plain, **options)}
+    orders: dict[str, tuple[Any, ...]] = {"channels first": (plain, None)}
     if layer.rank > 1:
-        last = map(turned, plain)
-        found["channels last"] = pyconv_call(layer, map_name, *last, new=Placeholder.like, **options)
-    return found | {name: pyconv_call(layer, map_name, *plain, algorithm=name) for name in trials}
+        orders["channels last"] = [turned(array) for array in plain], Placeholder.like
+    ways = {"": options, **{f", {name}": {"algorithm": name} for name in trials}}
+    return {f"{order}{way}": pyconv_call(layer, map_name, *arrays, new=new, **given)
+            for order, (arrays, new) in orders.items() for way, given in ways.items()}
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
@@ -52,6 +52,7 @@ KINDS = {
 # What is aimed at: geometric means of torch's time over pyconv's on an H200.
 RESNET, TINY = (GPU_NETWORKS[key].name for key in ("resnet50", "tiny"))
 TARGETS = {"float16": 0.7, "bfloat16": 0.7, "tf32": 0.7, "float32": 0.9, "float64": 1.5}
+TRIAL_TARGETS = {"wgmma": 0.9}
 DEPTHWISE_TARGET, TINY_TARGET = 1.5, 1.0
 # An H200's published rates, in flop and bytes per second: for --dry alone.
 PUBLISHED = {"float32": 67e12, "tf32": 495e12, "tf32x3": 165e12, "float64": 67e12, "float16": 990e12,
@@ -73,21 +74,25 @@ def copies_for(size: int) -> int:
     return max(1, min(MOST_COPIES, math.ceil(CACHED_BYTES / max(size, 1))))
 
 
+def calls_on(
+    layer: Layer, map_name: str, kind: Kind, arrays: Any, trials: Sequence[str], new: Callable[[Any], Any] | None
+) -> list[Any]:
+    """torch's call on these operands, pyconv's, and those of trials; new: as for pyconv_call."""
+    algorithms = [kind.options, *({"algorithm": name} for name in trials)]
+    return [harness.torch_call(layer, map_name, *arrays),
+            *(harness.pyconv_call(layer, map_name, *arrays, new=new, **options) for options in algorithms)]
+
+
 def checked(
     layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any], trials: Sequence[str] = ()
-) -> tuple[list[float], list[float], list[float]]:
-    """(torch's errors, pyconv's, in C order and, where there is such an order, channels last; those of trials)."""
+) -> list[list[float]]:
+    """The errors of torch, pyconv and trials, in C order and, where there is such an order, channels last."""
     with device.precision(False, False):
         reference = harness.torch_call(layer, map_name, *(array.double() for array in sets[0]))()
-    calls = []
-    for arrays in (sets[0], *turned[:1]):
-        calls += [harness.torch_call(layer, map_name, *arrays),
-                  harness.pyconv_call(layer, map_name, *arrays, new=poisoned, **kind.options)]
-    pairs = len(calls)
-    calls += [harness.pyconv_call(layer, map_name, *sets[0], new=poisoned, algorithm=name) for name in trials]
     with device.precision(kind.tf32, True):
-        errors = [harness.relative_error(call(), reference) for call in calls]
-    return errors[:pairs:2], errors[1:pairs:2], errors[pairs:]
+        return [[harness.relative_error(call(), reference)
+                 for call in calls_on(layer, map_name, kind, arrays, trials, poisoned)]
+                for arrays in (sets[0], *turned[:1])]
 
 
 def poisoned(like: torch.Tensor) -> torch.Tensor:
@@ -97,17 +102,11 @@ def poisoned(like: torch.Tensor) -> torch.Tensor:
 
 def calls_of(
     layer: Layer, map_name: str, kind: Kind, sets: list[Any], turned: list[Any], trials: Sequence[str]
-) -> list[Any]:
-    """torch's call and pyconv's in C order, then both channels last, then trials in C order; each uses its sets of
-    operands in turn."""
-    calls = [device.rotating([harness.torch_call(layer, map_name, *arrays) for arrays in sets]),
-             device.rotating([harness.pyconv_call(layer, map_name, *arrays, **kind.options) for arrays in sets])]
-    if turned:
-        calls += [device.rotating([harness.torch_call(layer, map_name, *arrays) for arrays in turned]),
-                  device.rotating([harness.pyconv_call(layer, map_name, *arrays, new=torch.empty_like, **kind.options)
-                            for arrays in turned])]
-    return calls + [device.rotating([harness.pyconv_call(layer, map_name, *arrays, algorithm=name) for arrays in sets])
-                    for name in trials]
+) -> list[list[Any]]:
+    """The calls of torch, pyconv and trials in C order, then channels last; each uses its sets of operands in turn."""
+    orders = [(sets, None), (turned, torch.empty_like)]
+    return [[device.rotating(turn) for turn in zip(*(
+        calls_on(layer, map_name, kind, arrays, trials, new) for arrays in given))] for given, new in orders if given]
 
 
 def time_row(
@@ -120,26 +119,34 @@ def time_row(
     sets = [first, *([array.clone() for array in first] for _ in range(count - 1))]
     turned = [arrays for arrays in (harness.channels_last(layer, arrays) for arrays in sets) if arrays is not None]
     trials = kind.trials_of(torch.cuda.get_device_capability())
-    torch_errors, errors, trial_errors = checked(layer, map_name, kind, sets, turned, trials)
+    errors = checked(layer, map_name, kind, sets, turned, trials)
     calls = calls_of(layer, map_name, kind, sets, turned, trials)
-    pairs = len(calls) - len(trials)
     more = {}
     with device.precision(kind.tf32, True):
+        in_turn = [call for order in calls for call in order]
         if network.name == TINY:
-            medians, spreads, samples = device.interleaved(calls, seconds, device.timed_by_host)
-            more = {f"{name}_graph_seconds": device.graph_seconds(call) for name, call in zip(LIBRARIES, calls)}
+            found, spreads, samples = device.interleaved(in_turn, seconds, device.timed_by_host)
+            more = {f"{name}_graph_seconds": device.graph_seconds(call) for name, call in zip(LIBRARIES, in_turn)}
         else:
-            medians, spreads, samples = device.interleaved(calls, seconds)
-        kernels = device.launches(calls[1])
+            found, spreads, samples = device.interleaved(in_turn, seconds)
+        kernels = device.launches(in_turn[1])
+    medians = [found[at:at + len(calls[0])] for at in range(0, len(found), len(calls[0]))]
     return {
         **harness.named(network, layer, map_name, dtype), "depthwise": is_depthwise(layer),
         "timed": "call" if network.name == TINY else "device", "samples": samples, "kernels": kernels, **more,
-        **ratios(medians[:pairs], spreads), **shares(layer, network.batch, kind, medians[1], limits, dtype),
-        "torch_error": torch_errors[0], "pyconv_error": max(errors),
-        "trials": {name: {"seconds": seconds, "error": error}
-                   for name, seconds, error in zip(trials, medians[pairs:], trial_errors)},
-        "right": is_right(errors + trial_errors, torch_errors + torch_errors[:1] * len(trials), kind),
+        **ratios(medians, spreads), **shares(layer, network.batch, kind, medians[0][1], limits, dtype),
+        "torch_error": errors[0][0], "pyconv_error": max(order[1] for order in errors),
+        "trials": of_trials(trials, medians, errors), "right": all(is_right(order, kind) for order in errors),
     }
+
+
+def of_trials(
+    trials: Sequence[str], medians: list[list[float]], errors: list[list[float]]
+) -> dict[str, dict[str, float | None]]:
+    """Of each trial its seconds in both orders, where both were timed, and its greatest error."""
+    return {name: {"seconds": medians[0][place], "error": max(order[place] for order in errors),
+                   "channels_last_seconds": medians[1][place] if len(medians) > 1 else None}
+            for place, name in enumerate(trials, 2)}
 
 
 def is_depthwise(layer: Layer) -> bool:
@@ -147,19 +154,18 @@ def is_depthwise(layer: Layer) -> bool:
     return layer.groups == layer.in_channels > 1
 
 
-def is_right(errors: list[float], torch_errors: list[float], kind: Kind) -> bool:
-    """Within the limit, or no worse than one and a half times torch's in the same order; NaN is neither."""
-    return all(error <= max(kind.error_limit, 1.5 * other) for error, other in zip(errors, torch_errors))
+def is_right(errors: Sequence[float], kind: Kind) -> bool:
+    """Whether all errors but torch's, the first, are in the limit or at most one and a half times that; no NaN is."""
+    return all(error <= max(kind.error_limit, 1.5 * errors[0]) for error in errors[1:])
 
 
-def ratios(medians: list[float], spreads: list[list[float]]) -> dict[str, Any]:
+def ratios(medians: list[list[float]], spreads: list[list[float]]) -> dict[str, Any]:
     """Times and ratios of a row: torch, pyconv, and both with the channels last where that was timed."""
-    turned = len(medians) > 2
+    (torch_seconds, seconds, *_), turned = medians[0], medians[1] if len(medians) > 1 else None
     return {
-        "torch_seconds": medians[0], "pyconv_seconds": medians[1], "ratio": medians[0] / medians[1],
-        "torch_channels_last_seconds": medians[2] if turned else None,
-        "pyconv_channels_last_seconds": medians[3] if turned else None,
-        "ratio_channels_last": medians[2] / medians[3] if turned else None,
+        "torch_seconds": torch_seconds, "pyconv_seconds": seconds, "ratio": torch_seconds / seconds,
+        "torch_channels_last_seconds": turned and turned[0], "pyconv_channels_last_seconds": turned and turned[1],
+        "ratio_channels_last": turned and turned[0] / turned[1],
         "torch_quartiles": spreads[0], "pyconv_quartiles": spreads[1],
     }
 
@@ -214,54 +220,76 @@ def turned_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def aims(row: dict[str, Any]) -> Iterator[tuple[str, float, float, float | None]]:
+    """(what a target is set for, the target, torch's time over pyconv's, that with the channels last) of a row."""
+    ratios = row["ratio"], row["ratio_channels_last"]
+    if row["network"] == RESNET and row["dtype"] in TARGETS:
+        yield RESNET, TARGETS[row["dtype"]], *ratios
+        for name, trial in row["trials"].items():
+            if name in TRIAL_TARGETS:
+                last = trial["channels_last_seconds"]
+                yield (f"{RESNET}, {name}", TRIAL_TARGETS[name], row["torch_seconds"] / trial["seconds"],
+                       last and row["torch_channels_last_seconds"] / last)
+    elif row["network"] == TINY:
+        yield TINY, TINY_TARGET, *ratios
+    if row["depthwise"] and row["network"] != TINY:
+        yield "depthwise", DEPTHWISE_TARGET, *ratios
+
+
+def means_of(pairs: Sequence[tuple[float, float | None]]) -> dict[str, Any]:
+    """Geometric means of ratios in C order and with the channels last, None where there are none."""
+    turned = [last for _, last in pairs if last is not None]
+    return {"layers": len(pairs), "mean": statistics.geometric_mean(first for first, _ in pairs),
+            "mean_channels_last": statistics.geometric_mean(turned) if turned else None}
+
+
 def verdicts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Geometric means over what a target is set for, in both orders of arrays, beside the target."""
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    """Geometric means over what a target is set for, beside the target, which must be met in both orders of arrays."""
+    groups: dict[tuple[str, str, str, float], list[tuple[float, float | None]]] = {}
     for row in rows:
-        if row["network"] == RESNET and row["dtype"] in TARGETS:
-            groups.setdefault((RESNET, row["dtype"], row["map"]), []).append(row)
-        elif row["network"] == TINY:
-            groups.setdefault((TINY, row["dtype"], row["map"]), []).append(row)
-        if row["depthwise"] and row["network"] != TINY:
-            groups.setdefault(("depthwise", row["dtype"], row["map"]), []).append(row)
+        for what, target, *pair in aims(row):
+            groups.setdefault((what, row["dtype"], row["map"], target), []).append((pair[0], pair[1]))
     found = []
-    for (what, dtype, map_name), group in groups.items():
-        target = {RESNET: TARGETS.get(dtype, 0.0), TINY: TINY_TARGET}.get(what, DEPTHWISE_TARGET)
-        turned = [row["ratio_channels_last"] for row in group if row["ratio_channels_last"] is not None]
-        mean = statistics.geometric_mean(row["ratio"] for row in group)
-        found.append({
-            "what": what, "dtype": dtype, "map": map_name, "layers": len(group), "target": target, "mean": mean,
-            "mean_channels_last": statistics.geometric_mean(turned) if turned else None, "met": mean >= target,
-        })
+    for (what, dtype, map_name, target), pairs in groups.items():
+        means = means_of(pairs)
+        met = all(means[key] is None or means[key] >= target for key in ("mean", "mean_channels_last"))
+        found.append({"what": what, "dtype": dtype, "map": map_name, "target": target, **means, "met": met})
     return found
 
 
 def verdicts_text(found: list[dict[str, Any]]) -> str:
     """The targets as a table."""
-    lines = [f"{'targets: torch / pyconv':24} {'dtype':9} {'map':11} {'layers':>6} {'NCHW':>6} {'cl':>6} {'target':>6}"]
+    lines = [f"{'targets: torch / pyconv':26} {'dtype':9} {'map':11} {'layers':>6} {'NCHW':>6} {'cl':>6} {'target':>6}"]
     for entry in found:
-        last = "" if entry["mean_channels_last"] is None else f"{entry['mean_channels_last']:.2f}"
-        lines.append(f"{entry['what']:24} {entry['dtype']:9} {entry['map']:11} {entry['layers']:6} "
-                     f"{entry['mean']:6.2f} {last:>6} {entry['target']:6.2f} {'met' if entry['met'] else 'missed'}")
+        lines.append(f"{entry['what']:26} {entry['dtype']:9} {entry['map']:11} {means_text(entry)} "
+                     f"{entry['target']:6.2f} {'met' if entry['met'] else 'missed'}")
     return "\n".join(lines)
+
+
+def means_text(entry: dict[str, Any]) -> str:
+    """How many layers, and the means in both orders."""
+    last = "" if entry["mean_channels_last"] is None else f"{entry['mean_channels_last']:.2f}"
+    return f"{entry['layers']:6} {entry['mean']:6.2f} {last:>6}"
 
 
 def trial_means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Geometric means of the time of what pyconv chooses over that of an algorithm on trial: above 1 that is faster."""
-    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    groups: dict[tuple[str, str, str, str], list[tuple[float, float | None]]] = {}
     for row in rows:
         for name, trial in row["trials"].items():
-            groups.setdefault((row["network"], row["dtype"], name, row["map"]), []).append(
-                row["pyconv_seconds"] / trial["seconds"])
-    return [{"network": network, "dtype": dtype, "algorithm": name, "map": map_name, "layers": len(found),
-             "mean": statistics.geometric_mean(found)} for (network, dtype, name, map_name), found in groups.items()]
+            last = trial["channels_last_seconds"]
+            groups.setdefault((row["network"], row["dtype"], name, row["map"]), []).append((
+                row["pyconv_seconds"] / trial["seconds"], last and row["pyconv_channels_last_seconds"] / last))
+    return [{"network": network, "dtype": dtype, "algorithm": name, "map": map_name, **means_of(pairs)}
+            for (network, dtype, name, map_name), pairs in groups.items()]
 
 
 def trials_text(found: list[dict[str, Any]]) -> str:
     """The trials as a table."""
-    lines = [f"{'trials: pyconv / trial':24} {'dtype':9} {'algorithm':9} {'map':11} {'layers':>6} {'mean':>6}"]
+    lines = [f"{'trials: pyconv / trial':24} {'dtype':9} {'algorithm':9} {'map':11} {'layers':>6} "
+             f"{'NCHW':>6} {'cl':>6}"]
     return "\n".join(lines + [f"{entry['network']:24} {entry['dtype']:9} {entry['algorithm']:9} {entry['map']:11} "
-                              f"{entry['layers']:6} {entry['mean']:6.2f}" for entry in found])
+                              f"{means_text(entry)}" for entry in found])
 
 
 def limits_text(limits: dict[str, float]) -> str:
