@@ -159,6 +159,10 @@ WAYS = {
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
+# Ways whose pointwise problems have kernels of their own, but for float64. On tensor cores these have 26 to 56 % fewer
+# instructions in a stage, as three products of tf32 9 to 15 %, without tensor cores 5 to 13 %. What binds the others is
+# predicted to be their products (f64), and bytes from the second-level cache (wgmma), by more than twice the issue.
+POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 SAVED = 10e-6
 LAUNCH = 3e-6
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
@@ -255,16 +259,19 @@ def _functions(*modules: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def product(
-    kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool, apart: bool = False
+    kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool, apart: bool = False,
+    pointwise: bool = False,
 ) -> Source:
     """'gather' or 'correlate' for a way, an element and a tile.
 
-    `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers.
+    `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers;
+    `pointwise`: position m reads the m-th of the source's cells, by one tap, which only some ways make use of.
     """
     wgmma = WAYS[way].wgmma
     constants = _functions(plain, fragments, gemm, hopper) | element.arithmetic
     constants |= _constants(kernel, way, element, tile) | {
-        "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart}
+        "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart,
+        "POINTWISE": pointwise and has_pointwise(way, element)}
     constants = {name: value for name, value in constants.items() if value is not None}
     primitives = (element.summed if partial else element).primitives() | {"mma": WAYS[way].mma}
     if wgmma:
@@ -318,6 +325,11 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
     if element.size == 8:
         return "f64" if capability in FLOAT64_TENSOR_CORES else "fma"
     return algorithm if algorithm == "tf32x3" else "tf32" if allow_tf32 else "fma"
+
+
+def has_pointwise(way: str, element: Element) -> bool:
+    """Whether pointwise problems have kernels of their own."""
+    return way in POINTWISE and element.size < 8
 
 
 def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1) -> bool:
@@ -441,8 +453,11 @@ def configurations() -> Iterator[Configuration]:
                 able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
                 found = tiles(way, number)
                 is_also_apart = kernel == "gather" and flag != "partial" and not WAYS[way].wgmma
-                for tile, apart in [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart:
-                    made = product(kernel, way, number, tile, flag == "partial", flag == "accumulate", apart)
+                placed = [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart
+                for (tile, apart), pointwise in every(placed, (False, True)[:1 + has_pointwise(way, number)]):
+                    made = product(
+                        kernel, way, number, tile, flag == "partial", flag == "accumulate", apart, pointwise)
                     kind = f"{way} {label}" if way == "fma" else way
-                    name = f"{kernel} {kind} {tile.bm}x{tile.bn}{' apart' * apart} {flag}".strip()
+                    words = [kernel, kind, f"{tile.bm}x{tile.bn}", *["apart"] * apart, *["pointwise"] * pointwise, flag]
+                    name = " ".join(words).strip()
                     yield Configuration(name, made, tile.threads, tile.blocks, way, number, tile, able)
