@@ -16,6 +16,7 @@ from pyconv import _cuda
 from pyconv._gpu import program, tiles
 from test_cuda import same
 from test_cuda_defects import plant
+from test_cuda_types import complex_data
 
 CHANNELS = P('pointwise', (5, 7), (1, 1), (112, 80), groups=2, batch=3)  # of groups, a reduction that fills no stage
 PROBLEMS = [
@@ -164,13 +165,29 @@ def test_a_weight_from_an_odd_place_on_is_packed(monkeypatch, tiles_alone):
         assert ('pack_weight' in dict(launched)) == (start == 1)
 
 
-def test_a_weight_of_some_channels_of_another_is_packed(monkeypatch, tiles_alone):
-    """Its rows do not follow each other."""
-    gpu, data = Emulated(monkeypatch), CHANNELS.integers()
-    whole, launched = gpu.upload(np.concatenate([data.w, data.w], 1), 'float16'), noted(gpu)
-    x, w = gpu.upload(data.x, 'float16'), whole.view(lambda array: array[:, :data.w.shape[1]])
-    same(gpu, calls.forward(CHANNELS, x, w), maps(CHANNELS, *data[:3]).forward, 'float16')
+@pytest.mark.parametrize(('groups', 'part'), [
+    (1, lambda array: array[:, :16]), (1, lambda array: array[::2, :16]), (40, lambda array: array[:, :16]),
+    (1, lambda array: np.broadcast_to(array[:, :1], array.shape)),
+    (1, lambda array: np.broadcast_to(array[:1], array.shape))])
+def test_a_weight_of_parts_of_another_is_packed(monkeypatch, tiles_alone, part, groups):
+    """Its rows do not follow each other, or its groups, or its channels."""
+    gpu, whole = Emulated(monkeypatch), np.random.default_rng(3).integers(-4, 5, (40, 32, 1, 1))
+    w = gpu.upload(whole, 'float16').view(part)
+    problem = CHANNELS._replace(channels=(w.shape[1] * groups, w.shape[0]), groups=groups)
+    data, launched = problem.integers(), noted(gpu)
+    wanted = maps(problem, data.x, part(whole), data.y).forward
+    same(gpu, calls.forward(problem, gpu.upload(data.x, 'float16'), w), wanted, 'float16')
     assert 'pack_weight' in dict(launched)
+
+
+@pytest.mark.parametrize('dtype', ['complex64', 'complex128'])
+def test_complex_numbers(gpu, dtype, tiles_alone):
+    """Whose weights are packed as two rows of real numbers."""
+    data = complex_data(CHANNELS)
+    for lay in (first, last):
+        given = (gpu.upload(lay(array, 2), dtype) for array in data[:3])
+        for found, wanted in zip(calls.three_maps(CHANNELS, *given), calls.three_maps(CHANNELS, *data[:3])):
+            same(gpu, found, wanted, dtype)
 
 
 # Defects planted in the pointwise kernels

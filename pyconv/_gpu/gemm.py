@@ -5,7 +5,7 @@
 Both keep a tile of BM x BN results in registers and bring their operands through shared memory by asynchronous copies
 of 16 bytes (a chunk), STAGES deep. A stage is LINE bytes of the reduction, DEPTH elements: 64 bytes here, 128 in
 `hopper`, which shares all that these say of positions, taps and results. Operands lie with the channels last, padded
-with zeros to whole chunks.
+with zeros to 16 bytes; there a chunk takes CHUNK of them: 8 where 16-bit floats become float32 as they are copied.
 
     gather      target[m, row] = sum over k of source[m, k] * weight[row, k],      m a position, k = (tap, channel)
     correlate   target[row, k] = sum over p of y[p, row] * x[p, k],                p a position, k = (tap, channel)
@@ -133,7 +133,7 @@ def tap_of(k):
     tap: i32 = 0 if POINTWISE else divide(k, inner_magic, inner_shift)
     zy: i32 = divide(tap, kx_magic, kx_shift)
     z: i32 = divide(zy, ky_magic, ky_shift)
-    return z, i32(zy - z * i32(ky)), i32(tap - zy * i32(kx)), i32((k - tap * i32(inner)) << 4)
+    return z, i32(zy - z * i32(ky)), i32(tap - zy * i32(kx)), i32((k - tap * i32(inner)) * CHUNK)
 
 
 def copy_source(stage, more, slot):
@@ -291,7 +291,7 @@ def find_chunks(a_from, a_wanted, b_from, b_wanted, off_z, off_y, off_x):
     for j in unrolled(A_PANELS):
         row_chunk: i32 = tile_m * (BM * SIZE // 16) + a_chunk + j * (A_LINE // 16)
         a_wanted[j] = row_chunk < i32(row_chunks)
-        a_from[j] = i64(y + group * y_group + row_chunk * 16)
+        a_from[j] = i64(y + group * y_group + row_chunk * CHUNK)
     for j in unrolled(B_PANELS):
         k: i32 = tile_n * (BN * SIZE // 16) + b_chunk + j * (B_LINE // 16)
         tz, ty, tx, channel = tap_of(k)

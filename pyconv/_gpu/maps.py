@@ -23,7 +23,7 @@ ONE = Axis(1, 1, 1, 0, 0, 1)
 
 
 class Problem(NamedTuple):
-    """What a plan is for; `way` is None where a chip has no tiles for the dtype."""
+    """What a plan is for; `way` is None where there are no tiles for the dtype."""
 
     device: Any
     map: str
@@ -363,7 +363,8 @@ class Correlation:
 
     def _parts(self, blocks: int, tile: Tile) -> limits.Parts:
         """How the positions are cut for tiles of so many blocks."""
-        depth = tile.line // self.element.in_tiles.size
+        assert self.problem.way is not None
+        depth = tile.line // tiles.held(self.problem.way, self.element.in_tiles).size
         return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
 
     def _cut(self, wanted: Callable[[int], int], multiple: int) -> limits.Parts:

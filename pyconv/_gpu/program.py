@@ -376,7 +376,8 @@ def gather(
     if element.parts == 2 and partial is None:
         cells, steps = (1, 1, 2), (0, 0, element.part_size)
     pointwise = is_pointwise(axes, source, samples)
-    chunks = taps * source.chunks
+    inner_chunks = source.chunks * tiles.held(way, real).size // real.size
+    chunks = taps * inner_chunks
     of_tap = source.chunks * 16
     inner = (weight.kernel[1] * weight.kernel[2] * of_tap, weight.kernel[2] * of_tap, of_tap)
     of_row = prod(weight.kernel) * of_tap
@@ -397,7 +398,7 @@ def gather(
         **divided(tiles_n=tiles_n), positions=total, **axes_arguments(axes), source_n=source.outer,
         source_z=source.z, source_y=source.y, source_x=source.x, source_group=source.group, chunks=chunks,
         stages=-(-chunks * 16 // (tile.line * parts)),
-        **divided(inner=source.chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
+        **divided(inner=inner_chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
         weight_group=weight.rows * of_row,
         **dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(inner, axes))), target_n=layout.outer,
         target_channel=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
@@ -428,15 +429,17 @@ def correlate(
     rows, columns, groups, parts = sizes
     tiles_n = -(-columns // tile.bn)
     row = columns * element.part_size
+    own, held = element.in_tiles, tiles.held(way, element.in_tiles)
+    x_chunks, row_chunks = (operand.chunks * held.size // own.size for operand in (x, y))
     pointwise = is_pointwise(axes, x, positions["positions"] // prod(axis.positions for axis in axes))
     program.add(
-        tiles.product("correlate", way, element.in_tiles, tile, True, False, pointwise=pointwise),
+        tiles.product("correlate", way, own, tile, True, False, pointwise=pointwise),
         (-(-rows // tile.bm) * tiles_n, groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, x=x.place, y=y.place, target=partial, **divided(tiles_n=tiles_n),
-        stages=-(-positions["part_positions"] * element.in_tiles.size // tile.line),
+        stages=-(-positions["part_positions"] * held.size // tile.line),
         **positions, **axes_arguments(axes), source_n=x.outer, source_z=x.z, source_y=x.y, source_x=x.x,
-        source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=y.chunks,
-        chunks=x.chunks * prod(axis.taps for axis in axes), **divided(inner=x.chunks), **taps_arguments(axes),
+        source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=row_chunks,
+        chunks=x_chunks * prod(axis.taps for axis in axes), **divided(inner=x_chunks), **taps_arguments(axes),
         rows=rows, target_row=row, target_group=rows * row, target_part=groups * rows * row)
 
 

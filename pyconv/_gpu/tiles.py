@@ -222,13 +222,18 @@ TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
 DOUBLE_FMA = (Tile(128, 64, 4, 2, blocks=1), SMALL._replace(blocks=1))
 
 
+def held(way: str, element: Element) -> Element:
+    """The element as shared memory holds it: 16-bit floats that no tensor core multiplies are float32 there."""
+    return element._replace(size=4) if way == "fma" and element.size == 2 else element
+
+
 def tiles(way: str, element: Element) -> tuple[Tile, ...]:
     """The tiles, the largest first."""
     return DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
 
 
-def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict[str, Any]:
-    way = WAYS[way_name]
+def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict[str, Any]:
+    way, element = WAYS[way_name], held(way_name, operand)
     wtm, wtn = tile.bm // tile.wm, tile.bn // tile.wn
     mi, ni = wtm // way.fragment[0], wtn // way.fragment[1]
     per_chunk = 16 // element.size
@@ -242,7 +247,7 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
         **{name: PANEL if way.wgmma else n * element.size for name, n in (("A_LINE", tile.bm), ("B_LINE", tile.bn))},
         "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
-        "PER_CHUNK": per_chunk,
+        "PER_CHUNK": per_chunk, "CHUNK": per_chunk * operand.size,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "IN_BOXES": kernel == "gather",
@@ -274,6 +279,8 @@ def product(
         "POINTWISE": pointwise and has_pointwise(way, element)}
     constants = {name: value for name, value in constants.items() if value is not None}
     primitives = (element.summed if partial else element).primitives() | {"mma": WAYS[way].mma}
+    if held(way, element) != element:
+        primitives["copy16"] = f"copy16_{element.suffix}"
     if wgmma:
         across = "" if kernel == "gather" else "_across"
         primitives |= {"wgmma": f"{wgmma}_{tile.bn}{across}", "wgmma_results": f"wgmma_results_{tile.bn}"}
@@ -306,7 +313,7 @@ FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips em
 
 
 def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]) -> str | None:
-    """The way that products of a dtype are made in; None where a chip has none but the direct kernels.
+    """The way that products of a dtype are made in; None of whole numbers, which have none but the direct kernels.
 
     ValueError for Hopper's own on another chip.
     """
@@ -319,7 +326,7 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
     if element.real[0] == "i":
         return None
     if capability < (8, 0):
-        return "fma" if element.size >= 4 else None
+        return "fma"
     if element.size == 2:
         return element.suffix
     if element.size == 8:
