@@ -159,8 +159,8 @@ WAYS = {
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
-# Ways whose pointwise problems have kernels of their own, but for float64. On tensor cores these have 26 to 56 % fewer
-# instructions in a stage, as three products of tf32 9 to 15 %, without tensor cores 5 to 13 %. What binds the others is
+# Ways whose pointwise problems have kernels of their own, but for float64. On tensor cores these have 26 to 57 % fewer
+# instructions in a stage, as three products of tf32 9 to 22 %, without tensor cores 5 to 13 %. What binds the others is
 # predicted to be their products (f64), and bytes from the second-level cache (wgmma), by more than twice the issue.
 POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 SAVED = 10e-6
