@@ -21,7 +21,8 @@ OPCODES = {
     **{f'wgmma_{kind}_{n}{across}': rf'HGMMA\.64x{n}x16\.F32{suffix}' for n in (64, 128, 256)
        for kind, suffix in (('f16', ''), ('bf16', r'\.BF16')) for across in ('', '_across')}}
 # Chips before sm_80 copy through registers, at once.
-OPCODES_BEFORE_SM80 = OPCODES | {'copy16': r'STS\.128', 'commit': None, 'wait': None}
+OPCODES_BEFORE_SM80 = OPCODES | {'commit': None, 'wait': None} | dict.fromkeys(
+    ('copy16', 'copy16_f16', 'copy16_bf16'), r'STS\.128')
 
 
 class Code(NamedTuple):

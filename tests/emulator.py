@@ -164,7 +164,8 @@ class Executor:
         names |= {f'block_{axis}': functools.partial(self.block.__getitem__, i) for i, axis in enumerate('xyz')}
         names |= {'thread': lambda: self.lanes, 'barrier': self.shared.barrier,
                   'shared_base': lambda: np.int64(Shared.BASE)}
-        names |= {f'copy{width}': functools.partial(self.copy, width) for width in (4, 8, 16)}
+        names |= {f'copy{width}': functools.partial(self.copy, width, '') for width in (4, 8, 16)}
+        names |= {f'copy16_{kind}': functools.partial(self.copy, 16, kind) for kind in ('f16', 'bf16')}
         names |= {f'mma_{kind}': functools.partial(self.mma_half, kind) for kind in ('f16', 'bf16')}
         names |= {f'mma_{kind}': functools.partial(self.mma_words, kind) for kind in WORDS}
         for name in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
@@ -251,14 +252,15 @@ class Executor:
         self.shared.check_write(units, width, ok)
         self.shared.store(units, width, self.spread(encode(value)), ok)
 
-    def copy(self, width, target, source, ok):
+    def copy(self, width, kind, target, source, ok):
+        """Of half as many bytes where they are 16-bit floats of some kind, to become float32."""
         units = self.units(f'copy{width}', width, target)
         ok = self.where(ok)
         address, = self.chosen(None if ok is None else self.spread(ok), integers(source))
         if address.size:
-            self.memory.pieces(address, width)
+            self.memory.pieces(address, width // 2 if kind else width)
         self.shared.check_write(units, width, in_flight=True)
-        self.issued.append((width, units, source, ok))
+        self.issued.append((width, kind, units, source, ok))
 
     def commit(self):
         self.groups.append(self.issued)
@@ -266,8 +268,11 @@ class Executor:
 
     def wait(self, n):
         while len(self.groups) > n:
-            for width, units, source, ok in self.groups.pop(0):
-                self.shared.store(units, width, self.read_global(width, source, ok))
+            for width, kind, units, source, ok in self.groups.pop(0):
+                values = self.read_global(width // 2 if kind else width, source, ok)
+                if kind:
+                    values = TYPES[kind][1](values.view(np.uint16)).view(RAW[width])
+                self.shared.store(units, width, values)
                 self.shared.arrive(units, width)
 
     def matrices(self, name, address):

@@ -216,7 +216,13 @@ class Warp:
     # --- all else ---
 
     def do_mov(self, op, kinds, operands, active):
-        self.put(operands[0], self.get(operands[1]), active)
+        value = self.get(operands[1])
+        if operands[0].startswith('{'):
+            for part in self.group(operands[0]):
+                self.put(part, value & np.uint64(0xffff), active)
+                value = value >> np.uint64(16)
+        else:
+            self.put(operands[0], value, active)
 
     def do_selp(self, op, kinds, operands, active):
         a, b, p = map(self.get, operands[1:])

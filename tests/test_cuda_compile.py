@@ -132,6 +132,14 @@ def test_copies_before_sm_80_are_made_at_once(size, width):
     assert re.search(r'@p ld\.global\.nc\S* .*; st\.shared', text)  # zeros are stored where nothing is loaded
 
 
+@pytest.mark.parametrize('kind', ['f16', 'bf16'])
+def test_copies_that_widen(kind):
+    found = opcodes(f'copy16_{kind}(s, a, ok)', capability=TURING)
+    assert count(found, 'STS.128') == count(found, 'LDG.E.64.CONSTANT') == 1
+    assert count(found, 'HADD2.F32') == (4 if kind == 'f16' else 0)
+    assert not count(found, 'F2F')
+
+
 def test_bfloat16_is_rounded_by_hand_before_sm_80():
     found = opcodes('store_bf16(b, ok, load_f32(a, ok))', capability=TURING)
     assert not count(found, 'F2FP')

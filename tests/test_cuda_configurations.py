@@ -16,7 +16,7 @@ import pyconv
 from compiled import OPCODES, OPCODES_BEFORE_SM80, number
 from emulated_device import SHARED_LIMITS
 from gpus import WAYS, Emulated
-from problems import some
+from problems import P, some
 from pyconv import _cuda
 from pyconv._gpu import arrays, launch, tiles
 
@@ -31,7 +31,10 @@ ALSO = {'pack f32 reflect', 'pack f32 constant', 'direct f32 reflect', 'direct f
         'direct_weight f32 constant', 'adjoint f32 reflect', 'pack c64', 'pack_weight c64', 'direct c64',
         'direct_weight c64', 'finish c64 combined', 'direct i8', 'direct_weight i64', 'unfold i8',
         *(f'{kernel} f64_m16n8k{k} 128x64{partial}' for k in (4, 8)
-          for kernel, partial in (('gather', ''), ('correlate', ' partial')))}
+          for kernel, partial in (('gather', ''), ('correlate', ' partial'))),
+        *(f'gather {way} pointwise' for way in ('f16 128x128', 'f16 64x64 apart', 'tf32 128x128', 'fma f32 128x128',
+                                                'tf32x3 128x128')),
+        *(f'correlate {way} 128x128 pointwise partial' for way in ('f16', 'fma f32'))}
 
 
 # what others stand for, which have the same body and no fewer registers
@@ -42,7 +45,10 @@ SELDOM = {
     'gather wgmma_f16 128x128 partial', 'gather wgmma_f16 128x64 partial', 'gather tf32 64x64 apart',
     'correlate wgmma_bf16 128x128 partial', 'correlate wgmma_bf16 128x64 partial',
     'gather tf32x3 64x64 apart', 'gather f64 64x64 apart', 'gather fma f64 64x64', 'gather fma f64 64x64 partial',
-    'gather fma f64 64x64 apart', 'correlate fma f64 64x64 partial', 'gather f64_m16n8k16 64x64 apart',
+    'gather fma f64 64x64 apart', 'correlate fma f64 64x64 partial', 'gather fma f16 64x64',
+    *(f'gather fma {half} {size} partial' for half in ('f16', 'bf16') for size in ('64x64', '128x128')),
+    'gather fma bf16 64x64', 'gather fma bf16 64x64 apart', 'correlate fma bf16 128x128 partial',
+    *(f'correlate fma {half} 64x64 partial' for half in ('f16', 'bf16')), 'gather f64_m16n8k16 64x64 apart',
     'gather f64_m16n8k16 64x64', 'gather f64_m16n8k16 64x64 partial', 'direct bf16 partial divided',
     'direct bf16 partial last', 'direct bf16 partial last divided'}
 
@@ -52,6 +58,8 @@ def is_usual(name, configuration):
     large tiles."""
     if name in SELDOM:
         return False
+    if 'pointwise' in name.split():     # less of what the others have
+        return name in ALSO
     if configuration.way in ('f64_m16n8k4', 'f64_m16n8k8'):
         return name in ALSO
     if configuration.tile is not None or configuration.element.name in ('float32', 'bfloat16'):
@@ -63,7 +71,8 @@ NAMES = {name: one for name, one in ALL.items() if os.environ.get('PYCONV_TEST_A
 PAIRS = [(name, capability) for name, configuration in NAMES.items()
          for capability in compiled.capabilities(configuration)]
 ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided dilated', '2d groups of 4',
-              '2d channels 16 16')
+              '2d channels 16 16', '2d channels 17 17 kernel 1')
+PATCHES = P('2d patches of 16 channels', (4, 4), (2, 2), (16, 16), stride=2)    # read in place
 PRODUCTS = [(name, capability) for name, capability in PAIRS if NAMES[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
 MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4,
@@ -145,7 +154,8 @@ def test_stage(made, name, capability):
 def test_products(made, name):
     """The source multiplies as often as the tile needs, each operand's chunks are copied once."""
     configuration = NAMES[name]
-    tile, way, depth = configuration.tile, configuration.way, configuration.tile.line // configuration.element.size
+    tile, way, held = configuration.tile, configuration.way, tiles.held(configuration.way, configuration.element)
+    depth = tile.line // held.size
     own, inner = compiled.stage_of(made.text)
     total = own + sum((type(own)({call: n * count for call, count in body.items()}) for n, body in inner), type(own)())
     products = tile.bm * tile.bn * depth * (3 if way == 'tf32x3' else 1)
@@ -162,7 +172,8 @@ def test_products(made, name):
     if way == 'tf32x3':         # a sum from zero is added once in a stage; splitting takes a subtraction
         additions = number(compiled.stage_loop(made.codes[9, 0]).all, 'FADD')
         assert additions == total['split_tf32'] + tile.bm * tile.bn // tile.threads
-    assert total['copy16'] * tile.threads == lines * tile.line // 16
+    copy = 'copy16' if held == configuration.element else f'copy16_{held.suffix}'
+    assert total[copy] * tile.threads == lines * tile.line // 16
     assert total['wait'] == total['barrier'] == total['commit'] == 1
 
 
@@ -221,7 +232,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
     hoppers = [('float64', {'algorithm': shape}) for shape in tiles.HOPPER_DOUBLES]
     ways = [*WAYS.values(), *hoppers, ('complex64', {}), ('complex128', {})]
-    for problem, (dtype, keywords) in itertools.product(ASKING, ways):
+    for problem, (dtype, keywords) in itertools.product([*ASKING, PATCHES], ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
                 size == 2 and algorithm != 'wgmma' or size and 'complex' in dtype):
@@ -247,7 +258,8 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
 def everything(gpu, problem, dtype, keywords, modes):
     """Calls that ask for every kernel, in both layouts and in those padding modes; nothing is run."""
     for last in (False, True):
-        x, w, y = (laid_out(gpu, shape, dtype, last) for shape in (
+        beside = 1 if problem is PATCHES else 0
+        x, w, y = (laid_out(gpu, shape, dtype, last, beside) for shape in (
             problem.input_shape, problem.weight_shape, problem.output_shape))
         calls.forward(problem, x, w, gpu.empty(problem.weight_shape[:1], dtype), out=y, **keywords)
         calls.grad_input(problem, w, y, out=x, **keywords)
@@ -291,10 +303,13 @@ def of_whole_numbers(gpu, problem, dtype, result):
             plan_runs.now(_cuda.fill(arrays.read('out', made[0]), bias, accumulate))
 
 
-def laid_out(gpu, shape, dtype, last):
+def laid_out(gpu, shape, dtype, last, beside=0):
+    """An array; where its channels lie last, with so many rows before each sample that are not its own."""
     if not last:
         return gpu.empty(shape, dtype)
-    return gpu.empty((shape[0], *shape[2:], shape[1]), dtype).view(lambda array: np.moveaxis(array, -1, 1))
+    samples, channels, *size = shape
+    whole = gpu.empty((samples, size[0] + beside, *size[1:], channels), dtype)
+    return whole.view(lambda array: np.moveaxis(array[:, beside:], -1, 1))
 
 
 def also_otherwise(steps):

@@ -24,9 +24,10 @@ from test_cuda import same
 # Every part of a kernel has something to do: padding, strides, rows, channels, positions and taps that fill no tile, no
 # chunk and no stage, more stages than the ring has.
 PROBLEM = P('defects', (9, 13), (3, 3), (18, 20), padding=1, stride=(1, 2), dilation=(1, 2), batch=4)
-# On the last, float64 has no tensor cores.
-CHIPS = [*((way, (9, 0)) for way in WAYS if 'wgmma' not in way), ('float64', (8, 6))]
-MMA = [chip for chip in CHIPS if chip not in (('float32', (9, 0)), ('float64', (8, 6)))]
+# On the last ones, float64 and float16 have no tensor cores.
+WITHOUT = [('float64', (8, 6)), ('float16', (7, 5))]
+CHIPS = [*((way, (9, 0)) for way in WAYS if 'wgmma' not in way), *WITHOUT]
+MMA = [chip for chip in CHIPS if chip not in (('float32', (9, 0)), *WITHOUT)]
 PAIRS_OF_B = [chip for chip in MMA if chip[0] != 'float64']
 DOUBLE = [('float64', (9, 0))]
 

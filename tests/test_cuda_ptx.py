@@ -184,6 +184,14 @@ def test_primitive(name, capability):
         same(emulated(lines, a, b, c), as_ptx(lines, a, b, capability, c))
 
 
+@pytest.mark.parametrize(('kind', 'array'), [('f16', HALVES), ('bf16', BRAINS)])
+def test_copies_that_widen(kind, array):
+    """Of chips before sm_80 alone: every number, those that are not finite too, and zeros where a lane is not ok."""
+    lines = (*CLEAR, *AT[8], f'copy16_{kind}(s, from_a, ok)', *COPIED[1:], *WORDS)
+    a, b = np.tile(array, 4), zeros('f4', 128)
+    same(emulated(lines, a, b), as_ptx(lines, a, b, TURING))
+
+
 @pytest.mark.parametrize('lines', [
     ('x = load_f32(i64(a + 128 + lane * 4), True)', 'store_f32(i64(b + lane * 4), True, x)'),
     ('store_f32(i64(b + 4 + lane * 4), True, f32(1))',), ('store_f32(i64(b + 2 + lane * 4), ok, f32(1))',)])

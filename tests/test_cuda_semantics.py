@@ -505,7 +505,7 @@ def test_rounding_is_to_nearest_even(gpu):
 
 @pytest.mark.parametrize(('capability', 'dtype', 'algorithm', 'allow_tf32', 'way'), [
     ((7, 5), 'float32', 'auto', True, 'fma'), ((7, 5), 'float64', 'auto', False, 'fma'),
-    ((7, 5), 'float16', 'auto', False, None), ((8, 0), 'float64', 'auto', False, 'f64'),
+    ((7, 5), 'float16', 'auto', False, 'fma'), ((8, 0), 'float64', 'auto', False, 'f64'),
     ((8, 6), 'float64', 'auto', False, 'fma'), ((12, 0), 'float64', 'gemm', False, 'fma'),
     ((9, 0), 'float32', 'auto', False, 'fma'), ((9, 0), 'float32', 'auto', True, 'tf32'),
     ((9, 0), 'float32', 'tf32x3', False, 'tf32x3'), ((9, 0), 'float32', 'gemm', False, 'fma'),
@@ -516,7 +516,7 @@ def test_the_way_that_a_chip_multiplies(capability, dtype, algorithm, allow_tf32
     assert tiles.way_of(tiles.ELEMENTS[dtype], algorithm, allow_tf32, capability) == way
 
 
-@pytest.mark.parametrize(('capability', 'dtype'), [((7, 5), 'float32'), ((8, 6), 'float16')])
+@pytest.mark.parametrize(('capability', 'dtype'), [((7, 5), 'float32'), ((7, 5), 'float16'), ((8, 6), 'float16')])
 def test_large_tiles_of_chips_that_hold_one(monkeypatch, tiles_alone, capability, dtype):
     """Shared memory, 64 and 99 KiB, holds one block where registers hold two."""
     gpu, problem = Emulated(monkeypatch, capability=capability), BY_NAME['2d channels 33 33']
@@ -526,16 +526,3 @@ def test_large_tiles_of_chips_that_hold_one(monkeypatch, tiles_alone, capability
     same(gpu, calls.forward(problem, x, w), wanted.forward, dtype)
     same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
     assert {'gather', 'correlate'} <= set(gpu.device.launched)
-
-
-@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])
-def test_chips_before_sm_80(monkeypatch, dtype):
-    """No tensor core and no asynchronous copy; 16-bit types by definition."""
-    gpu = Emulated(monkeypatch, capability=(7, 5))
-    problem = BY_NAME['2d many channels strided']
-    data, wanted = problem.integers(low=-1, high=1), maps(problem, *problem.integers(low=-1, high=1)[:3])
-    x, w, y = upload(gpu, dtype, *data[:3])
-    same(gpu, calls.forward(problem, x, w), wanted.forward, dtype)
-    same(gpu, calls.grad_input(problem, w, y), wanted.grad_input, dtype)
-    same(gpu, calls.grad_weight(problem, x, y), wanted.grad_weight, dtype)
-    assert ('gather' in gpu.device.launched) == (dtype in ('float32', 'float64'))

@@ -2,8 +2,8 @@
 
 The emulator, whose seconds are dear, takes shares of the list elsewhere (test_cuda, test_cuda_padding,
 test_cuda_types) and here a few problems. A GPU is expected to take two or three minutes, and no GPU has yet: on
-placeholders a problem takes 0.23 s of a processor. Its 316 kernels take some three more to compile one by one in the
-first run; benchmarks/planned.py compiles them beforehand on every core.
+placeholders a problem takes 0.23 s of a processor. Its kernels, more than 300, take some three more to compile one by
+one in the first run; benchmarks/planned.py compiles them beforehand on every core.
 """
 import pytest
 

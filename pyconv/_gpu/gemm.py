@@ -5,7 +5,7 @@
 Both keep a tile of BM x BN results in registers and bring their operands through shared memory by asynchronous copies
 of 16 bytes (a chunk), STAGES deep. A stage is LINE bytes of the reduction, DEPTH elements: 64 bytes here, 128 in
 `hopper`, which shares all that these say of positions, taps and results. Operands lie with the channels last, padded
-with zeros to whole chunks.
+with zeros to 16 bytes; there a chunk takes CHUNK of them: 8 where 16-bit floats become float32 as they are copied.
 
     gather      target[m, row] = sum over k of source[m, k] * weight[row, k],      m a position, k = (tap, channel)
     correlate   target[row, k] = sum over p of y[p, row] * x[p, k],                p a position, k = (tap, channel)
@@ -13,6 +13,9 @@ with zeros to whole chunks.
 In gather, shared memory holds lines along the reduction, one of 64 bytes for each row of the tile; in correlate lines
 along the tile, one for each position. `fragments` says how a warp reads and multiplies either. Strides are in bytes.
 The reduction may be cut into parts (block_z), each of which writes a target of its own for `finish` to sum in order.
+
+POINTWISE: there is one tap, under which position m reads the m-th of cells that lie one behind the other, so that no
+copy has to look for a cell: plain products of matrices, of source or x (position, channel).
 """
 
 
@@ -39,7 +42,8 @@ def gather(
     cell_y = registers()
     cell_x = registers()
     cell = registers()
-    find_cells(cell_z, cell_y, cell_x, cell)
+    there = registers()
+    find_cells(cell_z, cell_y, cell_x, cell, there)
     weights = registers()
     wanted = registers()
     for i in unrolled(BN // COPIED):
@@ -92,17 +96,24 @@ def turn(line):
     return ((line >> 1) & 3) if LINE == 64 else (line & 7)
 
 
-def find_cells(cell_z, cell_y, cell_x, cell):
-    """For each line that a thread copies the cell that the first tap reads, and its address; far outside if none is."""
+def find_cells(cell_z, cell_y, cell_x, cell, there):
+    """For each line that a thread copies the cell that the first tap reads, and its address; far outside if none is.
+
+    If POINTWISE, the address, and whether there is such a position.
+    """
     for i in unrolled(BM // COPIED):
         m: i32 = first_m + line + i * COPIED
-        n, qz, qy, qx = position(m)
-        cell_z[i] = i32(qz * step_z + offset_z)
-        cell_y[i] = i32(qy * step_y + offset_y)
-        cell_x[i] = i32(qx * step_x + offset_x)
-        cell[i] = i64(source + group * source_group + n * source_n + cell_z[i] * source_z + cell_y[i] * source_y
-                      + cell_x[i] * source_x)
-        cell_x[i] = select(m < i32(positions), cell_x[i], i32(OUTSIDE))
+        if POINTWISE:
+            there[i] = m < i32(positions)
+            cell[i] = i64(source + group * source_group + m * source_x)
+        else:
+            n, qz, qy, qx = position(m)
+            cell_z[i] = i32(qz * step_z + offset_z)
+            cell_y[i] = i32(qy * step_y + offset_y)
+            cell_x[i] = i32(qx * step_x + offset_x)
+            cell[i] = i64(source + group * source_group + n * source_n + cell_z[i] * source_z + cell_y[i] * source_y
+                          + cell_x[i] * source_x)
+            cell_x[i] = select(m < i32(positions), cell_x[i], i32(OUTSIDE))
 
 
 def following(slot, first, step):
@@ -119,10 +130,10 @@ def clear(acc):
 
 def tap_of(k):
     """(tap's z, y, x, bytes from the tap's first channel) of the k-th chunk of (tap, channel)."""
-    tap: i32 = divide(k, inner_magic, inner_shift)
+    tap: i32 = 0 if POINTWISE else divide(k, inner_magic, inner_shift)
     zy: i32 = divide(tap, kx_magic, kx_shift)
     z: i32 = divide(zy, ky_magic, ky_shift)
-    return z, i32(zy - z * i32(ky)), i32(tap - zy * i32(kx)), i32((k - tap * i32(inner)) << 4)
+    return z, i32(zy - z * i32(ky)), i32(tap - zy * i32(kx)), i32((k - tap * i32(inner)) * CHUNK)
 
 
 def copy_source(stage, more, slot):
@@ -138,8 +149,11 @@ def copy_source(stage, more, slot):
     dx: i32 = x * i32(tap_x)
     of_tap: i64 = dz * source_z + dy * source_y + dx * source_x + channel
     for i in unrolled(BM // COPIED):
-        inside = (u32(cell_z[i] + dz) < u32(size_z)) & (u32(cell_y[i] + dy) < u32(size_y)) & (
-            u32(cell_x[i] + dx) < u32(size_x))
+        if POINTWISE:
+            inside = there[i]
+        else:
+            inside = (u32(cell_z[i] + dz) < u32(size_z)) & (u32(cell_y[i] + dy) < u32(size_y)) & (
+                u32(cell_x[i] + dx) < u32(size_x))
         copy16(i32(slot + to + i * COPIED * LINE), cell[i] + of_tap, some & inside)
     return z, y, x, channel, some
 
@@ -277,7 +291,7 @@ def find_chunks(a_from, a_wanted, b_from, b_wanted, off_z, off_y, off_x):
     for j in unrolled(A_PANELS):
         row_chunk: i32 = tile_m * (BM * SIZE // 16) + a_chunk + j * (A_LINE // 16)
         a_wanted[j] = row_chunk < i32(row_chunks)
-        a_from[j] = i64(y + group * y_group + row_chunk * 16)
+        a_from[j] = i64(y + group * y_group + row_chunk * CHUNK)
     for j in unrolled(B_PANELS):
         k: i32 = tile_n * (BN * SIZE // 16) + b_chunk + j * (B_LINE // 16)
         tz, ty, tx, channel = tap_of(k)
@@ -304,13 +318,17 @@ def copy_correlated(p0, slot):
     for i in unrolled(DEPTH // B_COPIED):
         p: i32 = p0 + b_line + i * B_COPIED
         line: i32 = b_line + i * B_COPIED
-        n, qz, qy, qx = position(p)
-        cz: i32 = qz * i32(step_z)
-        cy: i32 = qy * i32(step_y)
-        cx: i32 = qx * i32(step_x)
-        cell: i64 = n * source_n + cz * source_z + cy * source_y + cx * source_x
+        if POINTWISE:
+            cell: i64 = p * source_x
+        else:
+            n, qz, qy, qx = position(p)
+            cz: i32 = qz * i32(step_z)
+            cy: i32 = qy * i32(step_y)
+            cx: i32 = qx * i32(step_x)
+            cell: i64 = n * source_n + cz * source_z + cy * source_y + cx * source_x
         for j in unrolled(B_PANELS):
-            inside = (u32(cz + off_z[j]) < u32(size_z)) & (u32(cy + off_y[j]) < u32(size_y)) & (
+            inside = True if POINTWISE else (
+                u32(cz + off_z[j]) < u32(size_z)) & (u32(cy + off_y[j]) < u32(size_y)) & (
                 u32(cx + off_x[j]) < u32(size_x))
             copy16(i32(slot + BM * LINE + j * DEPTH * B_LINE + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
                    b_from[j] + cell, b_wanted[j] & (p < end) & inside)

@@ -37,7 +37,8 @@ def gather_hopper(
     cell_y = registers()
     cell_x = registers()
     cell = registers()
-    find_cells(cell_z, cell_y, cell_x, cell)
+    there = registers()
+    find_cells(cell_z, cell_y, cell_x, cell, there)
 
     lane_row, lane_column, a_at, b_at = lanes()
     # The biases of the tile wait in shared memory: registers are full of sums.

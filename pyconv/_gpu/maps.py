@@ -23,7 +23,7 @@ ONE = Axis(1, 1, 1, 0, 0, 1)
 
 
 class Problem(NamedTuple):
-    """What a plan is for; `way` is None where a chip has no tiles for the dtype."""
+    """What a plan is for; `way` is None where there are no tiles for the dtype."""
 
     device: Any
     map: str
@@ -130,6 +130,7 @@ class Sums:
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
         self.flags = Flags()
+        self.weight_space: Ref | None = None  # for a copy of the weight, where tiles cannot read it as it lies
 
     def build(self, samples: int) -> None:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
@@ -143,7 +144,10 @@ class Sums:
         if self.tiled:
             if pad or self.problem.splits:
                 self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
-            self.packed_weight = self.made.reserve(program.weight_bytes(weight, self.element))
+            read = [weight] if self.apart or not self.problem.by_piece else [
+                program.of_piece(weight, axes)[0] for axes in self.pieces]
+            if self.flags.whole or not all(program.is_packed(part, self.problem.element) for part in read):
+                self.weight_space = self.made.reserve(program.weight_bytes(weight, self.element))
             if not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
         places = self.target
@@ -166,7 +170,7 @@ class Sums:
                     flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
                 # the flag is for the whole weight
                 if is_first and (flags.whole or self.apart or not self.problem.by_piece):
-                    program.pack_weight(self.made, weight, self.problem.element, flags.whole, self.packed_weight)
+                    self._pack_weight(weight, flags.whole)
                 self._tiles(packed, target, count)
             if self.flags.whole or not self.tiled:
                 self._whole(source, target, count)
@@ -224,12 +228,16 @@ class Sums:
         sizes = (samples, self.weight.rows * self.weight.groups, *(axis.positions for axis in axes))
         program.fill(self.made, target._replace(place=place), layout, sizes, self.element)
 
+    def _pack_weight(self, weight: Weight, flag: Ref | int) -> None:
+        if self.weight_space is not None:
+            program.pack_weight(self.made, weight, self.problem.element, flag, self.weight_space)
+
     def _gathered(self, source: Packed, target: Target, axes: Axes, samples: int) -> None:
         weight, way = self.weight, self.problem.way
         assert way is not None
         if self.problem.by_piece:
             weight, axes = program.of_piece(weight, axes)
-            program.pack_weight(self.made, weight, self.problem.element, 0, self.packed_weight)
+            self._pack_weight(weight, 0)
         positions = prod(axis.positions for axis in axes)
         parts = tiles.parts_of_gather(positions, -(-source.chunks * prod(axis.taps for axis in axes) // 4))
         partial = None
@@ -241,8 +249,8 @@ class Sums:
         if self.element.parts == 2:
             tile = tiles.tiles(way, self.element.in_tiles)[-1]  # whose registers hold a row's parts too
         program.gather(
-            self.made, source, weight, self.packed_weight, target, axes, samples, self.element, way, tile, parts,
-            partial, self.flags)
+            self.made, source, weight, self.weight_space or weight.place, target, axes, samples, self.element, way,
+            tile, parts, partial, self.flags)
 
     def _apart(self, source: Packed, target: Target, samples: int) -> None:
         """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
@@ -254,8 +262,9 @@ class Sums:
         weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
         tile = tiles.tiles(way, self.element)[-1]
         program.gather(
-            self.made, source, weight, self.packed_weight, target, disjoint_axes(g), samples, self.element, way, tile,
-            1, None, self.flags, g.kernel_size, [d * step for d, step in zip(g.dilation, target.layout[2:5])])
+            self.made, source, weight, self.weight_space or weight.place, target, disjoint_axes(g), samples,
+            self.element, way, tile, 1, None, self.flags, g.kernel_size,
+            [d * step for d, step in zip(g.dilation, target.layout[2:5])])
 
 
 class Correlation:
@@ -354,7 +363,8 @@ class Correlation:
 
     def _parts(self, blocks: int, tile: Tile) -> limits.Parts:
         """How the positions are cut for tiles of so many blocks."""
-        depth = tile.line // self.element.in_tiles.size
+        assert self.problem.way is not None
+        depth = tile.line // tiles.held(self.problem.way, self.element.in_tiles).size
         return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
 
     def _cut(self, wanted: Callable[[int], int], multiple: int) -> limits.Parts:

@@ -157,12 +157,13 @@ def in_place(operand: Operand, element: Element, dense: int = 0) -> bool:
         return False
     if any(step % 16 or step < 0 for step in steps):
         return False
-    if not dense:
-        return True
-    x = cell_bytes(operand, element)
-    follow = ((dense, layout.outer, prod(size) * x), (size[0], layout.z, size[1] * size[2] * x),
-              (size[1], layout.y, size[2] * x))
-    return all(count == 1 or step == wanted for count, step, wanted in follow)
+    return not dense or are_dense((dense, *size), (*steps[:3], cell_bytes(operand, element)))
+
+
+def are_dense(sizes: Sequence[int], steps: Sequence[int]) -> bool:
+    """Whether elements lie one behind the other, each as far from the next as the last axis says."""
+    return all(size == 1 or step == prod(sizes[place + 1:]) * steps[-1]
+               for place, (size, step) in enumerate(zip(sizes, steps)))
 
 
 def cell_bytes(operand: Operand, element: Element) -> int:
@@ -241,6 +242,14 @@ def clear(program: Program, flag: Ref | int, element: Element, count: int = 1) -
     """So many flags say: finite."""
     if isinstance(flag, Ref):
         program.add(tiles.simple("clear_flag", element), blocks_for(count), flag=flag, count=count)
+
+
+def is_packed(weight: Weight, element: Element) -> bool:
+    """Whether the weight lies in memory as pack_weight would write it."""
+    layout, channel_bytes = weight.layout, weight.channels * element.size
+    is_whole = layout.aligned and weight.place.offset % 16 == channel_bytes % 16 == 0 and element.parts == 1
+    return is_whole and weight.channel == element.size and are_dense(
+        (weight.groups, weight.rows, *weight.kernel, 1), (weight.group, weight.row, *layout[2:5], channel_bytes))
 
 
 # --- results ---
@@ -343,6 +352,12 @@ def first_tap(inner: Sequence[int], axes: Axes) -> int:
     return sum(stride * axis.first for stride, axis in zip(inner, axes))
 
 
+def is_pointwise(axes: Axes, source: Packed, samples: int) -> bool:
+    """Whether position m of so many samples reads the m-th of cells that lie one behind the other, by one tap."""
+    return all(axis.positions == axis.size and (axis.step, axis.offset, axis.taps) == (1, 0, 1) for axis in axes) and (
+        are_dense((samples, *(axis.size for axis in axes)), (source.outer, source.z, source.y, source.x)))
+
+
 def gather(
     program: Program, source: Packed, weight: Weight, packed_weight: Ref, target: Target, axes: Axes, samples: int,
     element: Element, way: str, tile: Tile, parts: int, partial: Ref | None, flags: Flags,
@@ -360,7 +375,9 @@ def gather(
         real = real.summed
     if element.parts == 2 and partial is None:
         cells, steps = (1, 1, 2), (0, 0, element.part_size)
-    chunks = taps * source.chunks
+    pointwise = is_pointwise(axes, source, samples)
+    inner_chunks = source.chunks * tiles.held(way, real).size // real.size
+    chunks = taps * inner_chunks
     of_tap = source.chunks * 16
     inner = (weight.kernel[1] * weight.kernel[2] * of_tap, weight.kernel[2] * of_tap, of_tap)
     of_row = prod(weight.kernel) * of_tap
@@ -373,7 +390,7 @@ def gather(
     tiles_n = -(-weight.rows // tile.bn)
     program.add(
         tiles.product("gather", way, real, tile, partial is not None, target.accumulate and partial is None,
-                      prod(cells) > 1),
+                      prod(cells) > 1, pointwise),
         (-(-total // tile.bm) * tiles_n, weight.groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)),
         weight_map=Matrix(packed_weight, of_row // real.size, rows, of_row, tile.bn), target=place,
@@ -381,7 +398,7 @@ def gather(
         **divided(tiles_n=tiles_n), positions=total, **axes_arguments(axes), source_n=source.outer,
         source_z=source.z, source_y=source.y, source_x=source.x, source_group=source.group, chunks=chunks,
         stages=-(-chunks * 16 // (tile.line * parts)),
-        **divided(inner=source.chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
+        **divided(inner=inner_chunks), **taps_arguments(axes), rows=weight.rows, weight_row=of_row,
         weight_group=weight.rows * of_row,
         **dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(inner, axes))), target_n=layout.outer,
         target_channel=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
@@ -412,14 +429,17 @@ def correlate(
     rows, columns, groups, parts = sizes
     tiles_n = -(-columns // tile.bn)
     row = columns * element.part_size
+    own, held = element.in_tiles, tiles.held(way, element.in_tiles)
+    x_chunks, row_chunks = (operand.chunks * held.size // own.size for operand in (x, y))
+    pointwise = is_pointwise(axes, x, positions["positions"] // prod(axis.positions for axis in axes))
     program.add(
-        tiles.product("correlate", way, element.in_tiles, tile, True, False),
+        tiles.product("correlate", way, own, tile, True, False, pointwise=pointwise),
         (-(-rows // tile.bm) * tiles_n, groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, x=x.place, y=y.place, target=partial, **divided(tiles_n=tiles_n),
-        stages=-(-positions["part_positions"] * element.in_tiles.size // tile.line),
+        stages=-(-positions["part_positions"] * held.size // tile.line),
         **positions, **axes_arguments(axes), source_n=x.outer, source_z=x.z, source_y=x.y, source_x=x.x,
-        source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=y.chunks,
-        chunks=x.chunks * prod(axis.taps for axis in axes), **divided(inner=x.chunks), **taps_arguments(axes),
+        source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=row_chunks,
+        chunks=x_chunks * prod(axis.taps for axis in axes), **divided(inner=x_chunks), **taps_arguments(axes),
         rows=rows, target_row=row, target_group=rows * row, target_part=groups * rows * row)
 
 

@@ -377,7 +377,7 @@ HOPPER: dict[str, Any] = {
 }
 
 
-# Chips before sm_80 copy through registers, at once, and round to bfloat16 by hand
+# Chips before sm_80 copy through registers, at once, where 16-bit floats are widened, and round to bfloat16 by hand
 
 def _copy_at_once(size: int) -> Any:
     n = size // 4
@@ -389,12 +389,23 @@ def _copy_at_once(size: int) -> Any:
     return _assembly(f"copy{size}", "i l b", "", text, "memory")
 
 
+def _copy_widened(kind: str, convert: str) -> Any:
+    """8 bytes, four 16-bit floats, that become 16 of float32."""
+    widened = " ".join(convert.format(i) for i in range(4))
+    text = ("{ .reg .pred p; .reg .b32 a, b; .reg .b16 h0, h1, h2, h3; .reg .f32 v0, v1, v2, v3; mov.b32 a, 0;"
+            " mov.b32 b, 0; setp.ne.s32 p, $2, 0; @p ld.global.nc.v2.b32 {a, b}, [$1]; mov.b32 {h0, h1}, a;"
+            f" mov.b32 {{h2, h3}}, b; {widened} st.shared.v4.f32 [$0], {{v0, v1, v2, v3}}; }}")
+    return _assembly(f"copy16_{kind}", "i l b", "", text, "memory")
+
+
 # To nearest even by adding just less than half, and the last bit kept; a NaN (p) would carry over into an infinity.
 _ROUND_BF16 = (
     "{ .reg .pred q; .reg .b32 x, y; mov.b32 x, $2; testp.notanumber.f32 q, $2; bfe.u32 y, x, 16, 1; add.u32 y, y, x;"
     " add.u32 y, y, 32767; selp.b32 y, 0x7fffffff, y, q; shr.u32 y, y, 16; cvt.u16.u32 v, y; }")
 _BEFORE_SM80 = {
     "copy4": _copy_at_once(4), "copy8": _copy_at_once(8), "copy16": _copy_at_once(16),
+    "copy16_f16": _copy_widened("f16", "cvt.f32.f16 v{0}, h{0};"),
+    "copy16_bf16": _copy_widened("bf16", "mov.b32 v{0}, {{0, h{0}}};"),
     "commit": _primitive("commit", "", "", lambda builder, values: []), "wait": _wait(""),
     "store_bf16": _store("store_bf16", "f", "16", _ROUND_BF16),
 }

@@ -159,6 +159,10 @@ WAYS = {
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
 }
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
+# Ways whose pointwise problems have kernels of their own, but for float64. On tensor cores these have 26 to 57 % fewer
+# instructions in a stage, as three products of tf32 9 to 22 %, without tensor cores 5 to 13 %. What binds the others is
+# predicted to be their products (f64), and bytes from the second-level cache (wgmma), by more than twice the issue.
+POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 SAVED = 10e-6
 LAUNCH = 3e-6
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
@@ -218,13 +222,18 @@ TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
 DOUBLE_FMA = (Tile(128, 64, 4, 2, blocks=1), SMALL._replace(blocks=1))
 
 
+def held(way: str, element: Element) -> Element:
+    """The element as shared memory holds it: 16-bit floats that no tensor core multiplies are float32 there."""
+    return element._replace(size=4) if way == "fma" and element.size == 2 else element
+
+
 def tiles(way: str, element: Element) -> tuple[Tile, ...]:
     """The tiles, the largest first."""
     return DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
 
 
-def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict[str, Any]:
-    way = WAYS[way_name]
+def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict[str, Any]:
+    way, element = WAYS[way_name], held(way_name, operand)
     wtm, wtn = tile.bm // tile.wm, tile.bn // tile.wn
     mi, ni = wtm // way.fragment[0], wtn // way.fragment[1]
     per_chunk = 16 // element.size
@@ -238,7 +247,7 @@ def _constants(kernel: str, way_name: str, element: Element, tile: Tile) -> dict
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
         **{name: PANEL if way.wgmma else n * element.size for name, n in (("A_LINE", tile.bm), ("B_LINE", tile.bn))},
         "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
-        "PER_CHUNK": per_chunk,
+        "PER_CHUNK": per_chunk, "CHUNK": per_chunk * operand.size,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
         "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "IN_BOXES": kernel == "gather",
@@ -255,18 +264,23 @@ def _functions(*modules: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def product(
-    kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool, apart: bool = False
+    kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool, apart: bool = False,
+    pointwise: bool = False,
 ) -> Source:
     """'gather' or 'correlate' for a way, an element and a tile.
 
-    `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers.
+    `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers;
+    `pointwise`: position m reads the m-th of the source's cells, by one tap, which only some ways make use of.
     """
     wgmma = WAYS[way].wgmma
     constants = _functions(plain, fragments, gemm, hopper) | element.arithmetic
     constants |= _constants(kernel, way, element, tile) | {
-        "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart}
+        "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart,
+        "POINTWISE": pointwise and has_pointwise(way, element)}
     constants = {name: value for name, value in constants.items() if value is not None}
     primitives = (element.summed if partial else element).primitives() | {"mma": WAYS[way].mma}
+    if held(way, element) != element:
+        primitives["copy16"] = f"copy16_{element.suffix}"
     if wgmma:
         across = "" if kernel == "gather" else "_across"
         primitives |= {"wgmma": f"{wgmma}_{tile.bn}{across}", "wgmma_results": f"wgmma_results_{tile.bn}"}
@@ -299,7 +313,7 @@ FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips em
 
 
 def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple[int, int]) -> str | None:
-    """The way that products of a dtype are made in; None where a chip has none but the direct kernels.
+    """The way that products of a dtype are made in; None of whole numbers, which have none but the direct kernels.
 
     ValueError for Hopper's own on another chip.
     """
@@ -312,12 +326,17 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
     if element.real[0] == "i":
         return None
     if capability < (8, 0):
-        return "fma" if element.size >= 4 else None
+        return "fma"
     if element.size == 2:
         return element.suffix
     if element.size == 8:
         return "f64" if capability in FLOAT64_TENSOR_CORES else "fma"
     return algorithm if algorithm == "tf32x3" else "tf32" if allow_tf32 else "fma"
+
+
+def has_pointwise(way: str, element: Element) -> bool:
+    """Whether pointwise problems have kernels of their own."""
+    return way in POINTWISE and element.size < 8
 
 
 def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1) -> bool:
@@ -441,8 +460,11 @@ def configurations() -> Iterator[Configuration]:
                 able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
                 found = tiles(way, number)
                 is_also_apart = kernel == "gather" and flag != "partial" and not WAYS[way].wgmma
-                for tile, apart in [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart:
-                    made = product(kernel, way, number, tile, flag == "partial", flag == "accumulate", apart)
+                placed = [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart
+                for (tile, apart), pointwise in every(placed, (False, True)[:1 + has_pointwise(way, number)]):
+                    made = product(
+                        kernel, way, number, tile, flag == "partial", flag == "accumulate", apart, pointwise)
                     kind = f"{way} {label}" if way == "fma" else way
-                    name = f"{kernel} {kind} {tile.bm}x{tile.bn}{' apart' * apart} {flag}".strip()
+                    words = [kernel, kind, f"{tile.bm}x{tile.bn}", *["apart"] * apart, *["pointwise"] * pointwise, flag]
+                    name = " ".join(words).strip()
                     yield Configuration(name, made, tile.threads, tile.blocks, way, number, tile, able)
