@@ -498,23 +498,30 @@ static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, 
     }
 }
 
-/* result[row][k][lane] (+)= the products of a block */
+/* result[row][k][lane] (+)= the products of a block: of several output channels a few taps at a time, whose cells stay in
+   L1 for all of them. */
 static void NAME(correlate_direct)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
                                    void *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;
-    const index_t *extent = work->block.extent, depth = NAME(depth)(work);
+    const index_t *extent = work->block.extent, rows = work->part.rows, depth = NAME(depth)(work);
+    const index_t at_once = rows > 1 ? 9 : depth, step = axis[2].step * LANES;
     const layout_t *layout = &work->layout;
-    const REAL *from = turned;
     if (!accumulate)
         NAME(zero)(layout->sums, result);
-    for (index_t row = 0; row < work->part.rows; row++)
+    for (index_t k = 0; k < depth; k += at_once) {
+        const index_t taps = depth - k < at_once ? depth - k : at_once;
+        const REAL *from = turned;
         for (index_t s = 0; s < work->block.samples; s++)
             for (index_t z = 0; z < extent[0]; z++)
-                for (index_t y = 0; y < extent[1]; y++, from += extent[2] * LANES)
-                    NAME(sum_taps_row)(depth, extent[2], offset, (const REAL *)scratch + s * layout->batch
-                                       + z * axis[0].step * layout->axis[0] + y * axis[1].step * layout->axis[1],
-                                   axis[2].step * LANES, from, (REAL *)result + row * depth * LANES);
+                for (index_t y = 0; y < extent[1]; y++, from += extent[2] * LANES) {
+                    const REAL *cells = (const REAL *)scratch + s * layout->batch
+                        + z * axis[0].step * layout->axis[0] + y * axis[1].step * layout->axis[1];
+                    for (index_t row = 0; row < rows; row++)
+                        NAME(sum_taps_row)(taps, extent[2], offset + k, cells, step, from + row * layout->pitch,
+                                           (REAL *)result + (row * depth + k) * LANES);
+                }
+    }
 }
 
 static void NAME(store_weight_direct)(const work_t *work, void *result, const void *bias, void *weight, int accumulate,
