@@ -118,13 +118,11 @@ def table() -> str:
     heads = "kernel", "registers", "blocks (by)", "warps", *UNITS, "binds", "of peak", "Tflop/s", "in flight"
     rows = [f"| {' | '.join(heads)} |", "|---|--:|---|--:|--:|--:|--:|--:|---|--:|--:|--:|"]
     compiled.start_worker()
-    for configuration in tiles.configurations():
-        if configuration.tile is None or H200 not in configuration.capabilities or configuration.way not in PRODUCTS:
-            continue
-        kernel, _, rest = configuration.name.partition(" ")
-        if kernel == "gather" and rest.endswith(("partial", "accumulate")):
-            continue  # the same loop
-        bound = predict(configuration, compiled.make(configuration.name, [H200]))
+    wanted = [one for one in tiles.configurations() if one.tile and H200 in one.capabilities and one.way in PRODUCTS
+              and not (one.name.startswith("gather") and one.name.endswith(("partial", "accumulate")))]  # the same loop
+    made = compiled.make([one.name for one in wanted], [H200])
+    for configuration in wanted:
+        bound = predict(configuration, made[configuration.name])
         cycles = " | ".join(f"{bound.cycles[unit]:.0f}" for unit in UNITS)
         rows.append(
             f"| {configuration.name.removesuffix(' partial')} | {bound.registers} | {bound.blocks} ({bound.limit}) | "
