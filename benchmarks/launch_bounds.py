@@ -60,7 +60,7 @@ class Kernel:
     @functools.cached_property
     def made(self) -> compiled.Made:
         """What the compiler makes of it."""
-        return compiled.make(self.configuration.name, [H200])
+        return compiled.make([self.configuration.name], [H200])[self.configuration.name]
 
     @property
     def code(self) -> compiled.Code:

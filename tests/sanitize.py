@@ -1,12 +1,15 @@
-"""Run tests of the GPU's kernels under NVIDIA's compute-sanitizer: what an emulator in lock step cannot see.
+"""Run the GPU's tests under NVIDIA's compute-sanitizer: what an emulator in lock step cannot see.
 
-    python tests/sanitize.py                              memcheck, racecheck and synccheck, at most two minutes each
-    python tests/sanitize.py --tools racecheck --seconds 600 -k 'float16'
+    python tests/sanitize.py                          the whole list of problems: memcheck, racecheck, then synccheck
+    python tests/sanitize.py --problems few --seconds 120
+    python tests/sanitize.py --tools racecheck -k 'float16'
 
 memcheck finds accesses beyond memory, racecheck a missing barrier between two uses of shared memory, synccheck barriers
-that not all threads reach. Chosen by default: tests/test_cuda.py on the real GPU, of each way to multiply a few
-problems (both tiles, sums in parts, padding and its modes, strides, groups, a tail in every direction). Everything runs
-ten to a hundred times slower than otherwise.
+that not all threads reach. First come a few problems of tests/test_cuda.py, each in every way to multiply (both tiles,
+sums in parts, padding and its modes, strides, groups, a tail in every direction), then all problems in every way and
+every type (tests/test_cuda_whole_list.py), those that differ most before the rest: so a limit of time cuts off what is
+least likely to find anything, and the tool's verdict says how many tests had passed. Everything runs ten to a hundred
+times slower than otherwise; no GPU has said yet how long the whole list takes.
 
 The kernels should be compiled before (any earlier `pytest -m gpu` does that). torch's cache of memory is switched off
 for memcheck: with it, an access behind an array would hit the next one and not be seen. The exit status is 0 where all
@@ -20,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -32,7 +36,9 @@ TOOLS = ('memcheck', 'racecheck', 'synccheck')
 FOUND = 86  # the exit status where a tool has found something; pytest has 0 to 5
 PROBLEMS = ('2d-stride-2', '2d-groups-of-4', '2d-crop-strided-dilated', '2d-many-input-channels', '2d-channels-33-33',
             '2d-depthwise-strided', 'reflect-2d-cropped-and-padded')
-CHOSEN = f'real and (every_way or large_tiles or padding_modes) and ({" or ".join(PROBLEMS)})'
+FEW = f'real and (every_way or large_tiles or padding_modes) and ({" or ".join(PROBLEMS)})'
+CHOSEN = {'few': FEW, 'all': f'({FEW}) or (real and every_problem_in_every_type)'}
+FILES = 'test_cuda.py', 'test_cuda_whole_list.py'
 # What pyconv's kernels are called: the others are torch's, and slow to watch.
 KERNELS = tuple(sorted({one.source.name for one in tiles.configurations()}))
 
@@ -40,10 +46,25 @@ KERNELS = tuple(sorted({one.source.name for one in tiles.configurations()}))
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     parser.add_argument('--tools', nargs='+', choices=TOOLS, default=list(TOOLS))
-    parser.add_argument('--seconds', type=float, default=120, help='for each tool (default: 120)')
-    parser.add_argument('-k', dest='chosen', default=CHOSEN, help="pytest's expression for the tests")
+    parser.add_argument('--problems', choices=CHOSEN, default='all', help='(default: all)')
+    parser.add_argument('--seconds', type=float, default=threading.TIMEOUT_MAX, help='for each tool (default: any)')
+    parser.add_argument('-k', dest='chosen', help="pytest's expression for the tests, in place of --problems")
     parser.add_argument('--sanitizer', help='where compute-sanitizer is, if not on the PATH or in CUDA_HOME')
     return parser.parse_args()
+
+
+def pytest_collection_modifyitems(items):
+    """The tests in order of use: pytest loads this file as a plugin."""
+    from problems import VARIED, VARIED_MODES
+    varied = {str(problem) for problem in VARIED + VARIED_MODES}
+
+    def place(item):
+        """Of a few problems each in all ways before the next; of the list those that differ most."""
+        if item.path.name == FILES[0]:
+            return next((number for number, name in enumerate(PROBLEMS) if name in item.name), len(PROBLEMS))
+        return len(PROBLEMS) + 1 + (str(item.callspec.params['problem']) not in varied)
+
+    items.sort(key=place)
 
 
 def find(given):
@@ -64,34 +85,55 @@ def filters(program):
 def command(program, tool, chosen):
     """What runs the chosen tests under the tool, in one process."""
     return [program, '--tool', tool, '--error-exitcode', str(FOUND), '--print-limit', '20', *filters(program),
-            sys.executable, '-m', 'pytest', '-q', '-x', '-p', 'no:cacheprovider', '-m', 'gpu', '-k', chosen,
-            str(TESTS / 'test_cuda.py')]
+            *words_for_pytest(chosen)]
+
+
+def words_for_pytest(chosen):
+    return [sys.executable, '-u', '-m', 'pytest', '-v', '-x', '-p', 'no:cacheprovider', '-p', 'sanitize', '-m', 'gpu',
+            *(str(TESTS / file) for file in FILES), '-k', chosen]
+
+
+def environment_of(tool):
+    """This checkout, and this file as a plugin, first."""
+    paths = [str(TESTS.parent), str(TESTS), *filter(None, [os.environ.get('PYTHONPATH')])]
+    uncached = {'PYTORCH_NO_CUDA_MEMORY_CACHING': '1'} if tool == 'memcheck' else {}
+    return {**os.environ, **uncached, 'PYTHONPATH': os.pathsep.join(paths)}
 
 
 def verdict(tool, status, output, seconds):
     """(whether nothing was found, one line that says so), from the exit status and what the tool printed."""
     summaries = re.findall(r'^=+ ((?:ERROR|RACECHECK) SUMMARY: .*)$', output, re.MULTILINE)
-    [ran] = re.findall(r'^.*?(\d+) passed', output, re.MULTILINE)[-1:] or ['0']
+    ran = len(re.findall(r'\bPASSED\b', output))
+    [chosen] = re.findall(r'(\d+) (?:selected|items?)$', output, re.MULTILINE)[:1] or ['0']
     said = summaries[-1] if summaries else 'no summary'
     clean = all(re.search(r'SUMMARY: 0 (errors|hazards)', summary) for summary in summaries)
     if status is None:
-        return False, f'{tool}: out of time after {seconds:.0f} s; {said}'
-    if status == 0 and int(ran) and summaries and clean:
+        return False, f'{tool}: out of time after {seconds:.0f} s; {ran} of {chosen} tests had passed; {said}'
+    if status == 0 and ran and summaries and clean:
         return True, f'{tool}: passed, {ran} tests in {seconds:.0f} s; {said}'
     why = {FOUND: 'it found something', 5: 'no test was chosen'}.get(status, f'exit status {status}')
-    return False, f'{tool}: failed, {why}; {ran} tests passed in {seconds:.0f} s; {said}'
+    return False, f'{tool}: failed, {why}; {ran} of {chosen} tests passed in {seconds:.0f} s; {said}'
 
 
 def run(words, seconds, environment):
-    """(exit status, None where time ran out; all that was printed)."""
+    """(exit status, None where time ran out; all that was printed), which is shown as it comes."""
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
                              errors='replace', start_new_session=True)
-    try:
-        output, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
+    out_of_time = threading.Event()
+
+    def end():
+        out_of_time.set()
         os.killpg(child.pid, signal.SIGKILL)
-        return None, child.communicate()[0]
-    return child.returncode, output
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    lines = []
+    for line in child.stdout:
+        print(line, end='', flush=True)
+        lines.append(line)
+    timer.cancel()
+    status = child.wait()
+    return None if out_of_time.is_set() else status, ''.join(lines)
 
 
 def main():
@@ -101,13 +143,9 @@ def main():
         sys.exit('compute-sanitizer must be on the PATH or in CUDA_HOME; it comes with the CUDA toolkit')
     failed = False
     for tool in arguments.tools:
-        paths = [str(TESTS.parent), *filter(None, [os.environ.get('PYTHONPATH')])]
-        environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
-        if tool == 'memcheck':
-            environment['PYTORCH_NO_CUDA_MEMORY_CACHING'] = '1'
         start = time.perf_counter()
-        status, output = run(command(program, tool, arguments.chosen), arguments.seconds, environment)
-        print(output)
+        words = command(program, tool, arguments.chosen or CHOSEN[arguments.problems])
+        status, output = run(words, arguments.seconds, environment_of(tool))
         passed, line = verdict(tool, status, output, time.perf_counter() - start)
         failed |= not passed
         print(line, flush=True)

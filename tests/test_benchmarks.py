@@ -17,6 +17,8 @@ import torch
 
 import gpus
 import pyconv
+import sanitize
+from problems import EVERY, VARIED, VARIED_MODES
 from pyconv._gpu import launch, sass, tiles
 
 FOLDER = Path(__file__).parents[1] / 'benchmarks'
@@ -268,12 +270,12 @@ def test_dry_run():
 
 
 def sanitizer(status, *lines):
-    import sanitize
     return sanitize.verdict('racecheck', status, '\n'.join(lines), 12.3)
 
 
 def test_the_sanitizers_verdict():
-    passed = '9 passed, 3 deselected in 1.23s'
+    found = 'collecting ... collected 12 items / 3 deselected / 9 selected'
+    passed = '\n'.join([found, *('test_cuda.py::test_every_way[real-float32-1d] PASSED [ 11%]' for _ in range(9))])
     race = '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'
     assert sanitizer(0, passed, race) == (
         True, 'racecheck: passed, 9 tests in 12 s; RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)')
@@ -284,29 +286,54 @@ def test_the_sanitizers_verdict():
         assert not sanitizer(status, *lines)[0]
 
 
+def test_the_sanitizers_time_runs_out():
+    """What had passed until then is counted."""
+    code = 'import time\nprint("collected 12 items\\na PASSED\\nb PASSED", flush=True)\ntime.sleep(60)'
+    status, output = sanitize.run([sys.executable, '-c', code], 3, None)
+    assert sanitizer(status, output) == (
+        False, 'racecheck: out of time after 12 s; 2 of 12 tests had passed; no summary')
+    assert sanitize.run([sys.executable, '-c', 'print(5); raise SystemExit(86)'], 60, None) == (86, '5\n')
+
+
+def collected(chosen):
+    """The tests that run under the sanitizer, in their order."""
+    words = [*sanitize.words_for_pytest(chosen), '--collect-only', '-qq']
+    found = subprocess.run(words, capture_output=True, text=True, env=sanitize.environment_of('memcheck'))
+    return re.findall(r'(test_\w+)\[real-(.+)\]$', found.stdout, re.MULTILINE)
+
+
+def test_the_sanitizer_goes_through_the_whole_list():
+    """First a few problems, of each all ways before the next; then those of the list that differ most, then the rest.
+    """
+    found = collected(sanitize.CHOSEN['all'])
+    few = collected(sanitize.CHOSEN['few'])
+    assert found[:len(few)] == few and len(few) > len(gpus.WAYS) * len(sanitize.PROBLEMS) // 2
+    places = [next(place for place, name in enumerate(sanitize.PROBLEMS) if name in problem) for _, problem in few]
+    assert places == sorted(places)
+    assert {test for test, _ in found[len(few):]} == {'test_every_problem_in_every_type'}
+    listed = [problem for _, problem in found[len(few):]]
+    varied = {str(problem) for problem in VARIED + VARIED_MODES}
+    assert set(listed) == {str(problem) for problem in EVERY} and set(listed[:len(varied)]) == varied
+
+
 def test_the_sanitizer_is_told_which_kernels(tmp_path):
     """With a program in its place that prints what it is given."""
-    import sanitize
     program = tmp_path / 'compute-sanitizer'
     program.write_text('#!/bin/sh\necho "  --kernel-regex arg  which kernels"\n')
     program.chmod(0o755)
     words = sanitize.command(str(program), 'memcheck', 'some')
     named = {after for word, after in zip(words, words[1:]) if word == '--kernel-regex'}
-    assert {'kns=adjoint', 'kns=gather'} <= named and words[-3:-1] == ['-k', 'some']
+    assert {'kns=adjoint', 'kns=gather'} <= named and words[-2:] == ['-k', 'some']
     assert named == {f'kns={one.source.name}' for one in tiles.configurations()}
     program.write_text('#!/bin/sh\nexit 0\n')
     assert not sanitize.filters(str(program))
 
 
-@pytest.mark.parametrize('chosen', ['the sanitizer', gpu_session.SANITIZED, gpu_session.QUICK])
+@pytest.mark.parametrize('chosen', [sanitize.CHOSEN['few'], gpu_session.SANITIZED, gpu_session.QUICK])
 def test_every_problem_that_is_named_is_run(chosen):
-    import sanitize
-    chosen = sanitize.CHOSEN if chosen == 'the sanitizer' else chosen
-    words = [sys.executable, '-m', 'pytest', '--collect-only', '-q', '-p', 'no:cacheprovider', '-m', 'gpu',
-             '-k', chosen, str(Path(sanitize.__file__).with_name('test_cuda.py'))]
-    found = subprocess.run(words, capture_output=True, text=True)
     names = set(re.findall(r'\w+-[\w-]+|every_way|large_tiles|padding_modes', chosen))
-    assert len(names) > 2 and {name for name in names if name not in found.stdout} == set()
+    found = [f'{test} {problem}' for test, problem in collected(chosen)]
+    assert len(names) > 2 and all(any(name in one for one in found) for name in names)
 
 
 def test_a_result_that_is_not_written_is_wrong(monkeypatch):

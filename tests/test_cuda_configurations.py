@@ -1,4 +1,5 @@
 """Every kernel that pyconv may ask for compiles, without a GPU, to the machine code that it was written for."""
+import functools
 import importlib.util
 import itertools
 import math
@@ -23,57 +24,14 @@ from pyconv._gpu import arrays, launch, tiles
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason=f'the compiler is not installed: {launch.install_command()}')
-# PYCONV_TEST_ALL=1 compiles the rest too: those that add to the target, which differ in a load for each store, and the
-# plain kernels of other types, which differ in their loads and stores; of padding modes, complex and whole numbers
-# those that differ most are compiled always.
 ALL = compiled.by_name()
-ALSO = {'pack f32 reflect', 'pack f32 constant', 'direct f32 reflect', 'direct f32 constant', 'adjoint f32 replicate',
-        'direct_weight f32 constant', 'adjoint f32 reflect', 'pack c64', 'pack_weight c64', 'direct c64',
-        'direct_weight c64', 'finish c64 combined', 'direct i8', 'direct_weight i64', 'unfold i8',
-        *(f'{kernel} f64_m16n8k{k} 128x64{partial}' for k in (4, 8)
-          for kernel, partial in (('gather', ''), ('correlate', ' partial'))),
-        *(f'gather {way} pointwise' for way in ('f16 128x128', 'f16 64x64 apart', 'tf32 128x128', 'fma f32 128x128',
-                                                'tf32x3 128x128')),
-        *(f'correlate {way} 128x128 pointwise partial' for way in ('f16', 'fma f32'))}
-
-
-# what others stand for, which have the same body and no fewer registers
-SELDOM = {
-    'gather bf16 64x64', 'gather bf16 64x64 apart', 'gather bf16 128x128 partial', 'gather bf16 64x64 partial',
-    'correlate bf16 64x64 partial', 'gather wgmma_bf16 128x128', 'gather wgmma_bf16 128x64',
-    'gather wgmma_bf16 128x256 partial', 'gather wgmma_bf16 128x128 partial', 'gather wgmma_bf16 128x64 partial',
-    'gather wgmma_f16 128x128 partial', 'gather wgmma_f16 128x64 partial', 'gather tf32 64x64 apart',
-    'correlate wgmma_bf16 128x128 partial', 'correlate wgmma_bf16 128x64 partial',
-    'gather tf32x3 64x64 apart', 'gather f64 64x64 apart', 'gather fma f64 64x64', 'gather fma f64 64x64 partial',
-    'gather fma f64 64x64 apart', 'correlate fma f64 64x64 partial', 'gather fma f16 64x64',
-    *(f'gather fma {half} {size} partial' for half in ('f16', 'bf16') for size in ('64x64', '128x128')),
-    'gather fma bf16 64x64', 'gather fma bf16 64x64 apart', 'correlate fma bf16 128x128 partial',
-    *(f'correlate fma {half} 64x64 partial' for half in ('f16', 'bf16')), 'gather f64_m16n8k16 64x64 apart',
-    'gather f64_m16n8k16 64x64', 'gather f64_m16n8k16 64x64 partial', 'direct bf16 partial divided',
-    'direct bf16 partial last', 'direct bf16 partial last divided'}
-
-
-def is_usual(name, configuration):
-    """Whether it is compiled in every run. Of Hopper's products of float64 the deepest stand for all, but the others'
-    large tiles."""
-    if name in SELDOM:
-        return False
-    if 'pointwise' in name.split():     # less of what the others have
-        return name in ALSO
-    if configuration.way in ('f64_m16n8k4', 'f64_m16n8k8'):
-        return name in ALSO
-    if configuration.tile is not None or configuration.element.name in ('float32', 'bfloat16'):
-        return name in ALSO or not {'accumulate', *tiles.MODES} & set(name.split())
-    return name in ALSO
-
-
-NAMES = {name: one for name, one in ALL.items() if os.environ.get('PYCONV_TEST_ALL') == '1' or is_usual(name, one)}
-PAIRS = [(name, capability) for name, configuration in NAMES.items()
+PAIRS = [(name, capability) for name, configuration in ALL.items()
          for capability in compiled.capabilities(configuration)]
+TOGETHER = 12                           # kernels that a process makes at a time: nvdisasm starts once for them
 ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided dilated', '2d groups of 4',
               '2d channels 16 16', '2d channels 17 17 kernel 1')
 PATCHES = P('2d patches of 16 channels', (4, 4), (2, 2), (16, 16), stride=2)    # read in place
-PRODUCTS = [(name, capability) for name, capability in PAIRS if NAMES[name].tile]
+PRODUCTS = [(name, capability) for name, capability in PAIRS if ALL[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
 MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4,
                    **{f'mma_f64_m16n8k{k}': 16 * 8 * k for k in (4, 8, 16)}}
@@ -84,23 +42,25 @@ def label(value):
     return names[value] if isinstance(value, int) else value if isinstance(value, str) else f'sm_{value[0]}{value[1]}'
 
 
-def twin(name):
-    """The first configuration that is the same kernel: float32 and float64 keep parts of a sum as they keep results."""
-    def key(configuration):
-        return configuration.source.key, configuration.threads, configuration.blocks
-    return next(other for other, configuration in NAMES.items() if key(configuration) == key(NAMES[name]))
+@functools.cache
+def twins():
+    """Each configuration's first that is the same kernel: float32 and float64 keep parts of a sum as they keep results.
+    """
+    first = {}
+    return {name: first.setdefault((one.source.key, one.threads, one.blocks), name) for name, one in ALL.items()}
 
 
 @pytest.fixture(scope='session')
 def pool(request, tmp_path_factory):
-    """name -> what `compiled.make` gives: of all configurations that the selected tests need, the longest first.
+    """name -> the file of what `compiled.make` gives: of all configurations that the selected tests need, the longest
+    first.
 
     pytest's own worker processes have one folder for it, where what one of them has begun is not begun by others.
     """
-    wanted = {twin(item.callspec.params['name']) for item in request.session.items
+    wanted = {twins()[item.callspec.params['name']]: None for item in request.session.items        # in one order
               if 'made' in getattr(item, 'fixturenames', ()) and 'name' in item.callspec.params}
     order = sorted(wanted, key=lambda name: (
-        NAMES[name].tile is None, NAMES[name].way != 'tf32x3', NAMES[name].blocks, -NAMES[name].threads))
+        ALL[name].tile is None, ALL[name].way != 'tf32x3', ALL[name].blocks, -ALL[name].threads))
     processors = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     beside = int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', 1))
     folder = tmp_path_factory.getbasetemp()
@@ -108,20 +68,26 @@ def pool(request, tmp_path_factory):
         folder = folder.parent
     with ProcessPoolExecutor(
             max(1, processors // beside), multiprocessing.get_context('spawn'), compiled.start_worker) as executor:
-        yield {name: executor.submit(compiled.make_once, name, folder) for name in order}
+        groups = [order[start:start + TOGETHER] for start in range(0, len(order), TOGETHER)]
+        yield {name: path for group in groups for path in [executor.submit(compiled.make_once, group, folder)]
+               for name in group}
         executor.shutdown(cancel_futures=True)
 
 
 @pytest.fixture
 def made(pool, name):
-    return compiled.made_once(pool[twin(name)].result())
+    first = twins()[name]
+    found = compiled.made_once(pool[first].result())[first]
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 @needs_compiler
 @pytest.mark.parametrize(('name', 'capability'), PAIRS, ids=label)
 def test_registers(made, name, capability):
     """As few as leave room for its blocks, and none of them spilled."""
-    code, configuration = made.codes[capability], NAMES[name]
+    code, configuration = made.codes[capability], ALL[name]
     assert 0 < code.registers <= min(255, REGISTERS // (configuration.threads * configuration.blocks))
     assert code.local == 0 == number(code.opcodes, r'(LDL|STL)\b.*')
 
@@ -150,10 +116,10 @@ def test_stage(made, name, capability):
 
 
 @needs_compiler
-@pytest.mark.parametrize('name', [name for name in NAMES if NAMES[name].tile])
+@pytest.mark.parametrize('name', [name for name in ALL if ALL[name].tile])
 def test_products(made, name):
     """The source multiplies as often as the tile needs, each operand's chunks are copied once."""
-    configuration = NAMES[name]
+    configuration = ALL[name]
     tile, way, held = configuration.tile, configuration.way, tiles.held(configuration.way, configuration.element)
     depth = tile.line // held.size
     own, inner = compiled.stage_of(made.text)
@@ -178,7 +144,7 @@ def test_products(made, name):
 
 
 @needs_compiler
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', ALL)
 def test_seconds(made, name):
     """A few seconds, at the first use on a machine: processor time, so that other work does not count."""
     assert made.seconds < 30
@@ -192,13 +158,6 @@ def test_one_front_end_serves_several_chips(name):
     first, second = (ptx.to_ptx(one.source, one.threads, one.blocks, chip) for chip in ((8, 0), (9, 0)))
     assert '.target sm_80' in first
     assert first.replace('.target sm_80', '.target sm_90') == second
-
-
-def test_of_every_family_some_are_compiled_in_every_run():
-    def family(name):
-        return ALL[name].source.name, ALL[name].way
-
-    assert set(map(family, ALL)) == {family(name) for name in ALL if is_usual(name, ALL[name])}
 
 
 @pytest.mark.parametrize('capability', [(8, 0), (9, 0)], ids=label)
@@ -230,8 +189,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     gpu.device.launch = lambda *_: None
     monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
     monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
-    hoppers = [('float64', {'algorithm': shape}) for shape in tiles.HOPPER_DOUBLES]
-    ways = [*WAYS.values(), *hoppers, ('complex64', {}), ('complex128', {})]
+    ways = [*WAYS.values(), ('complex64', {}), ('complex128', {})]
     for problem, (dtype, keywords) in itertools.product([*ASKING, PATCHES], ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (

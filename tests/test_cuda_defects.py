@@ -28,8 +28,8 @@ PROBLEM = P('defects', (9, 13), (3, 3), (18, 20), padding=1, stride=(1, 2), dila
 WITHOUT = [('float64', (8, 6)), ('float16', (7, 5))]
 CHIPS = [*((way, (9, 0)) for way in WAYS if 'wgmma' not in way), *WITHOUT]
 MMA = [chip for chip in CHIPS if chip not in (('float32', (9, 0)), *WITHOUT)]
-PAIRS_OF_B = [chip for chip in MMA if chip[0] != 'float64']
-DOUBLE = [('float64', (9, 0))]
+PAIRS_OF_B = [chip for chip in MMA if not chip[0].startswith('float64')]
+DOUBLES = [chip for chip in MMA if chip[0].startswith('float64')]
 
 
 def fewer(match):
@@ -39,9 +39,9 @@ def fewer(match):
 
 
 BOTH = {
-    'the wait is for one stage too few': (CHIPS, r'wait\(2\)', 'wait(3)'),
+    'the wait is for one stage too few': (CHIPS, r'wait\((\d)\)', lambda match: f'wait({int(match[1]) + 1})'),
     'no barrier between stages': (CHIPS, r'\n        barrier\(\)', ''),
-    'the barrier comes before the wait': (CHIPS, r'(wait\(2\))\n        (barrier\(\))', r'\2\n        \1'),
+    'the barrier comes before the wait': (CHIPS, r'(wait\(\d\))\n        (barrier\(\))', r'\2\n        \1'),
     'copies of the loop form no group': (CHIPS, r'\n        commit\(\)', ''),
     'the ring is read a stage too early': (CHIPS, r'(read\w* == base \+ )(\d+)', fewer),
     'the ring is written a stage too early': (CHIPS, r'(write\w* = i32\(base \+ )(\d+)', fewer),
@@ -57,16 +57,16 @@ BOTH = {
     'parts are stored over each other': (CHIPS, r'part \* target_part', '0 * target_part'),
 }
 GATHER = {
-    'chunks are copied to another place': (CHIPS, r'(chunk\w* \^) (line\w* >> 1) & 3', r'\1 (\2) + 1 & 3'),
+    'chunks are copied to another place': (CHIPS, r'(chunk\w* \^ \(?)(line\w*(?: >> 1)?) & ([37])', r'\1(\2) + 1 & \3'),
     'chunks are read from another place': (
-        CHIPS, r'((?:a_line|row|g)_in\d+ >> 1) & 3', r'(\1) + 1 & 3'),
+        CHIPS, r'((?:a_line|row|g)_in\d+(?: >> 1)?) & ([37])', r'(\1) + 1 & \2'),
     'positions beyond the last are read': (
         CHIPS, r'(cell_x_\d = select\([^,]*, )(\w+), i32\(-1073741824\)\)', r'\1\2, \2)'),
     'the reduction has no end': (CHIPS, r' & \(k_in\d+ < i32\(chunks\)\)', ''),
     'taps go the other way': (CHIPS, r'(dx_in\d+ = i32\()', r'\1-'),
     'taps go the other way for bounds alone': (CHIPS, r'cell_x_(\d) \+ dx_', r'cell_x_\1 - dx_'),
     'parts of the reduction are all the first': (CHIPS, r'part \* i32\(stages\)', '0 * i32(stages)'),
-    'steps of a fragment have changed places': (DOUBLE, r'(of_a_in\d+ = a_in\d+_0_0)\[0\]', r'\1[1]'),
+    'steps of a fragment have changed places': (DOUBLES, r'(of_a_in\d+ = \(?a_in\d+_0_0)\[0\]', r'\1[1]'),
 }
 CORRELATE = {
     'chunks are copied to another place': (

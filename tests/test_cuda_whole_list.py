@@ -1,8 +1,8 @@
 """The whole list of problems on a GPU: every problem in every way to multiply and every type, against the reference.
 
 The emulator, whose seconds are dear, takes shares of the list elsewhere (test_cuda, test_cuda_padding,
-test_cuda_types) and here a few problems. A GPU is expected to take two or three minutes, and no GPU has yet: on
-placeholders a problem takes 0.23 s of a processor. Its kernels, more than 300, take some three more to compile one by
+test_cuda_types) and here a few problems. A GPU is expected to take a few minutes, and no GPU has yet: on placeholders a
+problem takes a quarter of a second of a processor. Its more than 300 kernels take some minutes more to compile one by
 one in the first run; benchmarks/planned.py compiles them beforehand on every core.
 """
 import pytest
@@ -71,8 +71,7 @@ def failure(gpu, problem, way, tiling):
 @pytest.mark.parametrize(('gpu', 'problem'), [*ON_A_GPU, *EMULATED], indirect=['gpu'])
 def test_every_problem_in_every_type(gpu, problem):
     """Left out: what unsigned integers cannot hold in padded cells, ways of another chip, the largest tiles but for the
-    varied problems. Float64's shapes on trial are in test_cuda_doubles, integers of all sizes and other types of their
-    sums in test_cuda_types."""
+    varied problems. Integers of all sizes and other types of their sums are in test_cuda_types."""
     capability = launch.device(0).capability
     wrong = {}
     for way, (dtype, keywords) in WAYS.items():

@@ -225,7 +225,7 @@ def test_code(dtype, place, kernel):
     code = ptx.compile(source, tile.threads, tile.blocks, (9, 0), 'a')
     assert code.registers <= 65536 // (tile.threads * tile.blocks) and code.local == 0
     assert tile.blocks * (tile.shared + 1024) <= 228 << 10
-    instructions = sass.disassemble(code.cubin)
+    [instructions] = sass.disassemble([code.cubin], 'sm_90a')
     found = sass.opcodes(instructions)
 
     def count(opcode):
@@ -233,7 +233,7 @@ def test_code(dtype, place, kernel):
 
     assert count(f'HGMMA.64x{tile.bn}x16.F32') == 4 and count('FENCE.VIEW.ASYNC') >= 1
     assert (count('UTMALDG.2D') >= 1) == (kernel == 'gather')
-    products = [part.operands for part in instructions if getattr(part, 'opcode', '').startswith('HGMMA')]
+    products = [part.operands for part in instructions if part.opcode.startswith('HGMMA')]
     assert all(('.tnspA.tnspB' in operands) == (kernel == 'correlate') for operands in products)
     # one arrival for the products of a stage, one wait in the loop and one behind it: the compiler did not find that
     # the sums are touched between them, else it would have put them around each product

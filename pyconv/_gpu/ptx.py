@@ -8,9 +8,9 @@ expression may be rounded once or twice, as the compiler likes: kernels write fm
 """
 
 import builtins
+import gc
 import linecache
 import re
-import struct
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +28,14 @@ if not hasattr(numpy, "row_stack"):
 from llvmlite import ir
 from numba import cuda, types
 from numba.core import cgutils, errors
+from numba.core.types import functions
 from numba.cuda.extending import intrinsic
 
 from pyconv._gpu import sass
 from pyconv._gpu.cubins import Compiled, Source
 
 lowering = import_module("numba.cuda.lowering")  # of numba-cuda, in place of what Numba itself has by that name
-templates = import_module("numba.cuda.typing.templates")
+typed_passes, untyped_passes = (import_module(f"numba.cuda.core.{kind}_passes") for kind in ("typed", "untyped"))
 global_compiler_lock = import_module("numba.cuda.core.compiler_lock").global_compiler_lock
 
 # What a letter in a primitive's signature stands for: Numba's type, LLVM's, and the constraint of inline PTX.
@@ -452,29 +453,45 @@ def _find_singly_assigned_variable(self: Any) -> None:
     self._blk_local_varmap = {}
 
 
-_type_primitive = vars(templates._IntrinsicTemplate).get("generic")
+def _type_calls_once() -> Callable[..., Any]:
+    """A function's types as Numba finds them, which looks for them anew at each call: a fourth of the time."""
+    own, known = functions.BaseFunction.get_call_type, {}
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        key = self, args, tuple(kws.items())
+        if key not in known:
+            known[key] = own(self, context, args, kws)
+        return known[key]
+
+    return get_call_type
 
 
-def _type_primitive_once(self: Any, args: Any, kws: Any) -> Any:
-    """As Numba's own, which looks through all that is registered before it sees that it knows the types: a tenth of the
-    time."""
-    assert _type_primitive is not None
-    found = self._impl_cache.get((self.context, args, tuple(kws.items())))
-    return _type_primitive(self, args, kws) if found is None else found
+def _leave_as_it_is(self: Any, state: Any) -> bool:
+    """In place of what makes no difference to kernels, a sixth of the time: each assignment has a variable of its own,
+    which LLVM does again, and what other programs call or write is found and replaced."""
+    return False
 
 
 @contextmanager
 def _quick_numba() -> Iterator[None]:
-    """Inside, Numba types and lowers in linear time; others who compile wait. Where Numba has changed, nothing is."""
+    """Inside, Numba types and lowers in linear time, and Python, which would look through what Numba makes again and
+    again, collects no garbage: another sixth. Others who compile wait. Where Numba has changed, it is left alone."""
     quick = {(lowering.Lower, _find_singly_assigned_variable.__name__): _find_singly_assigned_variable,
-             (templates._IntrinsicTemplate, "generic"): _type_primitive_once}
+             (functions.BaseFunction, "get_call_type"): _type_calls_once(),
+             **{(one, "run_pass"): _leave_as_it_is for one in (
+                 untyped_passes.ReconstructSSA, untyped_passes.InlineClosureLikes, typed_passes.NopythonRewrites,
+                 typed_passes.InlineOverloads)}}
     with global_compiler_lock:
         own = {place: vars(place[0])[place[1]] for place in quick if place[1] in vars(place[0])}
         for place in own:
             setattr(*place, quick[place])
+        collects = gc.isenabled()
+        gc.disable()
         try:
             yield
         finally:
+            if collects:
+                gc.enable()
             for place, function in own.items():
                 setattr(*place, function)
 
@@ -550,42 +567,4 @@ def compile(
     if variant:
         ptx = re.sub(rf"\.target\s+{architecture}\b", f".target {architecture}{variant}", ptx)
     cubin = assemble(ptx, architecture + variant)
-    return Compiled(cubin, source.name, **resources(cubin))
-
-
-# What machine code uses
-
-def _sections(cubin: bytes) -> Iterator[tuple[str, bytes, int]]:
-    """(name, contents, size) of the sections of a 64-bit ELF file."""
-    start, = struct.unpack_from("<Q", cubin, 40)
-    size, count, names = struct.unpack_from("<HHH", cubin, 58)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
-    table = headers[names][4]
-    for name, _, _, _, offset, length in headers:
-        first = table + name
-        yield cubin[first:cubin.index(b"\0", first)].decode(), cubin[offset:offset + length], length
-
-
-def resources(cubin: bytes) -> dict[str, int]:
-    """registers of a thread, bytes of static shared memory (with what a chip reserves besides), bytes of local memory
-    of a thread (its stack, where spilled registers lie): of a file with one kernel."""
-    found = {"registers": 0, "shared": 0, "local": 0}
-    attributes = {0x2F: "registers", 0x11: "local", 0x12: "local"}  # register count, frame size, least stack size
-    for name, contents, size in _sections(cubin):
-        if name.startswith(".nv.shared."):
-            found["shared"] = size
-        offset = 0
-        while name == ".nv.info" and offset < len(contents):
-            form, attribute, length = struct.unpack_from("<BBH", contents, offset)
-            offset += 4
-            if form == 4:  # the other forms have their value in place of the length
-                if attribute in attributes:
-                    value, = struct.unpack_from("<I", contents, offset + 4)  # after the function's symbol
-                    found[attributes[attribute]] = max(found[attributes[attribute]], value)
-                offset += length
-    return found
-
-
-def opcodes(cubin: bytes) -> Counter[str]:
-    """How often each opcode, with its modifiers, is in the machine code; see `sass`."""
-    return sass.opcodes(sass.disassemble(cubin))
+    return Compiled(cubin, source.name, **sass.resources(cubin))
