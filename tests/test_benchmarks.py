@@ -389,8 +389,8 @@ def test_bytes_of_packing_and_of_what_is_idle():
     found, made = launched('forward', padded, order='channels first')
     (_, read), (place, written) = launch_bounds.accesses(*found['pack f16'])
     assert (read, written) == (2 * 4 * 60 * 784, IN) and place in made.scratch
-    assert launch_bounds.accesses(*found['direct f16']) == []
-    assert launch_bounds.rounds_of(found['direct f16'][1]) == [0, 1, 3, 3]
+    assert launch_bounds.accesses(*found['direct f16 waits']) == []
+    assert launch_bounds.rounds_of(found['direct f16 waits'][1]) == [0, 60, 1, 3, 3]
     depthwise = layers.Layer(32, 32, (56, 56), (3, 3), 2, 1, groups=32)
     for order, name in (('channels first', 'direct f16'), ('channels last', 'direct f16 last')):
         found, _ = launched('forward', depthwise, order=order, batch=16)

@@ -379,15 +379,17 @@ class Correlation:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
         g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
-        elements = g.out_channels * x.channels * self.taps
+        elements, waits = g.out_channels * x.channels * self.taps, flags.whole != 0
         parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
         parted = Parted(
             self.made, self.problem, self.target, x.channels * self.taps * element.parts, self.taps, 1, False)
         for first, count in limits.chunks_of_samples(g.batch, self.most, parts.samples):
             slots = parts.count(count)
+            blocks, turns = program.in_turns(elements, waits, slots)
             self.made.add(
-                tiles.simple("direct_weight", element, mode=program.mode_of(x.edge)), (elements, slots),
-                shared=threads * element.real_size, **program.edge_arguments(x.edge, element),
+                tiles.simple("direct_weight", element, mode=program.mode_of(x.edge), waits=waits), (blocks, slots),
+                shared=threads * element.real_size, **turns, elements=elements,
+                **program.edge_arguments(x.edge, element),
                 x=x.place.at(first * x.layout.outer), y=y.place.at(first * y.layout.outer), target=parted.place(slots),
                 flag=flags.some, **parts.arguments(count, self.positions), rounds=-(-parts.positions // threads),
                 **divided(channels=x.channels, rows=y.channels), **program.taps_arguments(axes),

@@ -84,6 +84,16 @@ def blocks_for(count: int) -> tuple[int]:
     return (-(-count // plain.THREADS),)
 
 
+def in_turns(blocks: int, waits: bool, beside: int = 1) -> tuple[int, dict[str, int]]:
+    """How many blocks are launched where there is work for so many, `beside` times over; and what the kernel is told.
+
+    A kernel that waits for a flag, mostly in vain, has few, which take turns.
+    """
+    turns = max(1, min(blocks, -(-blocks * beside // tiles.WAITING_BLOCKS))) if waits else 1
+    launched = -(-blocks // turns)
+    return launched, {"turns": turns, "abreast": launched}
+
+
 # --- operands as the tiles read them ---
 
 
@@ -331,10 +341,12 @@ def direct(
         axes = edge.placed(axes)
     taps = limits.own_taps(axes, stride)
     inner = dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(weight.layout[2:5], axes)))
+    waits = flags.whole != 0
+    blocks, turns = in_turns(*blocks_for(prod(sizes)), waits)
     program.add(
         tiles.simple("direct", element, target.accumulate, last=target.last, divided=stride is not None,
-                     mode=mode_of(edge)),
-        blocks_for(prod(sizes)),
+                     mode=mode_of(edge), waits=waits),
+        (blocks,), **turns,
         source=source.place, weight=weight.place.at(first_tap(weight.layout[2:5], axes)), target=place,
         bias=target.bias, flag=flags.whole, some=flags.some, **flags.of_samples(), count=prod(sizes),
         channels=weight.channels, **divided(rows=weight.rows), **taps,

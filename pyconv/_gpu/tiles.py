@@ -293,14 +293,14 @@ def product(
 @lru_cache(maxsize=512)
 def simple(
     kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
-    divided: bool = False, mode: str = "zeros", combined: bool = False,
+    divided: bool = False, mode: str = "zeros", combined: bool = False, waits: bool = False,
 ) -> Source:
-    """A kernel of `plain`, for a padding mode."""
+    """A kernel of `plain`, for a padding mode; `waits`: its work is done only if a flag is set."""
     constants = _functions(plain) | element.arithmetic | {
         "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
         "PARTS": element.parts,
         "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided, "MODE": mode,
-        "COMBINED": combined,
+        "COMBINED": combined, "WAITS": waits,
     }
     return Source(getattr(plain, kernel), constants, (element.summed if partial else element).primitives())
 
@@ -377,6 +377,9 @@ MOST_SAMPLES = 4096  # whose own gradients are summed in one launch: a grid coun
 NOMINAL_BATCH = 32  # by which the gradients of single samples are cut, whatever their number
 CACHED = 2**25  # bytes of partial sums that are still in the second-level cache when they are summed
 NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, so that all chips sum in one order
+# Blocks of a launch that waits for a flag, which is mostly unset. An H200 holds half of them at once (4 of 256 threads
+# with 64 registers on a multiprocessor): they are gone after two waits, and fill the chip twice where the flag is set.
+WAITING_BLOCKS = 4 * NOMINAL_BLOCKS
 
 
 def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
@@ -399,12 +402,14 @@ def _sets(*flags: str) -> list[tuple[str, ...]]:
 # The kernels of `plain`, with each set of flags that they are asked for with; a mode is a flag too.
 SIMPLE: dict[str, list[tuple[str, ...]]] = {
     **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
-    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "direct_weight", "unfold")},
+    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
+    "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
     "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
     "finish": [(), ("accumulate",), ("partial",)],
     "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in REPEATING],
-    "direct": [*_sets("accumulate", "last", "divided"), *(("partial", *flags) for flags in _sets("last", "divided")),
-               *((*flags, mode) for flags in _sets("accumulate", "last") for mode in MODES)]}
+    "direct": [*_sets("waits", "accumulate", "last", "divided"),
+               *(("partial", *flags) for flags in _sets("waits", "last", "divided")),
+               *((*flags, mode) for flags in _sets("waits", "accumulate", "last") for mode in MODES)]}
 
 
 # Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
@@ -439,7 +444,7 @@ def configurations() -> Iterator[Configuration]:
         is_whole = number.name in WHOLE
         label = number.name.replace("complex", "c") if number.parts == 2 else number.suffix
         for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
-            if is_whole and NO_TILES & {kernel, " ".join([kernel, *flags])}:
+            if is_whole and ("waits" in flags or NO_TILES & {kernel, " ".join([kernel, *flags])}):
                 continue
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
             own = {"unfold": number._replace(result=""), "fill": element(number.result or number.name)}.get(
