@@ -109,3 +109,18 @@ def test_few_blocks_wait(monkeypatch, size, dtype):
             waits = groups == 1
             assert grid[0] * grid[1] <= tiles.WAITING_BLOCKS if waits else grid[0] * grid[1] == work
             assert values['turns'] * values['abreast'] * grid[1] >= work and grid[0] == values['abreast']
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+def test_which_layers_the_direct_kernels_take(monkeypatch, dtype):
+    """Of groups of a channel, and of one small sample; not the first layers of large networks, whatever the batch."""
+    planned = Planned(monkeypatch)
+
+    def kernels(*call, **settings):
+        return {name for name, _, _ in planned(*call, dtype, **settings)}
+
+    for batch in (1, 64):
+        first = kernels('grad_input', (batch, 3, 224, 224), (64, 3, 7, 7), stride=2, padding=3)
+        assert 'gather' in first
+        assert kernels('forward', (batch, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32) == {'direct'}
+        assert kernels('forward', (batch, 3, 16, 16), (16, 3, 3, 3), padding=1) == {'direct'}
