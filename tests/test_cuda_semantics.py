@@ -97,27 +97,28 @@ def test_a_bias_is_added_once_where_no_tap_meets_a_cell(gpu, problem, spoil, dty
     same(gpu, out, alone + per_channel(bias, problem.rank) + 3, dtype)
 
 
-@pytest.mark.parametrize('order', [lambda array, rank: array, last], ids=['first', 'last'])
 @pytest.mark.parametrize('problem', [*LEAVING, P('words', (8, 8), (1, 1), (4, 8), stride=2)], ids=str)
 @pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
-def test_cells_that_no_tap_meets_are_filled_at_once(gpu, problem, order, dtype, tiles_alone):
-    """One launch for all phases without a tap; in words of 16 bytes, no cell of a neighbour among them."""
+@pytest.mark.parametrize('part', ['whole', 'samples', 'channels', 'second element'])
+def test_cells_that_no_tap_meets_are_filled_at_once(gpu, problem, part, dtype, tiles_alone):
+    """One launch for all phases without a tap; in words of 16 bytes, but of the target's own cells alone."""
+    if not hasattr(gpu, 'device'):
+        pytest.skip('the emulated device lists what is launched')
     data = problem.integers()
-    w, y = upload(gpu, dtype, data.w, order(data.y, problem.rank))
-    for more in (0, 1):  # with the last one whole words, or a part of one
-        wide = np.full((data.x.shape[0] + 2 * more, *data.x.shape[1:]), 7.0)
-        [wide] = upload(gpu, dtype, order(wide, problem.rank))
-        out = wide
-        if more:
-            out = wide.view(lambda array: array[1:-1]) if hasattr(gpu, 'device') else wide[1:-1]
-        if hasattr(gpu, 'device'):
-            gpu.device.launched.clear()
-        calls.grad_input(problem, w, y, out=out)
-        if hasattr(gpu, 'device'):
-            assert gpu.device.launched.count('fill') == 1
-        wanted = np.full((data.x.shape[0] + 2 * more, *data.x.shape[1:]), 7.0)
-        wanted[more:len(wanted) - more] = maps(problem, *data[:3]).grad_input
-        same(gpu, wide, wanted, dtype)
+    w, y = upload(gpu, dtype, data.w, data.y)
+    n, channels, *size = data.x.shape
+    shape, place = {
+        'whole': ((n, channels, *size), ...), 'samples': ((n + 2, channels, *size), slice(1, -1)),
+        'channels': ((n, 2 * channels, *size), (slice(None), slice(None, None, 2))),
+        'second element': ((data.x.size + 1,), slice(1, None))}[part]
+    wanted = np.full(shape, 7.0)
+    [whole] = upload(gpu, dtype, wanted)
+    out = whole.view(lambda array: array[place].reshape(data.x.shape) if part == 'second element' else array[place])
+    gpu.device.launched.clear()
+    calls.grad_input(problem, w, y, out=out)
+    assert gpu.device.launched.count('fill') == 1
+    wanted[place] = maps(problem, *data[:3]).grad_input.reshape(wanted[place].shape)
+    same(gpu, whole, wanted, dtype)
 
 
 def test_a_padded_call_is_four_launches(gpu, tiles_alone):
