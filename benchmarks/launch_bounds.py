@@ -155,9 +155,9 @@ def rounds_of(one: Launching) -> list[int]:
     """How often each of a kernel's nested loops goes round, the outermost first."""
     values, name = one.values, one.kernel.source.name
     if name in ("direct", "direct_weight"):
-        needed = int(values["flag"] == 0)  # else nothing is to be done: no data that anyone times is spoiled
         loops = ("channels", "kz", "ky", "kx") if name == "direct" else ("rounds",)
-        return [values[loops[0]] * needed, *(values[loop] for loop in loops[1:])]
+        turns = [] if values["flag"] == 0 else [0]  # where it waits for a flag: no data that anyone times is spoiled
+        return [*turns, *(values[loop] for loop in loops)]
     return [values["parts"] - 1] if name == "finish" else []
 
 

@@ -399,8 +399,9 @@ IN, WEIGHT, OUT = 2 * 4 * 64 * 784, 2 * 64 * 128, 2 * 4 * 128 * 784
 
 
 @pytest.mark.parametrize('map_name, name, wanted', [
-    ('forward', 'gather f16 64x64', (IN, WEIGHT, OUT)), ('grad_input', 'gather f16 64x64', (OUT, WEIGHT, IN)),
-    ('grad_weight', 'correlate f16 64x64 partial', (IN, OUT, 12 * 2 * WEIGHT))])
+    ('forward', 'gather f16 64x64 pointwise', (IN, WEIGHT, OUT)),
+    ('grad_input', 'gather f16 64x64 pointwise', (OUT, WEIGHT, IN)),
+    ('grad_weight', 'correlate f16 64x64 pointwise partial', (IN, OUT, 12 * 2 * WEIGHT))])
 def test_bytes_of_a_product(map_name, name, wanted):
     """Both operands and the result once; of a weight's gradient the parts, in float32."""
     found, made = launched(map_name, SQUARE)
@@ -416,8 +417,8 @@ def test_bytes_of_packing_and_of_what_is_idle():
     found, made = launched('forward', padded, order='channels first')
     (_, read), (place, written) = launch_bounds.accesses(*found['pack f16'])
     assert (read, written) == (2 * 4 * 60 * 784, IN) and place in made.scratch
-    assert launch_bounds.accesses(*found['direct f16']) == []
-    assert launch_bounds.rounds_of(found['direct f16'][1]) == [0, 1, 3, 3]
+    assert launch_bounds.accesses(*found['direct f16 waits']) == []
+    assert launch_bounds.rounds_of(found['direct f16 waits'][1]) == [0, 60, 1, 3, 3]
     depthwise = layers.Layer(32, 32, (56, 56), (3, 3), 2, 1, groups=32)
     for order, name in (('channels first', 'direct f16'), ('channels last', 'direct f16 last')):
         found, _ = launched('forward', depthwise, order=order, batch=16)
@@ -429,7 +430,7 @@ def test_bytes_of_packing_and_of_what_is_idle():
 def test_a_launch_takes_what_its_busiest_unit_does(monkeypatch):
     """Blocks are whole, and each multiprocessor has its own; scratch that the cache holds is no traffic of memory."""
     found, made = launched('forward', SQUARE, batch=64)
-    kernel, one = found['gather f16 128x128']
+    kernel, one = found['gather f16 128x128 pointwise']
     monkeypatch.setattr(launch_bounds.Kernel, 'fit', {'registers': 2})
     monkeypatch.setattr(launch_bounds.Kernel, 'stage', dict.fromkeys(('math', 'issue', 'shared', 'L2'), 17550.0))
     monkeypatch.setattr(launch_bounds.Kernel, 'beside', {'issue': 17.55})
@@ -439,9 +440,10 @@ def test_a_launch_takes_what_its_busiest_unit_does(monkeypatch):
     assert bound.seconds['math'] == pytest.approx(most * stages * 1e-5) and bound.binds == 'issue'
     assert bound.seconds['issue'] == pytest.approx(most * (stages * 1e-5 + 1e-8))
     assert bound.total == pytest.approx(bound.seconds['issue'] + tiles.LAUNCH)
-    assert bound.seconds['memory'] == pytest.approx(16 * (IN + OUT) / 4.8e12)  # the packed weight is in scratch
-    assert launch_bounds.bound(kernel, one, range(0)).seconds['memory'] == pytest.approx(
-        (16 * (IN + OUT) + WEIGHT) / 4.8e12)
+    assert bound.seconds['memory'] == pytest.approx((16 * (IN + OUT) + WEIGHT) / 4.8e12)
+    weight, _ = launch_bounds.accesses(kernel, one)[1]
+    assert launch_bounds.bound(kernel, one, range(weight, weight + 1)).seconds['memory'] == pytest.approx(
+        16 * (IN + OUT) / 4.8e12)
 
 
 def test_every_launch_of_a_network_is_predicted():

@@ -97,6 +97,30 @@ def test_a_bias_is_added_once_where_no_tap_meets_a_cell(gpu, problem, spoil, dty
     same(gpu, out, alone + per_channel(bias, problem.rank) + 3, dtype)
 
 
+@pytest.mark.parametrize('problem', [*LEAVING, P('words', (8, 8), (1, 1), (4, 8), stride=2)], ids=str)
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'float64'])
+@pytest.mark.parametrize('part', ['whole', 'samples', 'channels', 'second element'])
+def test_cells_that_no_tap_meets_are_filled_at_once(gpu, problem, part, dtype, tiles_alone):
+    """One launch for all phases without a tap; in words of 16 bytes, but of the target's own cells alone."""
+    if not hasattr(gpu, 'device'):
+        pytest.skip('the emulated device lists what is launched')
+    data = problem.integers()
+    w, y = upload(gpu, dtype, data.w, data.y)
+    n, channels, *size = data.x.shape
+    shape, place = {
+        'whole': ((n, channels, *size), ...), 'samples': ((n + 2, channels, *size), slice(1, -1)),
+        'channels': ((n, 2 * channels, *size), (slice(None), slice(None, None, 2))),
+        'second element': ((data.x.size + 1,), slice(1, None))}[part]
+    wanted = np.full(shape, 7.0)
+    [whole] = upload(gpu, dtype, wanted)
+    out = whole.view(lambda array: array[place].reshape(data.x.shape) if part == 'second element' else array[place])
+    gpu.device.launched.clear()
+    calls.grad_input(problem, w, y, out=out)
+    assert gpu.device.launched.count('fill') == 1
+    wanted[place] = maps(problem, *data[:3]).grad_input.reshape(wanted[place].shape)
+    same(gpu, whole, wanted, dtype)
+
+
 def test_a_padded_call_is_four_launches(gpu, tiles_alone):
     """The flag that the weight's values set is cleared on the way."""
     if not hasattr(gpu, 'device'):

@@ -155,14 +155,15 @@ class Sums:
             places = program.places(
                 self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last, self.element)
         self.partial_at = self.made.scratch
-        bias_first = self.tiled and not self.folds and self.target.accumulate and self.leaves_cells
+        leaves_cells = self.tiled and self.leaves_cells
         for first, count in limits.chunks_of_samples(g.batch, samples):
             source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
             to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
-            if bias_first:  # else cells would get it from tiles, or from a direct kernel behind them, as well
-                self._fill(to, self.everything, count)
-                to = to._replace(bias=0, bias_stride=0)
             target = places if self.folds else to
+            if leaves_cells:
+                self._fill_all(target, count)
+                if target.accumulate:  # else cells would get the bias from tiles, or the direct kernel, as well
+                    target = target._replace(bias=0, bias_stride=0)
             if self.tiled:
                 flags, is_first = self.flags, first == 0
                 packed = _packed(
@@ -179,14 +180,9 @@ class Sums:
 
     @property
     def leaves_cells(self) -> bool:
-        """Whether tiles do not write every cell of the target: some that no tap meets are filled apart."""
+        """Whether tiles do not write every cell of the target: some that no tap meets. Then all are filled before."""
         return not is_covered(self.problem.geometry) if self.apart else not all(
             axis.taps for axes in self.pieces for axis in axes)
-
-    @property
-    def everything(self) -> Axes:
-        """All cells of the target."""
-        return tuple(Axis(n, n, 1, 0, 0, 1) for n in self.size)
 
     def _fold(self, places: Target, target: Target, samples: int) -> None:
         """The gradients of places to the cells that they are."""
@@ -205,8 +201,6 @@ class Sums:
         for axes in self.pieces:
             if all(axis.taps for axis in axes):
                 self._gathered(source, target, axes, samples)
-            else:
-                self._fill(target, axes, samples)
 
     def _whole(self, source: Operand, target: Target, samples: int) -> None:
         """By definition; where there is a flag, if it is set. Small phases of a stride in one launch."""
@@ -220,13 +214,10 @@ class Sums:
         for axes in pieces:
             program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flags, stride)
 
-    def _fill(self, target: Target, axes: Axes, samples: int) -> None:
-        """The bias or zeros in the cells of a piece, added where the target says so."""
-        if target.accumulate and target.bias == 0:
-            return
-        place, layout = target.of(axes)
-        sizes = (samples, self.weight.rows * self.weight.groups, *(axis.positions for axis in axes))
-        program.fill(self.made, target._replace(place=place), layout, sizes, self.element)
+    def _fill_all(self, target: Target, samples: int) -> None:
+        """The bias or zeros in all cells, added where the target says so."""
+        sizes = (samples, self.weight.rows * self.weight.groups, *self.size)
+        program.fill(self.made, target, target.layout, sizes, self.element)
 
     def _pack_weight(self, weight: Weight, flag: Ref | int) -> None:
         if self.weight_space is not None:
@@ -257,8 +248,6 @@ class Sums:
         g = self.problem.geometry
         assert self.problem.way is not None
         way = self.problem.way.removeprefix("wgmma_")  # whose registers are full, as are those of a large tile
-        if self.leaves_cells:
-            self._fill(target, self.everything, samples)
         weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
         tile = tiles.tiles(way, self.element)[-1]
         program.gather(
@@ -379,15 +368,17 @@ class Correlation:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
         g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
-        elements = g.out_channels * x.channels * self.taps
+        elements, waits = g.out_channels * x.channels * self.taps, flags.whole != 0
         parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
         parted = Parted(
             self.made, self.problem, self.target, x.channels * self.taps * element.parts, self.taps, 1, False)
         for first, count in limits.chunks_of_samples(g.batch, self.most, parts.samples):
             slots = parts.count(count)
+            blocks, turns = program.in_turns(elements, waits, slots)
             self.made.add(
-                tiles.simple("direct_weight", element, mode=program.mode_of(x.edge)), (elements, slots),
-                shared=threads * element.real_size, **program.edge_arguments(x.edge, element),
+                tiles.simple("direct_weight", element, mode=program.mode_of(x.edge), waits=waits), (blocks, slots),
+                shared=threads * element.real_size, **turns, elements=elements,
+                **program.edge_arguments(x.edge, element),
                 x=x.place.at(first * x.layout.outer), y=y.place.at(first * y.layout.outer), target=parted.place(slots),
                 flag=flags.some, **parts.arguments(count, self.positions), rounds=-(-parts.positions // threads),
                 **divided(channels=x.channels, rows=y.channels), **program.taps_arguments(axes),

@@ -181,8 +181,8 @@ def finish(
 
 
 def direct(
-    source, weight, target, bias, flag, some, own, own_n, count, channels, kz, ky, kx, rows, rows_magic, rows_shift,
-    n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+    source, weight, target, bias, flag, some, own, own_n, turns, abreast, count, channels, kz, ky, kx,
+    rows, rows_magic, rows_shift, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
     source_n, source_channel, source_z, source_y, source_x,
     weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
@@ -191,22 +191,32 @@ def direct(
     period_z, period_z_magic, period_z_shift, period_y, period_y_magic, period_y_shift,
     period_x, period_x_magic, period_x_shift, part_0, part_1,
 ):
-    """A thread sums one result over the channels of its group and the taps that have a cell (see met).
+    """A thread sums a result over the channels of its group and the taps that have a cell (see met).
 
     If DIVIDED, a cell's own taps are every so many from the first on: k* of them at most.
 
-    Where a flag is given, only if it or the sample's own is set (`some`: whether any sample's is): then what the tiles
-    did not store is made here.
+    If WAITS, only where a flag is set, that of all or the sample's own (`some`: whether any sample's is): then what the
+    tiles did not store is made here, in `turns` of so many blocks `abreast`.
     """
-    i: i32 = block_x() * THREADS + thread()
-    whole: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
-    needed: i32 = whole | load_i32(some, flag != 0)
+    if WAITS:
+        whole: i32 = load_i32(flag, True)
+        needed: i32 = whole | load_i32(some, True)
+        for turn in range(i32(turns) * needed):
+            sum_result(i32((block_x() + turn * abreast) * THREADS + thread()), whole)
+    else:
+        sum_result(i32(block_x() * THREADS + thread()), 1)
+
+
+def sum_result(i, whole):
+    """The i-th result; if WAITS, where `whole` or the flag of its sample says so."""
     if CHANNELS_LAST:
         n, qz, qy, qx, row = five(i)
     else:
         n, row, qz, qy, qx = five(i)
-    of_sample: i32 = whole | load_i32(i64(own + n * own_n), (flag != 0) & (i < i32(count)))
-    inside = (i < i32(count)) & (of_sample != 0)
+    inside = u32(i) < u32(count)  # the last turn may reach so far that an i32 is negative
+    if WAITS:
+        of_sample: i32 = whole | load_i32(i64(own + n * own_n), inside)
+        inside = inside & (of_sample != 0)
     group: i32 = divide(row, rows_magic, rows_shift)
     from_source: i64 = source + n * source_n + group * channels * source_channel
     from_weight: i64 = weight + group * weight_group + (row - group * rows) * weight_row
@@ -218,7 +228,7 @@ def direct(
         first_z = first_tap(at_z, inverse_z, period_z, period_z_magic, period_z_shift)
         first_y = first_tap(at_y, inverse_y, period_y, period_y_magic, period_y_shift)
         first_x = first_tap(at_x, inverse_x, period_x, period_x_magic, period_x_shift)
-    for c in range(i32(channels) * needed):
+    for c in range(i32(channels)):
         for z in range(i32(kz)):
             tz: i32 = first_z + z * every_z if DIVIDED else z
             cz, z_met = met(i32(at_z + tz * tap_z), size_z, period_z, period_z_magic, period_z_shift)
@@ -277,8 +287,8 @@ def met(place, size, period, magic, shift):
 
 
 def direct_weight(
-    x, y, target, flag, positions, block_positions, cuts, cuts_magic, cuts_shift, part_positions, rounds,
-    channels, channels_magic, channels_shift,
+    x, y, target, flag, turns, abreast, elements, positions, block_positions, cuts, cuts_magic, cuts_shift,
+    part_positions, rounds, channels, channels_magic, channels_shift,
     rows, rows_magic, rows_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift,
     px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
     size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
@@ -289,13 +299,22 @@ def direct_weight(
 ):
     """A block sums one element of the weight over a part of the positions that have its cell; a tree of fixed shape.
 
+    If WAITS, only where the flag is set: then it sums one behind the other, in `turns` of so many blocks `abreast`.
+
     x is read at read_* * q + source_* * cell + source_tap * tap: its cells, or columns of it.
     """
     t: i32 = thread()
     base: i32 = shared_base()
-    needed: i32 = select(flag != 0, load_i32(flag, flag != 0), i32(1))
-    element: i32 = block_x()
     part: i32 = block_y()
+    if WAITS:
+        for turn in range(i32(turns) * load_i32(flag, True)):
+            sum_element(i32(block_x() + turn * abreast))
+    else:
+        sum_element(i32(block_x()))
+
+
+def sum_element(element):
+    """The part's sum of an element of the weight; of one beyond the last, which the last turn may have, nothing."""
     taps_zy: i32 = divide(element, kx_magic, kx_shift)
     tx: i32 = element - taps_zy * kx
     taps_z: i32 = divide(taps_zy, ky_magic, ky_shift)
@@ -310,16 +329,18 @@ def direct_weight(
     x0: i32 = offset_x + tx * tap_x
     tap: i32 = (tz * ky + ty) * kx + tx
     from_x: i64 = x + channel * source_channel + tap * source_tap
+    is_one = u32(element) < u32(elements) if WAITS else True
     first, end = range_of(part)
     total = nothing()
-    for k in range(i32(rounds) * needed):
+    for k in range(i32(rounds)):
         p: i32 = first + k * THREADS + t
+        wanted = is_one & (p < end)
         n, qz, qy, qx = position(p)
         cz, z_met = met(i32(qz * step_z + z0), size_z, period_z, period_z_magic, period_z_shift)
         cy, y_met = met(i32(qy * step_y + y0), size_y, period_y, period_y_magic, period_y_shift)
         cx, x_met = met(i32(qx * step_x + x0), size_x, period_x, period_x_magic, period_x_shift)
-        there = (p < end) & z_met & y_met & x_met
-        is_made = p < end if MODE == "constant" else there
+        there = wanted & z_met & y_met & x_met
+        is_made = wanted if MODE == "constant" else there
         of_x = load(i64(from_x + n * source_n + cz * source_z + cy * source_y + cx * source_x
                         + qz * read_z + qy * read_y + qx * read_x), there)
         of_y = load(i64(y + n * y_n + row * y_row + qz * y_z + qy * y_y + qx * y_x), is_made)
@@ -329,7 +350,7 @@ def direct_weight(
         more = times_plus(of_x, of_y, total)
         total = chosen(is_made, more, total)
     whole = tree(total)
-    store_real(i64(target + part * target_part + i64(element) * REAL), (t == 0) & (needed != 0), whole)
+    store_real(i64(target + part * target_part + i64(element) * REAL), is_one & (t == 0), whole)
 
 
 def range_of(part):
@@ -342,19 +363,21 @@ def range_of(part):
 
 
 def tree(value):
-    """The sum over the block's threads, in thread 0: halves onto halves."""
+    """The sum over the block's threads, in thread 0: halves onto halves.
+
+    What each reads in the end is its own, so that another tree may follow.
+    """
     at: i32 = base + t * REAL
     put(at, True, value)
-    barrier()
     for step in unrolled(8):
         HALF = THREADS >> (step + 1)
+        barrier()
         own = shared(at)
         other = shared(i32(base + ((t + HALF) & (THREADS - 1)) * REAL))
         total_of_two = plus(own, other)
         barrier()
         put(at, t < HALF, total_of_two)
-        barrier()
-    return shared(base)
+    return shared(at)
 
 
 def channel_sum(

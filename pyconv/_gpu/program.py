@@ -84,6 +84,16 @@ def blocks_for(count: int) -> tuple[int]:
     return (-(-count // plain.THREADS),)
 
 
+def in_turns(blocks: int, waits: bool, beside: int = 1) -> tuple[int, dict[str, int]]:
+    """How many blocks are launched where there is work for so many, `beside` times over; and what the kernel is told.
+
+    A kernel that waits for a flag, mostly in vain, has few, which take turns.
+    """
+    turns = max(1, min(blocks, -(-blocks * beside // tiles.WAITING_BLOCKS))) if waits else 1
+    launched = -(-blocks // turns)
+    return launched, {"turns": turns, "abreast": launched}
+
+
 # --- operands as the tiles read them ---
 
 
@@ -281,9 +291,19 @@ class Target(NamedTuple):
 
 
 def fill(program: Program, target: Target, layout: Layout, sizes: Sequence[int], element: Element) -> None:
-    """The bias, or zeros, in all cells."""
-    if target.accumulate and target.bias == 0:
-        return
+    """The bias, or zeros, in all cells; zeros in words of 16 bytes where the cells are whole ones and leave no gaps.
+
+    A thread's time is that of finding its cell, and so not a matter of bytes.
+    """
+    if target.bias == 0:
+        if target.accumulate:
+            return
+        ordered = sorted(((step, n) for step, n in zip(layout[:5], sizes) if n > 1), reverse=True)
+        steps, counts = zip(*ordered, (element.size, 1))
+        is_whole = layout.aligned and target.place.offset % 16 == prod(sizes) * element.size % 16 == 0
+        if is_whole and are_dense(counts, steps):
+            sizes, element = (prod(sizes) * element.size // 16, 1, 1, 1, 1), tiles.ELEMENTS["complex128"]
+            layout = Layout(element.size, 0, 0, 0, 0)
     for first, box in limits.boxes(sizes):
         program.add(
             tiles.simple("fill", element, target.accumulate), blocks_for(prod(box)),
@@ -331,10 +351,12 @@ def direct(
         axes = edge.placed(axes)
     taps = limits.own_taps(axes, stride)
     inner = dict(zip(("weight_z", "weight_y", "weight_x"), tap_strides(weight.layout[2:5], axes)))
+    waits = flags.whole != 0
+    blocks, turns = in_turns(*blocks_for(prod(sizes)), waits)
     program.add(
         tiles.simple("direct", element, target.accumulate, last=target.last, divided=stride is not None,
-                     mode=mode_of(edge)),
-        blocks_for(prod(sizes)),
+                     mode=mode_of(edge), waits=waits),
+        (blocks,), **turns,
         source=source.place, weight=weight.place.at(first_tap(weight.layout[2:5], axes)), target=place,
         bias=target.bias, flag=flags.whole, some=flags.some, **flags.of_samples(), count=prod(sizes),
         channels=weight.channels, **divided(rows=weight.rows), **taps,
@@ -482,7 +504,7 @@ def places(program: Program, sizes: Sequence[int], last: bool, element: Element)
     samples, channels, z, y, x = sizes
     cell = element.real_size * (channels if last else 1)
     layout = Layout(channels * z * y * x * element.real_size, element.real_size if last else z * y * x * cell,
-                    y * x * cell, x * cell, cell)
+                    y * x * cell, x * cell, cell, True)
     return Target(program.reserve(samples * layout.outer), layout, 0, 0, False)
 
 

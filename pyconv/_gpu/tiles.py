@@ -163,10 +163,12 @@ SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of 
 # instructions in a stage, as three products of tf32 9 to 22 %, without tensor cores 5 to 13 %. What binds the others is
 # predicted to be their products (f64), and bytes from the second-level cache (wgmma), by more than twice the issue.
 POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
-SAVED = 10e-6
+# Seconds that packing, waiting for a flag and tiles that do not fill the chip take of a small problem: so many that the
+# benchmarks' tiny layers, of a single sample, keep the direct kernels, in which they are predicted to be faster.
+SAVED = 20e-6
 LAUNCH = 3e-6
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
-DIRECT_RATE = 4.0  # Tflop/s of the kernels without tiles: some ten instructions for each product
+DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructions for each product of a thread
 
 
 class Tile(NamedTuple):
@@ -207,15 +209,16 @@ TILES: dict[str, tuple[Tile, ...]] = {
 # few; those of 16 elements take stages of 128 bytes.
 TILES["f64_m16n8k16"] = tuple(tile._replace(stages=3, line=128) for tile in TILES["f64_m16n8k16"])
 # In hopper's kernels warpgroups of four warps lie one above the other. A multiprocessor's tensor cores make 2048
-# products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions, and some 24 bytes arrive
-# from the second-level cache; so a stage, 64 products deep, is predicted to take, in cycles:
+# products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions, and from the second-level
+# cache 38.8 bytes arrive by the theoretical rate (others measured 34); so a stage, 64 products deep, is predicted to
+# take, in cycles:
 #  tile         products    shared memory, read + written    issue of 190 instructions by 8 warps    copies    registers
-#  128 x 256        1024                        640 + 384                                     380      2070          168
-#  128 x 128         512                        384 + 256                                     380      1380          103
-#  128 x  64         256                        256 + 192                                     380      1035           71
+#  128 x 256        1024                        640 + 384                                     382      1267          168
+#  128 x 128         512                        384 + 256                                     380       845          103
+#  128 x  64         256                        256 + 192                                     380       634           71
 # correlate's threads copy both operands, in 288, 241 and 216 instructions a stage, with 212, 122 and 90 registers.
-# The copies hold up every tile: 49, 37 and 25 % of what the tensor cores can do (benchmarks/cuda_bounds.py). The rates
-# are guesses: no GPU has confirmed any of it, and so 'auto' takes none of these.
+# The copies hold up every tile: 81, 61 and 40 % of what the tensor cores can do (benchmarks/cuda_bounds.py). No GPU has
+# confirmed any of it, and so 'auto' takes none of these.
 _WARPGROUPS = (Tile(128, 256, 8, 1, blocks=1, line=128), Tile(128, 128, 8, 1, stages=3, line=128),
                Tile(128, 64, 8, 1, line=128))
 TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
@@ -293,14 +296,14 @@ def product(
 @lru_cache(maxsize=512)
 def simple(
     kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
-    divided: bool = False, mode: str = "zeros", combined: bool = False,
+    divided: bool = False, mode: str = "zeros", combined: bool = False, waits: bool = False,
 ) -> Source:
-    """A kernel of `plain`, for a padding mode."""
+    """A kernel of `plain`, for a padding mode; `waits`: its work is done only if a flag is set."""
     constants = _functions(plain) | element.arithmetic | {
         "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
         "PARTS": element.parts,
         "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided, "MODE": mode,
-        "COMBINED": combined,
+        "COMBINED": combined, "WAITS": waits,
     }
     return Source(getattr(plain, kernel), constants, (element.summed if partial else element).primitives())
 
@@ -342,14 +345,16 @@ def has_pointwise(way: str, element: Element) -> bool:
 def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1) -> bool:
     """Whether the direct kernel, one launch, is faster than tiles, whose operands have to be packed by others.
 
-    So it is for samples of few products (SAVED seconds of launches in a batch of 64 of them, and LAUNCH for each piece
-    but one), and where a group's rows and channels would fill but a small part of a tile and its chunks.
+    Of a batch of 64, products in tiles, of which a group's rows and channels may fill but a small part, have to save
+    more than SAVED seconds, and LAUNCH for each piece but one.
     """
-    if way is None or 2 * products * 64 <= (SAVED + (pieces - 1) * LAUNCH) * DIRECT_RATE * 1e12:
+    if way is None:
         return True
     per_chunk = 16 // element.size
     filled = rows / (-(-rows // SMALL.bn) * SMALL.bn) * channels / (-(-channels // per_chunk) * per_chunk)
-    return filled * WAYS[way].rate < DIRECT_RATE
+    rate = filled * WAYS[way].rate
+    least = (SAVED + (pieces - 1) * LAUNCH) * 1e12
+    return 2 * products * 64 * (rate - DIRECT_RATE) <= least * rate * DIRECT_RATE
 
 
 def tile_of(way: str, element: Element, results: tuple[int, int], blocks: int) -> Tile:
@@ -377,6 +382,9 @@ MOST_SAMPLES = 4096  # whose own gradients are summed in one launch: a grid coun
 NOMINAL_BATCH = 32  # by which the gradients of single samples are cut, whatever their number
 CACHED = 2**25  # bytes of partial sums that are still in the second-level cache when they are summed
 NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, so that all chips sum in one order
+# Blocks of a launch that waits for a flag, which is mostly unset. An H200 holds half of them at once (4 of 256 threads
+# with 64 registers on a multiprocessor): they are gone after two waits, and fill the chip twice where the flag is set.
+WAITING_BLOCKS = 4 * NOMINAL_BLOCKS
 
 
 def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
@@ -399,12 +407,14 @@ def _sets(*flags: str) -> list[tuple[str, ...]]:
 # The kernels of `plain`, with each set of flags that they are asked for with; a mode is a flag too.
 SIMPLE: dict[str, list[tuple[str, ...]]] = {
     **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
-    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "direct_weight", "unfold")},
+    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
+    "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
     "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
     "finish": [(), ("accumulate",), ("partial",)],
     "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in REPEATING],
-    "direct": [*_sets("accumulate", "last", "divided"), *(("partial", *flags) for flags in _sets("last", "divided")),
-               *((*flags, mode) for flags in _sets("accumulate", "last") for mode in MODES)]}
+    "direct": [*_sets("waits", "accumulate", "last", "divided"),
+               *(("partial", *flags) for flags in _sets("waits", "last", "divided")),
+               *((*flags, mode) for flags in _sets("waits", "accumulate", "last") for mode in MODES)]}
 
 
 # Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
@@ -439,7 +449,7 @@ def configurations() -> Iterator[Configuration]:
         is_whole = number.name in WHOLE
         label = number.name.replace("complex", "c") if number.parts == 2 else number.suffix
         for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
-            if is_whole and NO_TILES & {kernel, " ".join([kernel, *flags])}:
+            if is_whole and ("waits" in flags or NO_TILES & {kernel, " ".join([kernel, *flags])}):
                 continue
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
             own = {"unfold": number._replace(result=""), "fill": element(number.result or number.name)}.get(
