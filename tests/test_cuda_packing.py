@@ -146,10 +146,13 @@ def spoil(bits, place, value):
 
 
 @every_dtype
-def test_pack_sees_what_is_not_finite(emulated, dtype):
-    """Wherever it is in a chunk, in its sample alone; the largest that is not spoiled is not."""
+@pytest.mark.parametrize('rounds', [1, 4])
+def test_pack_sees_what_is_not_finite(emulated, monkeypatch, dtype, rounds):
+    """Wherever it is in a thread's chunks, in its sample alone; the largest that is not spoiled is not."""
+    monkeypatch.setattr(tiles, 'PACKING_BLOCKS', 1)
+    monkeypatch.setattr(tiles, 'PACKED', rounds)
     spoiling, largest = spoiled_bits(dtype)
-    bits = numbers((3, 9, 1, 2, 3), dtype)
+    bits = numbers((3, 9 if rounds == 1 else 33, 1, 2, 3), dtype)
     of_sample = bits[0].size
     for place in range(0, of_sample, 6 if bits.shape[-1] == 1 else 5):
         sample = place // 6 % 3
