@@ -254,11 +254,14 @@ As planned on 2026-11-23, by predicted gain; `--launches resnet50 float16` and t
    weight gradient of 66. 3×3 on 7×7, 512→512: 2,359,296 blocks and 6.6 ms behind a weight gradient of 58 µs. It is 54
    to 91 % of ResNet-50's weight gradients, and 14 to 29 % of forward in 16 bits and tf32. A grid of no more than some
    1056 blocks, which goes round over the results only if the flag is set, would take 3 to 4 µs.
-2. **Packing is held by instructions, not bytes.** A thread of `pack` has 300 of them for the 4 elements that it copies.
-   float16: 2.7 µs for a million elements, of which bytes would take 0.8. 34 µs for 64 channels on 56×56, where the
-   product of 1×1 to 64 channels takes 20. It is 30 to 42 % of ResNet-50's forward and input gradients in 16 bits NCHW,
-   and `scan`, which only looks at an operand, is no cheaper. Three channels on 224×224 take 269 µs: a block of 32
-   channels has 8 that are there. Weights are packed in every call: 11 µs of 512×512×3×3.
+2. **Packing was held by instructions; now it is by bytes, where an operand fills the chip.** A thread of `pack` had 300
+   instructions for the 4 elements that it copied; now it copies up to four chunks of 16 bytes, as bits. For an element
+   75 instructions have become 16 in float16, 27 in float32, 49 in float64: 0.6, 0.9 and 1.7 µs for a million elements
+   where bytes take 0.8, 1.7 and 3.3. `scan` has 6, 11 and 20 in place of 105, `pack_weight` 25, 43 and 79 in place of
+   137. 64 channels on 56×56 in float16: 34 -> 14 µs, three channels on 224×224 272 -> 29 (bytes: 15; a position still
+   takes three divisions for its one chunk). Of ResNet-50's float16 NCHW forward 2.3 -> 0.8 ms, of grad_input 2.3 ->
+   0.9, of grad_weight 4.2 -> 1.5. What is left is what an operand's bytes take, and the start of a launch; weights are
+   still packed in every call, 5 µs of 512×512×3×3. Products that read NCHW themselves would be next.
 3. **Depthwise layers take 700 instructions for nine products.** `direct` has 27 to 30 for each product and 450 around
    them; bytes would allow a twentieth to a thirtieth of the time in 16 bits, a tenth in float32, a fifth in float64.
    `direct_weight` has a block for each tap of a channel (288 in the first layer, for 132 multiprocessors), and reads
@@ -274,8 +277,8 @@ As planned on 2026-11-23, by predicted gain; `--launches resnet50 float16` and t
 6. **Cells that no tap meets**, 1×1 at stride 2: three launches of `fill`, 130 µs behind a product of 31.
 7. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
 
-With the first two as described ResNet-50 in float16 NCHW would take some 3.2 ms forward, 4.3 for input gradients and
-3.8 for weight gradients, in place of 5.7, 6.7 and 38.2.
+Packing made ResNet-50 in float16 NCHW take 3.9 ms forward, 5.2 for input gradients and 35.5 for weight gradients, in
+place of 5.4, 6.6 and 38.2; with the first as described it would be some 3.0, 4.3 and 4.3.
 
 The products alone: 474 Tflop/s with mma.sync, all that it is taken to make; 767 with wgmma, 81 % of its peak, held by
 the second-level cache. The page before this one took that to give 24 bytes a cycle and multiprocessor, and so 469 at

@@ -48,7 +48,8 @@ WAVEFRONTS = {r"LDSM\.16\.MT?88\.4": 4, r"(LDS|STS)\.128": 4, r"(LDS|STS)\.64": 
 # throughput of arithmetic instructions, capability 9.0).
 PIPES = (r"IMAD.*", r"(IADD3|LOP3|ISETP|SEL|SHF|LEA|PRMT|VIADD|VIMNMX|IMNMX|FSETP|FSEL|FMNMX|F2FP|P2R|R2P|PLOP3).*")
 # What is once in a round of the last loop.
-INNERMOST = {"direct": r"[FD]FMA", "direct_weight": r"[FD]FMA", "finish": r"[FD]ADD"}
+INNERMOST = {"direct": r"[FD]FMA", "direct_weight": r"[FD]FMA", "finish": r"[FD]ADD",
+             "pack": r"STG\.E\.128"}
 
 
 class Kernel:
@@ -158,6 +159,8 @@ def rounds_of(one: Launching) -> list[int]:
         loops = ("channels", "kz", "ky", "kx") if name == "direct" else ("rounds",)
         turns = [] if values["flag"] == 0 else [0]  # where it waits for a flag: no data that anyone times is spoiled
         return [*turns, *(values[loop] for loop in loops)]
+    if name == "pack":
+        return [values["rounds"]]
     return [values["parts"] - 1] if name == "finish" else []
 
 
@@ -204,13 +207,10 @@ def accesses(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
     """(address, bytes) of each operand and result, once."""
     values, element = one.values, found.configuration.element
     size, name = element.size, one.kernel.source.name
-    if name == "pack":
-        groups = values["groups_padded"] // values["padded"]
-        return [(values["source"], values["cells"] * groups * values["channels"] * size),
-                (values["packed"], values["cells"] * values["groups_padded"] * size)]
-    if name == "pack_weight":
-        return [(values["weight"], values["count"] * values["channels"] // values["padded"] * size),
-                (values["packed"], values["count"] * size)]
+    if name in ("pack", "pack_weight"):
+        chunks = values["cells"] * values["row_chunks"] if name == "pack" else values["count"]
+        return [(values["source" if name == "pack" else "weight"],
+                 chunks // values["chunks"] * values["channels"] * size), (values["packed"], chunks * 16)]
     if found.configuration.tile is not None:
         return of_product(found, one)
     if name in ("direct", "direct_weight"):
@@ -218,8 +218,10 @@ def accesses(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
     if name == "finish":
         count = values["count"] * one.grid[1] * (values["flag_value"] == 0)
         return [(values["partial"], count * values["parts"] * element.real_size), (values["target"], count * size)]
-    word = {"fill": "target", "scan": "source", "clear_flag": "flag"}[name]
-    return [(values[word], values["count"] * (4 if name == "clear_flag" else size))]
+    if name == "scan":
+        return [(values["source"], values["count"] // values["n0"] * values["last"] * 16)]
+    word, each = {"fill": ("target", size), "clear_flag": ("flag", 4)}[name]
+    return [(values[word], values["count"] * each)]
 
 
 def counts(found: Kernel, one: Launching) -> tuple[list[int], list[int]]:

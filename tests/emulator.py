@@ -171,6 +171,7 @@ class Executor:
         for name in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
             names[f'load_{name}'] = names[f'reload_{name}'] = functools.partial(self.load, *TYPES[name][:2])
             names[f'store_{name}'] = functools.partial(self.store, TYPES[name][0], TYPES[name][2])
+        names |= {'load_b32x4': self.load_words, 'store_b32x4': self.store_words}
         for name in ('f32', 'f64', 'b32', 'i32', 'i64'):
             names[f'shared_{name}'] = functools.partial(self.load_shared, f'shared_{name}', *TYPES[name][:2])
             names[f'put_{name}'] = functools.partial(self.put, f'put_{name}', TYPES[name][0], TYPES[name][2])
@@ -228,6 +229,22 @@ class Executor:
         elif address.size:
             self.memory.pieces(address, width)
             self.memory.words[width][(address - ORIGIN) // width] = values
+
+    def load_words(self, address, ok):
+        chunks = self.read_global(16, address, self.where(ok))
+        words = chunks.view(np.int32).reshape(*self.shape, 4).astype(np.int64)
+        return tuple(np.ascontiguousarray(words[..., i]) for i in range(4))
+
+    def store_words(self, address, ok, *words):
+        """In halves, which compare as bits where two threads write one place."""
+        where = self.where(ok)
+        address = integers(address)
+        chosen, = self.chosen(None if where is None else self.spread(where), address)
+        if chosen.size:
+            self.memory.pieces(chosen, 16)
+        for half in (0, 1):
+            pair = np.stack([self.spread(to_u32(self.row(word))) for word in words[2 * half:2 * half + 2]], -1)
+            self.store(8, same, address + 8 * half, ok, pair.view(np.uint64)[..., 0])
 
     def units(self, name, width, address, ok=None):
         units = self.shared.units(self.row(integers(address)), width, ok)

@@ -55,6 +55,7 @@ def primitives(memory):
     for kind in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
         names[f'load_{kind}'], names[f'store_{kind}'] = global_memory(memory, *TYPES[kind])
         names[f'reload_{kind}'] = names[f'load_{kind}']
+    names['load_b32x4'], names['store_b32x4'] = chunks(memory, names['load_i32'], names['store_i32'])
     for kind in ('f32', 'f64', 'b32', 'i32', 'i64'):
         names[f'shared_{kind}'], names[f'put_{kind}'] = shared_memory(names, *TYPES[kind])
     return names
@@ -81,6 +82,20 @@ def global_memory(memory, width, decode, encode):
     def store(address, ok, value):
         if ok:
             words[place(address)] = encode(np.array([value]))
+    return load, store
+
+
+def chunks(memory, load_word, store_word):
+    def load(address, ok):
+        if ok:
+            memory.pieces(np.array([address]), 16)
+        return tuple(load_word(address + 4 * i, ok) for i in range(4))
+
+    def store(address, ok, *words):
+        if ok:
+            memory.pieces(np.array([address]), 16)
+        for i, word in enumerate(words):
+            store_word(address + 4 * i, ok, word)
     return load, store
 
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import torch
 
+import compiled
 import gpus
 import pyconv
 import sanitize
 from problems import EVERY, VARIED, VARIED_MODES
-from pyconv._gpu import launch, sass, tiles
+from pyconv._gpu import launch, packing, sass, tiles
 
 FOLDER = Path(__file__).parents[1] / 'benchmarks'
 if not FOLDER.is_dir():
@@ -355,6 +356,26 @@ def loop(inner, slots, **own):
     return sass.Loop(Counter(own), inner, slots)
 
 
+@pytest.mark.parametrize('name', ['pack', 'scan', 'pack_weight'])
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])
+def test_packing_takes_no_more_instructions_than_bytes(name, dtype):
+    """Where a thread of pack copies four chunks: as many as an H200 issues while its memory moves the elements; a tenth
+    more, for what memory does not reach of its rate. No shared memory, whole chunks at once."""
+    pytest.importorskip('numba_cuda')
+    element = tiles.ELEMENTS[dtype]
+    kernel = launch_bounds.Kernel(compiled.by_name()[f'{name} {element.suffix}'])
+    chunks = {'pack': 4, 'scan': packing.SCANNED, 'pack_weight': 1}[name]
+    times, _ = launch_bounds.nest(kernel, [chunks] if name == 'pack' else [])
+    a_byte = launch_bounds.MULTIPROCESSORS * 4 * launch_bounds.CLOCK * 32 / launch_bounds.BANDWIDTH
+    assert times(launch_bounds.issue) <= a_byte * chunks * 16 * (1 if name == 'scan' else 2) * 1.1
+    opcodes = kernel.code.opcodes
+    assert kernel.code.local == 0 and not any(word.startswith(('BAR', 'LDS', 'STS')) for word in opcodes)
+    if name == 'scan':  # of float64 the halves that have an exponent
+        assert opcodes['LDG.E.128.CONSTANT'] == (0 if dtype == 'float64' else chunks)
+    else:
+        assert opcodes['STG.E.128'] >= 1 and opcodes['STG.E'] <= 3
+
+
 def named_kernel(monkeypatch, name, code=None):
     """A kernel of that name, as if its code were this."""
     found = launch_bounds.Kernel({one.name: one for one in tiles.configurations()}[name])
@@ -371,7 +392,7 @@ def test_rounds_of_nested_loops_are_counted(monkeypatch):
     assert unrolled == 4 and times(lambda part: part.slots) == 100 + 2 * 5 + 2 * 3 * (37 - 30) + 2 * 3 * 9 * 10
     times, _ = launch_bounds.nest(named_kernel(monkeypatch, 'direct f32', code), [0, 3, 9])
     assert times(lambda part: part.slots) == 100
-    times, unrolled = launch_bounds.nest(named_kernel(monkeypatch, 'pack f32', code), [])
+    times, unrolled = launch_bounds.nest(named_kernel(monkeypatch, 'scan f32', code), [])
     assert unrolled == 1 and times(lambda part: part.slots) == 100
 
 

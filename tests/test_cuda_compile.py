@@ -85,6 +85,8 @@ CASES = [
     ('put_b32(s, ok, u32(c))\nstore_i32(b, ok, shared_b32(s))', {'STS': 1, 'LDS': 1}, TURING),
     ('q = shared_f32x4(s)\nstore_f32(b, ok, q[0] + q[1] + q[2] + q[3])', {'LDS.128': 1, 'LDS': 1, 'FADD': 3}, AMPERE),
     ('q = shared_f64x2(s)\nstore_f64(b, ok, q[0] + q[1])', {'LDS.128': 1, 'LDS': 1, 'DADD': 1}, AMPERE),
+    ('q = load_b32x4(a, ok)\nstore_b32x4(b, ok, q[3], q[2], q[1], q[0])',
+     {'LDG.E.128.CONSTANT': 1, 'LDG': 1, 'STG.E.128': 1, 'STG': 1}, AMPERE),
     ('copy4(s, a, ok)', {'LDGSTS.E': 1, 'LDG': 0, 'STS': 0}, AMPERE),
     ('copy8(s, a, ok)', {'LDGSTS.E.64': 1, 'LDG': 0, 'STS': 0}, AMPERE),
     ('copy16(s, a, ok)', {'LDGSTS.E.BYPASS.128': 1, 'LDG': 0, 'STS': 0}, AMPERE),

@@ -138,7 +138,7 @@ def test_defect(prepared, kernel, defect, way, capability):
     assert 'nothing to change' not in str(caught.value)
 
 
-@pytest.mark.parametrize('kernel', ['pack', 'direct_weight', 'channel_sum'])
+@pytest.mark.parametrize('kernel', ['direct_weight', 'channel_sum'])
 def test_every_barrier_is_needed(prepared, monkeypatch, kernel):
     """Of the kernels without stages: without any one of their barriers, some warps race."""
     data = PROBLEM.integers(np.dtype('float64'))

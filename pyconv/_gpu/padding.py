@@ -74,15 +74,22 @@ def edge_of(g: Geometry) -> Edge | None:
     return None if g.padding_mode == "zeros" else Edge(g.padding_mode, g.padding_value, g.input_size, g.padding)
 
 
-def bits(value: complex, dtype: str) -> tuple[int, int]:
-    """The parts of a constant of that dtype as kernels are given them: the bits of float32 or float64, or integers."""
+def bits(value: complex, dtype: str, stored: bool = False) -> tuple[int, int]:
+    """The parts of a constant of that dtype as kernels are given them: the bits of float32 or float64, or integers.
+
+    stored: the bits that it has in memory, also of float16 and bfloat16.
+    """
     if "int" in dtype:
         return int(element(value, np.dtype(dtype)).astype(np.int64)), 0
     parts = np.array([value.real, value.imag], np.float64)
     if dtype in ("float64", "complex128"):
         return struct.unpack("qq", parts.tobytes())
-    parts = parts.astype(np.float16 if dtype == "float16" else np.float32).astype(np.float32)
+    parts = parts.astype(np.float16 if dtype == "float16" else np.float32)
+    if stored and dtype == "float16":
+        return int(parts.view(np.uint16)[0]), 0
+    parts = parts.astype(np.float32)
     words = parts.view(np.uint32).astype(np.int64)
     if dtype == "bfloat16":
         words = (words + 0x7FFF + (words >> 16 & 1)) & 0xFFFF0000 if np.isfinite(value) else words
+        words >>= 16 * stored
     return int(words[0]), int(words[1])

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
-"""The kernels without tiles, in the dialect of `specialise`: layout changes, sums, and convolution by its definition.
+"""The kernels without tiles, in the dialect of `specialise`: columns, sums, and convolution by its definition.
 
 `direct` and `direct_weight` make every product of the definition and no other, one result or one block of threads at a
 time: for groups of few channels, and wherever a value that is not finite meets padding. All strides are in bytes.
@@ -10,107 +10,12 @@ time: for groups of few channels, and wherever a value that is not finite meets 
 THREADS = 256
 
 
-def pack(
-    source, packed, flag, own, own_n, clean, cells, channels, padded, padded_magic, padded_shift, groups_padded,
-    across, across_magic, across_shift, px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift,
-    source_n, source_channel, source_z, source_y, source_x,
-    size_z, size_y, size_x, offset_z, offset_y, offset_x, period_z, period_z_magic, period_z_shift,
-    period_y, period_y_magic, period_y_shift, period_x, period_x_magic, period_x_shift, part_0, part_1,
-):
-    """packed[cell, group, channel] = source, zero for channel >= channels. A block turns 32 cells x 32 channels.
-
-    The grid has one axis, as there may be many of either: `across` blocks of cells for each 32 channels.
-
-    Where a flag is given and an element is spoiled, the flag becomes 1, and so does its sample's own. Its blocks run in
-    any order, so they cannot clear the flag that they set; but `clean`, where it is given, is a flag that later
-    launches set, and becomes 0: the launches of a stream run one after the other.
-
-    But for MODE 'zeros', what is packed are the places of the padded source, the first of which reads cell offset.
-    """
-    t: i32 = thread()
-    lane: i32 = t & 31
-    warp: i32 = t >> 5
-    base: i32 = shared_base()
-    store_i32(clean, (clean != 0) & (t == 0) & (block_x() == 0), i32(0))
-    block: i32 = divide(block_x(), across_magic, across_shift)
-    first_cell: i32 = (block_x() - block * i32(across)) * 32
-    first_channel: i32 = block * 32
-    cell: i32 = first_cell + lane
-    n, z, y, x = position(cell)
-    if MODE != "zeros":
-        z, z_met = met(i32(z + offset_z), size_z, period_z, period_z_magic, period_z_shift)
-        y, y_met = met(i32(y + offset_y), size_y, period_y, period_y_magic, period_y_shift)
-        x, x_met = met(i32(x + offset_x), size_x, period_x, period_x_magic, period_x_shift)
-    there = z_met & y_met & x_met if MODE == "constant" else True
-    place: i64 = source + n * source_n + z * source_z + y * source_y + x * source_x
-    for i in unrolled(4):
-        column: i32 = warp + i * 8
-        group: i32 = divide(i32(first_channel + column), padded_magic, padded_shift)
-        channel: i32 = first_channel + column - group * padded
-        inside = (cell < i32(cells)) & (first_channel + column < i32(groups_padded)) & (channel < i32(channels))
-        value = load(i64(place + (group * channels + channel) * source_channel), inside & there)
-        if MODE == "constant":
-            beyond = constant(part_0, part_1)
-            held = chosen(there, value, beyond)
-            value = chosen(inside, held, value)
-        put(i32(base + (column * 33 + lane) * REAL), True, value)
-        spoiled = (flag != 0) & is_spoiled(value)
-        store_i32(flag, spoiled, i32(1))
-        store_i32(i64(own + n * own_n), spoiled, i32(1))
-    barrier()
-    for i in unrolled(4):
-        row: i32 = first_cell + warp + i * 8
-        column: i32 = first_channel + lane
-        value = shared(i32(base + (lane * 33 + warp + i * 8) * REAL))
-        store(i64(packed + (i64(row) * groups_padded + column) * SIZE),
-              (row < i32(cells)) & (column < i32(groups_padded)), value)
-
-
 def position(m):
     """(sample, z, y, x) of the m-th position."""
     zyx: i32 = divide(m, px_magic, px_shift)
     zy: i32 = divide(zyx, py_magic, py_shift)
     n: i32 = divide(zy, pz_magic, pz_shift)
     return n, i32(zy - n * i32(pz)), i32(zyx - zy * i32(py)), i32(m - zyx * i32(px))
-
-
-def pack_weight(
-    weight, packed, flag, count, channels, padded, padded_magic, padded_shift,
-    kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, kz, kz_magic, kz_shift, rows, rows_magic, rows_shift,
-    weight_group, weight_row, weight_channel, weight_z, weight_y, weight_x,
-):
-    """packed[group, row, tap, channel] = weight, zero for channel >= channels; the flag as in `pack`.
-
-    A complex weight is two rows of as many pairs: (re, -im), whose product with (re, im) is real, and (im, re).
-    """
-    i: i32 = block_x() * THREADS + thread()
-    inside = i < i32(count)
-    tap: i32 = divide(i, padded_magic, padded_shift)
-    channel: i32 = i - tap * i32(padded)
-    zy: i32 = divide(tap, kx_magic, kx_shift)
-    z: i32 = divide(zy, ky_magic, ky_shift)
-    row: i32 = divide(z, kz_magic, kz_shift)
-    group: i32 = divide(row, rows_magic, rows_shift)
-    place: i64 = (
-        weight + group * weight_group + (row - group * i32(rows)) * weight_row + channel * weight_channel
-        + (z - row * i32(kz)) * weight_z + (zy - z * i32(ky)) * weight_y + (tap - zy * i32(kx)) * weight_x)
-    value = load(place, inside & (channel < i32(channels)))
-    if PARTS == 2:
-        of_row: i64 = i64(kz * ky * kx) * padded
-        above: i64 = packed + (i64(i) + row * of_row) * SIZE
-        to_real = value[0], -value[1]
-        to_imaginary = value[1], value[0]
-        store(above, inside, to_real)
-        store(i64(above + of_row * SIZE), inside, to_imaginary)
-    else:
-        store(i64(packed + i64(i) * SIZE), inside, value)
-    store_i32(flag, (flag != 0) & is_spoiled(value), i32(1))
-
-
-def clear_flag(flag, count):
-    """So many flags = 0."""
-    i: i32 = block_x() * THREADS + thread()
-    store_i32(i64(flag + i * 4), i < i32(count), i32(0))
 
 
 def fill(
@@ -400,18 +305,6 @@ def channel_sum(
         total = plus(total, more)
     whole = tree(total)
     store_real(i64(target + part * target_part + channel * REAL), t == 0, whole)
-
-
-def scan(source, flag, own, own_n, count, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
-         stride_0, stride_1, stride_2, stride_3, stride_4):
-    """The flags as in `pack`."""
-    i: i32 = block_x() * THREADS + thread()
-    a, b, c, d, e = five(i)
-    value = load(i64(source + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3 + e * stride_4),
-                 i < i32(count))
-    spoiled = is_spoiled(value)
-    store_i32(flag, spoiled, i32(1))
-    store_i32(i64(own + a * own_n), spoiled, i32(1))
 
 
 def unfold(

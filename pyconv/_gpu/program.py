@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import limits, padding, plain, tiles
+from pyconv._gpu import limits, packing, padding, plain, tiles
 from pyconv._gpu.launches import Matrix, Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.padding import Edge
@@ -48,11 +48,13 @@ def taps_arguments(axes: Axes) -> dict[str, int]:
     return divided(**{f"k{name}": axis.taps for name, axis in zip("zyx", axes)})
 
 
-def edge_arguments(edge: Edge | None, element: Element, periods: Sequence[int] = (1, 1, 1)) -> dict[str, int]:
-    """What follows from a padding mode; without one, the periods among which cells lie."""
+def edge_arguments(
+    edge: Edge | None, element: Element, periods: Sequence[int] = (1, 1, 1), stored: bool = False
+) -> dict[str, int]:
+    """What follows from a padding mode; without one, the periods among which cells lie. See padding.bits."""
     if edge is not None:
         periods = edge.periods()
-    parts = (0, 0) if edge is None else padding.bits(edge.value, element.name)
+    parts = (0, 0) if edge is None else padding.bits(edge.value, element.name, stored)
     return divided(**{f"period_{name}": period for name, period in zip("zyx", periods)}) | numbered("part", parts)
 
 
@@ -194,17 +196,19 @@ def pack(
         return Packed(operand.place, layout.outer, layout.z, layout.y, x, group, chunks)
     x = operand.groups * chunks * 16
     y, z = x * operand.size[2], x * operand.size[2] * operand.size[1]
-    cells, padded, edge = samples * prod(operand.size), chunks * 16 // element.size, operand.edge
+    cells, edge = samples * prod(operand.size), operand.edge
     places: Axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in operand.size)
     if edge is not None:
         places = edge.placed(tuple(Axis(p, n, 1, -low, 0, 1) for p, n, low in zip(operand.size, edge.size, edge.low)))
-    across = -(-cells // 32)
+    row = operand.groups * chunks
+    beside = 1 if row > 1 else 0
+    across = -(-(cells << beside) // plain.THREADS)
+    rounds = max(1, min(tiles.PACKED, row >> beside, across * (row >> beside) // tiles.PACKING_BLOCKS))
     program.add(
-        tiles.simple("pack", element, mode=mode_of(edge)), (across * -(-operand.groups * padded // 32),),
-        shared=32 * 33 * element.real_size, source=operand.place, packed=space, flag=flags.some,
-        **flags.of_samples(), clean=clean, cells=cells,
-        channels=operand.channels, groups_padded=operand.groups * padded, **divided(padded=padded, across=across),
-        **axes_arguments(places), **edge_arguments(edge, element), **strides(source=layout))
+        tiles.simple("pack", element, mode=mode_of(edge)), (across * -(-row // (rounds << beside)),),
+        source=operand.place, packed=space, flag=flags.some, **flags.of_samples(), clean=clean, cells=cells,
+        channels=operand.channels, **divided(chunks=chunks, across=across), row_chunks=row, beside=beside,
+        rounds=rounds, **axes_arguments(places), **edge_arguments(edge, element, stored=True), **strides(source=layout))
     return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
 
 
@@ -228,12 +232,13 @@ def weight_bytes(weight: Weight, element: Element) -> int:
 
 def pack_weight(program: Program, weight: Weight, element: Element, flag: Ref | int, space: Ref) -> None:
     """The weight as (group, row, tap, channel) in whole chunks."""
-    padded = chunks_of(weight.channels, element) * 16 // element.size
-    count = weight_bytes(weight, element) // (element.size * element.parts)
-    kz, ky, kx = weight.kernel
+    chunks, rows, taps = chunks_of(weight.channels, element), weight.groups * weight.rows, prod(weight.kernel)
+    rows_inside = abs(weight.row) < abs(weight.channel)
     program.add(
-        tiles.simple("pack_weight", element), blocks_for(count), weight=weight.place, packed=space, flag=flag,
-        count=count, channels=weight.channels, **divided(padded=padded, kz=kz, ky=ky, kx=kx, rows=weight.rows),
+        tiles.simple("pack_weight", element), blocks_for(rows * taps * chunks), weight=weight.place, packed=space,
+        flag=flag, count=rows * taps * chunks, channels=weight.channels, chunks=chunks, rows_inside=int(rows_inside),
+        **divided(inner=rows if rows_inside else chunks, taps=taps, rows=weight.rows,
+                  **dict(zip(("ky", "kx"), weight.kernel[1:]))),
         weight_group=weight.group, weight_row=weight.row, weight_channel=weight.channel,
         **{f"weight_{name}": stride for name, stride in weight.layout.inner.items()})
 
@@ -434,13 +439,15 @@ def gather(
 
 
 def scan(program: Program, operand: Operand, samples: int, element: Element, flags: Flags) -> None:
-    """Set the flags where an element of the operand is spoiled."""
-    for first, box in limits.boxes((samples, operand.groups * operand.channels, *operand.size)):
+    """Set the flags where an element of the operand, which tiles read in place, is spoiled."""
+    outer, _, *steps = operand.layout[:5]
+    chunks = operand.groups * operand.channels * element.size // 16
+    for first, (*others, last) in limits.boxes((samples, *operand.size, chunks)):
+        box = (*others, -(-last // packing.SCANNED))
         program.add(
-            tiles.simple("scan", element), blocks_for(prod(box)),
-            source=operand.place.at(limits.distance(first, operand.layout)), flag=flags.some,
-            **flags.of_samples(first[0]), count=prod(box), **five(box),
-            **numbered("stride", operand.layout[:5]))
+            tiles.simple("scan", element), blocks_for(prod(box)), last=last,
+            source=operand.place.at(limits.distance(first, (outer, *steps, 16))), flag=flags.some,
+            **flags.of_samples(first[0]), count=prod(box), **five(box), **numbered("stride", (outer, *steps, 16)))
 
 
 def correlate(

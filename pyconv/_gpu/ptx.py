@@ -221,6 +221,13 @@ store_i64 = _store("store_i64", "l", "64", "mov.b64 v, $2;")
 store_i16 = _store("store_i16", "i", "16", "cvt.u16.u32 v, $2;")
 store_i8 = _assembly(
     "store_i8", "l b i", "", "{ .reg .pred p; setp.ne.s32 p, $1, 0; @p st.global.b8 [$0], $2; }", "memory")
+load_b32x4 = _assembly(
+    "load_b32x4", "l b", "iiii",
+    "{ .reg .pred p; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; setp.ne.s32 p, $5, 0;"
+    " @p ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4]; }", "volatile")
+store_b32x4 = _assembly(
+    "store_b32x4", "l b i i i i", "",
+    "{ .reg .pred p; setp.ne.s32 p, $1, 0; @p st.global.v4.b32 [$0], {$2, $3, $4, $5}; }", "memory")
 
 
 # Shared memory. Its loads are LLVM's own, which know barriers, stores and 'memory' texts for what they are.
@@ -415,7 +422,8 @@ PRIMITIVES: dict[str, Any] = {name: globals()[name] for name in (
     "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide fma "
     "load_f16 load_bf16 load_f32 load_f64 load_i8 load_u8 load_i16 load_u16 load_i32 load_u32 load_i64 "
     "reload_f16 reload_bf16 reload_f32 reload_f64 reload_i8 reload_u8 reload_i16 reload_u16 reload_i32 reload_u32 "
-    "reload_i64 store_f16 store_bf16 store_f32 store_f64 store_i8 store_i16 store_i32 store_i64 "
+    "reload_i64 store_f16 store_bf16 store_f32 store_f64 store_i8 store_i16 store_i32 store_i64 load_b32x4 "
+    "store_b32x4 "
     "number_f32 number_f64 number_i32 number_i64 shared_i32 shared_i64 put_i32 put_i64 "
     "shared_base shared_f32 shared_f64 shared_b32 shared_f32x4 shared_f64x2 put_f32 put_f64 put_b32 "
     "copy4 copy8 copy16 commit wait ldmatrix ldmatrix_transposed mma_f16 mma_bf16 mma_tf32 mma_f64 "

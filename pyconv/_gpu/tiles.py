@@ -10,7 +10,7 @@ from itertools import pairwise
 from itertools import product as every
 from typing import Any, NamedTuple
 
-from pyconv._gpu import arithmetic, fragments, gemm, hopper, plain
+from pyconv._gpu import arithmetic, fragments, gemm, hopper, packing, plain
 from pyconv._gpu.specialise import Source
 from pyconv._padding import REPEATING
 
@@ -75,6 +75,8 @@ class Element(NamedTuple):
             "shared": f"shared_{self.real}", "shared_part": f"shared_{self.real}",
             "put": f"put_{self.real}", "put_part": f"put_{self.real}",
             "shared_chunk": "shared_f64x2" if self.real == "f64" else "shared_f32x4",
+            "load_bits": {2: "load_u16", 4: "load_i32", 8: "load_i64"}.get(self.size // self.parts, ""),
+            "number_of_bits": "number_i64" if self.size // self.parts == 8 else "number_i32",
         }
 
 
@@ -298,14 +300,26 @@ def simple(
     kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
     divided: bool = False, mode: str = "zeros", combined: bool = False, waits: bool = False,
 ) -> Source:
-    """A kernel of `plain`, for a padding mode; `waits`: its work is done only if a flag is set."""
-    constants = _functions(plain) | element.arithmetic | {
-        "THREADS": plain.THREADS, "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
+    """A kernel of `plain` or `packing`, for a padding mode; `waits`: its work is done only if a flag is set."""
+    constants = _functions(plain, packing) | element.arithmetic | _bits(element) | {
+        "THREADS": plain.THREADS, "SCANNED": packing.SCANNED,
+        "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
         "PARTS": element.parts,
         "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided, "MODE": mode,
         "COMBINED": combined, "WAITS": waits,
     }
-    return Source(getattr(plain, kernel), constants, (element.summed if partial else element).primitives())
+    room = packing if hasattr(packing, kernel) else plain
+    return Source(getattr(room, kernel), constants, (element.summed if partial else element).primitives())
+
+
+def _bits(element: Element) -> dict[str, int]:
+    """How packing sees a number: its bytes; of a word the bits but the sign, what carries the least number whose double
+    is not finite, or of float16 that is not itself, into the sign's place, and that place. Of 16 bits two are a word.
+    """
+    to_top = {"float16": 0x04000400, "bfloat16": 0x01000100}.get(
+        element.name, 0x00200000 if element.real == "f64" else 0x01000000)
+    top = 0x80008000 if element.size == 2 else 0x80000000
+    return {"WIDTH": element.size // element.parts, "MAGNITUDE": top ^ 0xFFFFFFFF, "TO_TOP": to_top, "TOP": top}
 
 
 HOPPERS = {"wgmma", *HOPPER_DOUBLES}  # algorithms of capability 9.0 alone
@@ -381,6 +395,8 @@ OUTSIDE = -(2**30)  # a cell that no tap can bring inside: taps reach less than 
 MOST_SAMPLES = 4096  # whose own gradients are summed in one launch: a grid counts 2**16 - 1 parts
 NOMINAL_BATCH = 32  # by which the gradients of single samples are cut, whatever their number
 CACHED = 2**25  # bytes of partial sums that are still in the second-level cache when they are summed
+PACKED = 4  # chunks that a thread of pack copies at most
+PACKING_BLOCKS = 1056  # that fill an H200 before a thread of pack copies more than one: eight a multiprocessor
 NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, so that all chips sum in one order
 # Blocks of a launch that waits for a flag, which is mostly unset. An H200 holds half of them at once (4 of 256 threads
 # with 64 registers on a multiprocessor): they are gone after two waits, and fill the chip twice where the flag is set.
@@ -404,7 +420,7 @@ def _sets(*flags: str) -> list[tuple[str, ...]]:
             for which in every((False, True), repeat=len(flags))]
 
 
-# The kernels of `plain`, with each set of flags that they are asked for with; a mode is a flag too.
+# The kernels of `plain` and `packing`, with each set of flags that they are asked for with; a mode is a flag too.
 SIMPLE: dict[str, list[tuple[str, ...]]] = {
     **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
     **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
