@@ -227,8 +227,8 @@ it beside an H200 is unknown, and so is whether the target is met.
 
 The published rates are those of NVIDIA's data sheet of the H200 and of the CUDA Programming Guide for capability 9.0;
 `benchmarks/launch_bounds.py` names each, and where others measured it. Assumed beyond these: code outside of loops runs
-once (of what is idle a sixth is skipped); a multiprocessor's blocks overlap perfectly; the first-level cache keeps what
-neighbouring results read again; stores of different instructions are not joined before the second-level cache.
+once; a multiprocessor's blocks overlap perfectly; the first-level cache keeps what neighbouring results read again;
+stores of different instructions are not joined before the second-level cache.
 
 ## Where the time goes
 
@@ -248,37 +248,32 @@ FINDINGS = """## What to look at first
 
 As planned on 2026-11-23, by predicted gain; `--launches resnet50 float16` and the like print every figure.
 
-1. **Kernels that wait for a flag.** Behind every product with padding a direct kernel is launched for all results; if
-   its flag is not set it computes nothing, but each thread still works out its place, and each block of `direct_weight`
-   goes through its tree of sums. 3×3 on 56×56, 64→64, float16: 94 µs behind a forward product of 57, 103 µs behind a
-   weight gradient of 66. 3×3 on 7×7, 512→512: 2,359,296 blocks and 6.6 ms behind a weight gradient of 58 µs. It is 54
-   to 91 % of ResNet-50's weight gradients, and 14 to 29 % of forward in 16 bits and tf32. A grid of no more than some
-   1056 blocks, which goes round over the results only if the flag is set, would take 3 to 4 µs.
-2. **Packing was held by instructions; now it is by bytes, where an operand fills the chip.** A thread of `pack` had 300
-   instructions for the 4 elements that it copied; now it copies up to four chunks of 16 bytes, as bits. For an element
-   75 instructions have become 16 in float16, 27 in float32, 49 in float64: 0.6, 0.9 and 1.7 µs for a million elements
-   where bytes take 0.8, 1.7 and 3.3. `scan` has 6, 11 and 20 in place of 105, `pack_weight` 25, 43 and 79 in place of
-   137. 64 channels on 56×56 in float16: 34 -> 14 µs, three channels on 224×224 272 -> 29 (bytes: 15; a position still
-   takes three divisions for its one chunk). Of ResNet-50's float16 NCHW forward 2.3 -> 0.8 ms, of grad_input 2.3 ->
-   0.9, of grad_weight 4.2 -> 1.5. What is left is what an operand's bytes take, and the start of a launch; weights are
-   still packed in every call, 5 µs of 512×512×3×3. Products that read NCHW themselves would be next.
-3. **Depthwise layers take 700 instructions for nine products.** `direct` has 27 to 30 for each product and 450 around
-   them; bytes would allow a twentieth to a thirtieth of the time in 16 bits, a tenth in float32, a fifth in float64.
-   `direct_weight` has a block for each tap of a channel (288 in the first layer, for 132 multiprocessors), and reads
-   one element of each sector where channels lie last. First: taps known when the kernel is compiled, offsets of 32
-   bits, several results for each thread.
-4. **The first layer's input gradients in float32 and float64 go to `direct`**: 12.5 ms of float32's 29.4 NCHW. It is
-   chosen as if it made 4 Tflop/s (`tiles.DIRECT_RATE`) where 1.2 are predicted. Tiles of which 3 rows in 64 are filled
-   would take some 9 ms; in float16, where they are chosen, they take 1.1.
-5. **Storing tiles.** One of 128×128 takes 3700 cycles of the schedulers beside its loop, as long as 7 stages or 230
+1. **Depthwise layers take close to 700 instructions for nine products.** `direct` has 27 to 30 for each product and
+   some 420 around them; bytes would allow a twentieth to a thirtieth of the time in 16 bits, a tenth in float32, a
+   fifth in float64. `direct_weight` has a block for each tap of a channel (288 in the first layer, for 132
+   multiprocessors), and reads one element of each sector where channels lie last. First: taps known when the kernel is
+   compiled, offsets of 32 bits, several results for each thread.
+2. **Packing is what bytes allow, and is there at all.** Weights are packed in every call, 5 µs of 512×512×3×3, and
+   three channels on 224×224 take 29 µs where bytes take 15, since a position takes three divisions for its one chunk.
+   Products that read NCHW themselves would be first.
+3. **Storing tiles.** One of 128×128 takes 3700 cycles of the schedulers beside its loop, as long as 7 stages or 230
    channels in float16: a wide address and a store of 2 bytes for each result. 1×1 on 56×56, 64→256: 60 µs where
    products take 14 and bytes 27. With channels last a store fills a quarter of each of 8 sectors, NCHW a half of each
    of 4. A store of two neighbouring columns, or of 16 bytes by way of shared memory, would be first.
-6. **Cells that no tap meets**, 1×1 at stride 2: three launches of `fill`, 130 µs behind a product of 31.
-7. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
+4. **The first layer's input gradients in float32 and float64** take 9.1 and 11.2 ms NCHW, in tiles of which 3 rows in
+   64 are filled: a third of what all layers take. In float16 they take 1.2 ms. A tile of fewer rows would be first.
+5. **The sum behind a kernel that waits for a flag**: `finish` looks for its results' places before it looks at the
+   flag, 18 µs of 512×512×3×3 behind a weight gradient of 58.
+6. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
 
-Packing made ResNet-50 in float16 NCHW take 3.9 ms forward, 5.2 for input gradients and 35.5 for weight gradients, in
-place of 5.4, 6.6 and 38.2; with the first as described it would be some 3.0, 4.3 and 4.3.
+Mended on that day: direct kernels that wait for a flag have at most 1056 blocks, which take turns if
+it is set, and take 4 µs each where they took 94 behind a forward product of 57 µs (3×3 on 56×56, 64→64, float16) and
+6.6 ms behind a weight gradient of 58 µs (3×3 on 7×7, 512→512), 82 % of all weight gradients in float16 NCHW. A thread
+of `pack` copies up to four chunks of 16 bytes, as bits, where it had 300 instructions for 4 elements: in float16 16 for
+an element in place of 75, `scan` 6 in place of 105, and of ResNet-50's NCHW forward packing took 2.3 ms and takes 0.8.
+Cells that no tap meets are filled in one launch, zeros in words of 16 bytes, where three took 130 µs behind a product
+of 31. The first layer's input gradients were left to direct kernels that were taken to make 4 Tflop/s where 1.2 are
+predicted.
 
 The products alone: 474 Tflop/s with mma.sync, all that it is taken to make; 767 with wgmma, 81 % of its peak, held by
 the second-level cache. The page before this one took that to give 24 bytes a cycle and multiprocessor, and so 469 at
