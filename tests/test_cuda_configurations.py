@@ -200,7 +200,8 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_, parts=parts: parts)
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
             _cuda.forget()
-            modes = tiles.MODES if size == 0 and parts == 1 and not keywords and problem in ASKING[:3:2] else ()
+            has_modes = parts == 1 and (not keywords or algorithm == 'tf32x3') and problem in ASKING[:3:2]
+            modes = tiles.MODES if size == 0 and has_modes else ()
             everything(gpu, problem, dtype, keywords, modes)
     for problem, types in itertools.product(ASKING[:3:2], tiles.PAIRS if size == 0 else ()):
         of_whole_numbers(gpu, problem, *types)
