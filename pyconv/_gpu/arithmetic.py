@@ -29,18 +29,13 @@ def chosen(ok, a, b):
     return select(ok, a, b)
 
 
-def is_spoiled(a):
-    """Whether it is not finite, or so large that its high part of tf32 is not: that may be half of what is."""
-    return (a + a) - (a + a) != 0
-
-
 def constant(part_0, part_1):
     """A number that was given as an argument: the bits of its parts."""
     return number(part_0)
 
 
 REAL: dict[str, Any] = {
-    function.__name__: function for function in (nothing, plus, times_plus, chosen, is_spoiled, constant)}
+    function.__name__: function for function in (nothing, plus, times_plus, chosen, constant)}
 
 
 def plus_whole(a, b):
@@ -53,18 +48,13 @@ def times_plus_whole(a, b, c):
     return real(a * b + c)
 
 
-def never_spoiled(a):
-    """False, as whole numbers are finite."""
-    return False
-
-
 def load_whole(address, ok):
     """An operand, as sums are kept."""
     return real(load_part(address, ok))
 
 
 WHOLE: dict[str, Any] = {
-    **REAL, "load": load_whole, "plus": plus_whole, "times_plus": times_plus_whole, "is_spoiled": never_spoiled}
+    **REAL, "load": load_whole, "plus": plus_whole, "times_plus": times_plus_whole}
 
 
 def nothing_twice():
@@ -90,11 +80,6 @@ def times_plus_pairs(a, b, c):
 def chosen_pair(ok, a, b):
     """a where ok, else b."""
     return select(ok, a[0], b[0]), select(ok, a[1], b[1])
-
-
-def is_pair_spoiled(a):
-    """Whether a part is NaN or infinite."""
-    return ((a[0] + a[0]) - (a[0] + a[0]) != 0) | ((a[1] + a[1]) - (a[1] + a[1]) != 0)
 
 
 def constant_pair(part_0, part_1):
@@ -131,8 +116,6 @@ def put_pair(address, ok, value):
 
 COMPLEX: dict[str, Any] = {
     "nothing": nothing_twice, "plus": plus_pairs, "plus_turned": plus_turned, "times_plus": times_plus_pairs,
-    "chosen": chosen_pair, "is_spoiled": is_pair_spoiled,
-    "constant": constant_pair, "load": load_pair, "load_result": load_pair, "reload": reload_pair,
-    "reload_real": reload_pair,
-    "load_real": load_pair, "store": store_pair, "store_real": store_pair, "shared": shared_pair, "put": put_pair,
+    "chosen": chosen_pair, "constant": constant_pair, "load": load_pair, "load_result": load_pair,
+    "reload": reload_pair, "reload_real": reload_pair, "load_real": load_pair, "store": store_pair, "store_real": store_pair, "shared": shared_pair, "put": put_pair,
 }

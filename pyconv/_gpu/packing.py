@@ -83,7 +83,8 @@ def chunk_of(address, step, room, there, part_0, part_1):
 
 
 def exceeding(seen, words):
-    """`seen`, with bits of TOP set if a word has numbers that are not finite, or whose double is not: see is_spoiled.
+    """`seen`, with bits of TOP set if a word has numbers that are spoiled: not finite, or so large that their double is
+    not, as their high part of tf32 may not be either.
 
     Of a number's bits but the sign those of its exponent are the highest, and TO_TOP is what carries into TOP the
     least that is spoiled; so two halves of a word are looked at together. Of 8 bytes the second word has the exponent.
