@@ -117,5 +117,6 @@ def put_pair(address, ok, value):
 COMPLEX: dict[str, Any] = {
     "nothing": nothing_twice, "plus": plus_pairs, "plus_turned": plus_turned, "times_plus": times_plus_pairs,
     "chosen": chosen_pair, "constant": constant_pair, "load": load_pair, "load_result": load_pair,
-    "reload": reload_pair, "reload_real": reload_pair, "load_real": load_pair, "store": store_pair, "store_real": store_pair, "shared": shared_pair, "put": put_pair,
+    "reload": reload_pair, "reload_real": reload_pair, "load_real": load_pair,
+    "store": store_pair, "store_real": store_pair, "shared": shared_pair, "put": put_pair,
 }
