@@ -1,7 +1,7 @@
 """Build pyconv._cpu: the Cython frame, and one C object per instruction set of the kernels in pyconv/_tiles.
 
-pyconv._xla is Cython alone. The kernels are written with gcc's vectors, for gcc and clang; on Windows that is clang-cl,
-which is looked for on PATH. Linux with gcc is what has been tested.
+pyconv._driver and pyconv._xla are Cython alone. The kernels are written with gcc's vectors, for gcc and clang; on
+Windows that is clang-cl, which is looked for on PATH. Linux with gcc is what has been tested.
 """
 
 import platform
@@ -108,6 +108,7 @@ if __name__ == "__main__":
                 include_dirs=[numpy.get_include()],
                 depends=[str(path) for path in (*TILES.glob("*.h"), *Path("pyconv").glob("*.px[di]"))],
             ),
+            Extension("pyconv._driver", ["pyconv/_driver.pyx"]),
             Extension("pyconv._xla", ["pyconv/_xla.pyx"], include_dirs=[numpy.get_include()]),
         ]),
     )

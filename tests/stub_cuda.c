@@ -69,6 +69,8 @@ int cuCtxGetCurrent(handle *context) { *context = depth ? contexts[depth - 1] : 
 int cuCtxGetDevice(int *device) { *device = 0; return depth ? 0 : INVALID_CONTEXT; }
 int cuCtxPushCurrent(handle context) { contexts[depth++] = context; return 0; }
 int cuCtxPopCurrent(handle *context) { *context = contexts[--depth]; return 0; }
+int cuCtxPushCurrent_v2(handle context) { return cuCtxPushCurrent(context); }
+int cuCtxPopCurrent_v2(handle *context) { return cuCtxPopCurrent(context); }
 int cuCtxSetCurrent(handle context) { depth += !depth; contexts[depth - 1] = context; return 0; }
 int cuThreadExchangeStreamCaptureMode(int *mode) {
     int before = capture_mode;

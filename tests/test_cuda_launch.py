@@ -1,6 +1,7 @@
 """CUDA devices over a driver that only notes what it is asked: loading, launching, contexts, errors. Needs no GPU."""
 import ctypes
 import enum
+import functools
 import inspect
 import re
 import sys
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import pyconv
+from pyconv._driver import Places
 from pyconv._gpu import cubins, launch, program, specialise, tiles
 
 CALLER, PRIMARY = 0x111, 0x222
@@ -23,15 +25,22 @@ Status = enum.IntEnum('Status', {'CUDA_SUCCESS': 0, **{f'CUDA_ERROR_{name}': num
     'CONTEXT_IS_DESTROYED': 709, 'ASSERT': 710, 'MISALIGNED_ADDRESS': 716, 'LAUNCH_FAILED': 719, 'UNKNOWN': 999,
 }.items()}})
 Attribute = enum.Enum('Attribute', {f'CU_DEVICE_ATTRIBUTE_{name}': value for name, value in FACTS.items()})
-NOTHING = {'cuInit', 'cuLaunchKernel', 'cuCtxPushCurrent', 'cuFuncSetAttribute'}  # what they give besides a status
+NOTHING = {'cuInit', 'cuFuncSetAttribute'}  # what they give besides a status
+KERNEL = 0x4E11  # the handle of every kernel
+GIVEN = {  # of functions that are called by their addresses: the types of what they are given
+    'cuCtxGetCurrent': [ctypes.POINTER(ctypes.c_void_p)], 'cuCtxPushCurrent_v2': [ctypes.c_void_p],
+    'cuCtxPopCurrent_v2': [ctypes.POINTER(ctypes.c_void_p)],
+    'cuLaunchKernel': [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]}
 SOURCE = SimpleNamespace(name='kern', key='kern of 3', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
 COMPILED = cubins.Compiled(b'\x7fELF', 'kern', 40, 0, 0)
 
 
 class Driver:
-    """cuda.bindings.driver in as far as pyconv calls it: no synchronisation, for one, is there to be called."""
+    """cuda.bindings.driver and the driver's own library, in as far as pyconv calls them: no synchronisation, for one,
+    is there to be called."""
 
     CUdevice_attribute = Attribute
+    CUresult = Status
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED='relaxed')
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES='dynamic')
 
@@ -40,12 +49,28 @@ class Driver:
         self.answers = {
             'cuDeviceGet': lambda index: index, 'cuDeviceGetAttribute': lambda attribute, device: attribute.value,
             'cuDeviceGetCount': lambda: self.gpus, 'cuDeviceGetName': lambda n, device: b'Some GPU'.ljust(n, b'\0'),
-            'cuDevicePrimaryCtxRetain': lambda device: PRIMARY, 'cuCtxGetCurrent': lambda: self.contexts[-1],
+            'cuDevicePrimaryCtxRetain': lambda device: PRIMARY,
             'cuCtxPushCurrent': self.contexts.append, 'cuCtxPopCurrent': self.contexts.pop,
             'cuModuleLoadData': lambda code: ('module', code),
-            'cuModuleGetFunction': lambda module, name: (module, name), 'cuFuncSetAttribute': lambda *_: None,
-            'cuThreadExchangeStreamCaptureMode': self.exchange, 'cuLaunchKernel': self.launched,
+            'cuModuleGetFunction': lambda module, name: KERNEL, 'cuFuncSetAttribute': lambda *_: None,
+            'cuThreadExchangeStreamCaptureMode': self.exchange,
             'cuInit': lambda flags: None, 'cuGetErrorString': lambda status: b'the words of the driver'}
+
+        act = {'cuCtxGetCurrent': self.current, 'cuCtxPushCurrent_v2': self.contexts.append,
+               'cuCtxPopCurrent_v2': lambda to: self.contexts.pop(), 'cuLaunchKernel': self.launched}
+        self.library = SimpleNamespace(**{
+            name: ctypes.CFUNCTYPE(ctypes.c_int, *types)(functools.partial(self.asked, name, act[name]))
+            for name, types in GIVEN.items()})
+
+    def asked(self, name, act, *given):
+        """One of the library's functions: the status alone is its answer."""
+        self.calls.append((name.removesuffix('_v2'), *given))
+        if name not in self.fails:
+            act(*given)
+        return self.fails.get(name, 0)
+
+    def current(self, to):
+        to[0] = self.contexts[-1]
 
     def __getattr__(self, name):
         if name not in self.answers:
@@ -77,6 +102,7 @@ def driver(monkeypatch):
     fake = Driver()
     monkeypatch.setitem(sys.modules, 'cuda.bindings', SimpleNamespace(driver=fake))
     monkeypatch.setattr(launch, 'driver_version', lambda: (12, 4))
+    monkeypatch.setattr(launch, 'library', lambda: fake.library)
     cubins._compiler()                       # kept, and so of the versions that there are
     monkeypatch.setattr(cubins, 'versions', lambda: {})
     launch._driver.cache_clear()
@@ -104,9 +130,10 @@ def test_facts(device):
 
 def test_launch(device, driver, kernel):
     device.launch([(kernel, (5, 6, 7), launch.Arguments([2**63 - 1, -2**63, -1]))], 0x5713)
-    _, function, *grid, threads, one, same, shared, stream, _, extra = driver.calls[-2]
-    assert function == (('module', COMPILED.cubin), b'kern')
-    assert (grid, threads, one, same, shared, stream, extra) == ([5, 6, 7], 128, 1, 1, 1000, 0x5713, 0)
+    [(_, function, *grid, threads, one, same, shared, stream, _, extra)] = [
+        call for call in driver.calls if call[0] == 'cuLaunchKernel']
+    assert (function, grid, threads, one, same, shared, stream, extra) == (
+        KERNEL, [5, 6, 7], 128, 1, 1, 1000, 0x5713, None)
     assert driver.values == [2**63 - 1, -2**63, -1]
 
 
@@ -119,13 +146,33 @@ def test_launches_of_a_program_ask_once_for_the_context(device, driver, kernel):
 
 def test_launch_with_a_tensor_map(device, driver, kernel):
     arguments = launch.Arguments([0, 5, -6], has_map=True)
-    arguments.values[:16] = array('q', range(16))
+    arguments.set_map(array('q', range(16)))
     device.launch([(kernel, (1, 1, 1), arguments)], 0)
     assert driver.values == [0, 5, -6]
     [call] = [call for call in driver.calls if call[0] == 'cuLaunchKernel']
     pointer = ctypes.c_void_p.from_address(call[10]).value
     assert list((ctypes.c_int64 * 18).from_address(pointer)) == [*range(16), 5, -6]
     assert arguments.given() == [array('q', range(16)).tobytes(), 5, -6]
+
+
+def test_what_arguments_do_not_have_cannot_be_written():
+    plain, mapped = launch.Arguments([1, 2]), launch.Arguments([0, 5], has_map=True)
+    for arguments, words in ((plain, 16), (mapped, 15)):
+        with pytest.raises(ValueError, match=f'^map must be 16 words of a launch that has one; got {words}$'):
+            arguments.set_map(array('q', range(words)))
+    for place in (-1, 2):
+        with pytest.raises(IndexError, match=f'^a place must be one of 2 arguments; got {place}$'):
+            Places([(plain, place, 'x', 0)])
+    assert (plain.given(), mapped.given()) == ([1, 2], [bytes(128), 5])
+
+
+def test_places_behind_a_map():
+    """The second argument of a launch that has one is the word behind it."""
+    mapped, plain = launch.Arguments([0, 5, 6], has_map=True), launch.Arguments([7])
+    Places([(mapped, 2, 'x', 8), (plain, 0, 'y', -1), (mapped, 1, 'y', 2**40)]).write({'y': 1, 'x': 2, 'z': 3})
+    assert (mapped.given(), plain.given()) == ([bytes(128), 2**40 + 1, 10], [0])
+    with pytest.raises(KeyError, match='y'):
+        Places([(plain, 0, 'y', 0)]).write({'x': 2})
 
 
 def test_a_tensor_map_is_encoded_once(device, driver):

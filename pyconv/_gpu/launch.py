@@ -10,18 +10,18 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyconv._driver import Arguments, Launcher
 from pyconv._gpu import cubins
 from pyconv._gpu.cubins import Compiled, Source
 
 ROOT = Path(__file__).parents[2]  # a checkout, or where a wheel was installed
 TENSOR_MAPS = 1024  # kept at once
-MAP_WORDS = 16  # a tensor map is 128 bytes
 STATIC_LIMIT = 48 * 1024  # bytes of shared memory that a kernel may have without asking
 # After these, every call of the process fails: the context is gone.
 FATAL = frozenset(f"CUDA_ERROR_{name}" for name in (
@@ -40,37 +40,12 @@ FOREIGN = frozenset(f"CUDA_ERROR_{name}" for name in (
 class Kernel:
     """A kernel loaded on a device, ready to launch."""
 
-    function: Any
+    handle: int
     name: str
     threads: int
     shared: int
     arguments: int
     compiled: Compiled
-
-
-class Arguments:
-    """The arguments of a launch in memory as the driver reads them: 64-bit integers, before them perhaps a tensor map.
-
-    `values` may be written anew for every launch, of one thread at a time; with a map its first MAP_WORDS are the map.
-    """
-
-    __slots__ = ("values", "count", "address", "_pointers")
-
-    def __init__(self, integers: Sequence[int], has_map: bool = False) -> None:
-        """has_map: the first integer stands for a tensor map, which is still to be written. OverflowError beyond 64
-        bits."""
-        self.values = array("q", [*([0] * (MAP_WORDS - 1) if has_map else ()), *integers])
-        first, words = self.values.buffer_info()
-        self._pointers = array("Q", range(first, first + 8 * words, 8))
-        self.count = len(integers)
-        del self._pointers[1:words - self.count + 1]  # into the map
-        self.address = self._pointers.buffer_info()[0]
-
-    def given(self) -> list[int | bytes]:
-        """The integers, and first the tensor map's bytes."""
-        words = len(self.values) - self.count + 1
-        first = self.values[:words].tobytes() if words > 1 else self.values[0]
-        return [first, *self.values[words:]]
 
 
 # The driver, its absence, its errors
@@ -192,8 +167,11 @@ class Device:
         return self._ask(f"open a context on GPU {self.index}", self._driver.cuDevicePrimaryCtxRetain, self._device)
 
     @functools.cached_property
-    def _context_address(self) -> int:
-        return int(self._context)
+    def _launcher(self) -> Launcher:
+        names = "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuLaunchKernel"
+        get_current, push, pop, kernel = (
+            ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0 for name in names)
+        return Launcher(get_current, push, pop, kernel, int(self._context))
 
     @contextmanager
     def _current(self) -> Iterator[None]:
@@ -231,7 +209,7 @@ class Device:
                     self._ask(wanted, driver.cuFuncSetAttribute, function, limit, shared)
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
-        return Kernel(function, compiled.name, threads, shared, arguments, compiled)
+        return Kernel(int(function), compiled.name, threads, shared, arguments, compiled)
 
     def tensor_map(self, address: int, columns: int, rows: int, row: int, box_rows: int) -> "array[int]":
         """How Hopper finds boxes of 64 columns and `box_rows` rows in a matrix of 16-bit elements at an address, whose
@@ -258,30 +236,21 @@ class Device:
                 driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
         return array("q", array("Q", map(int, made.opaque)).tobytes())
 
-    def launch(self, launches: Iterable[tuple[Kernel, tuple[int, int, int], Arguments]], stream: int) -> None:
+    def launch(self, launches: Sequence[tuple[Kernel, tuple[int, int, int], Arguments]], stream: int) -> None:
         """Put kernels on grids into the stream (its handle as an int) and return; nothing waits.
 
         The driver copies the arguments before it returns. TypeError for a wrong number of them.
         """
-        driver = self._driver
-        failed, current = driver.cuCtxGetCurrent()
-        if failed:
-            raise failure(driver, failed, "ask for the current context")
-        elsewhere = int(current) != self._context_address
-        if elsewhere:
-            self._ask(f"use GPU {self.index}", driver.cuCtxPushCurrent, self._context)
-        try:
-            for kernel, (x, y, z), arguments in launches:
-                if arguments.count != kernel.arguments:
-                    raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {arguments.count}")
-                status, = driver.cuLaunchKernel(
-                    kernel.function, x, y, z, kernel.threads, 1, 1, kernel.shared, stream, arguments.address, 0)
-                if status:
-                    blocks = f"{x} x {y} x {z} blocks of {kernel.threads} threads and {kernel.shared} bytes"
-                    raise failure(driver, status, f"launch {kernel.name} on a grid of {blocks}")
-        finally:
-            if elsewhere:
-                driver.cuCtxPopCurrent()
+        failed = self._launcher(launches, stream)
+        if failed is None:
+            return
+        number, place = failed
+        wanted = f"use GPU {self.index}"
+        if place >= 0:
+            kernel, (x, y, z), _ = launches[place]
+            wanted = (f"launch {kernel.name} on a grid of {x} x {y} x {z} blocks of {kernel.threads} threads and "
+                      f"{kernel.shared} bytes")
+        raise failure(self._driver, self._driver.CUresult(number), wanted)
 
 
 def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int]) -> Compiled:

@@ -6,9 +6,9 @@ A call only writes its operands' addresses among the arguments.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pyconv._driver import Arguments, Places
 from pyconv._gpu import limits, plain
 from pyconv._gpu.arrays import DeviceArray
-from pyconv._gpu.launch import MAP_WORDS, Arguments
 from pyconv._gpu.specialise import Source
 
 ALIGNMENT = 256
@@ -56,32 +56,29 @@ class Launches:
         self.device, self.launches, self._arrays = program.device, program.launches, arrays
         self.free: list[tuple[Any, ...]] = []
 
-    def run(self, addresses: Mapping[str, int], stream: int) -> None:
+    def run(self, addresses: dict[str, int], stream: int) -> None:
         """Launch them; a kernel that is not loaded yet is compiled, or found where it is kept, before the first."""
         try:
             made = self.free.pop()
         except IndexError:
             made = self._made()
         places, matrices, launches = made
-        for values, place, base, offset in places:
-            values[place] = addresses[base] + offset
-        for values, base, offset, *matrix in matrices:
-            values[:MAP_WORDS] = self.device.tensor_map(addresses[base] + offset, *matrix)
+        places.write(addresses)
+        for arguments, base, offset, *matrix in matrices:
+            arguments.set_map(self.device.tensor_map(addresses[base] + offset, *matrix))
         self.device.launch(launches, stream)
         self.free.append(made)
 
-    def _made(self) -> tuple[Any, ...]:
-        """The launches with memory for their arguments; the places in it that a call writes addresses to, and those for
-        tensor maps."""
+    def _made(self) -> tuple[Places, list[Any], list[Any]]:
+        """The places among arguments that a call writes addresses to, those for tensor maps, and the launches."""
         places, matrices, launches = [], [], []
         for kernel, grid, integers, refs, matrix in self.launches:
             arguments = Arguments(integers, matrix is not None)
-            values, shift = arguments.values, 0 if matrix is None else MAP_WORDS - 1
-            places += [(values, place + shift, *self._place(ref)) for place, ref in refs]
+            places += [(arguments, place, *self._place(ref)) for place, ref in refs]
             if matrix is not None:
-                matrices.append((values, *self._place(matrix.place), *matrix[1:]))
+                matrices.append((arguments, *self._place(matrix.place), *matrix[1:]))
             launches.append((self.device.kernel(*kernel), grid, arguments))
-        return places, matrices, launches
+        return Places(places), matrices, launches
 
     def _place(self, ref: Ref) -> Ref:
         return self._arrays[ref.base].at(ref.offset)
