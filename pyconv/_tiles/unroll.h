@@ -174,18 +174,22 @@ static void NAME(unroll_turned)(const work_t *work, const index_t extent[3], con
     }
 }
 
-/* Ask for the block's cells of one channel ahead of their use: the hardware does not follow from channel to channel. */
+/* Ask for the block's cells of one channel ahead of their use: the hardware does not follow from channel to channel.
+   Rows are asked for one by one where most of what lies between them is not read. */
 static inline void NAME(fetch)(const piece_t *piece, const block_t *block, const REAL *source, const REAL *limit)
 {
     const axis_t *y = &piece->axis[1], *x = &piece->axis[2];
     const index_t rows = y->step * (block->extent[1] - 1) + 1, cells = x->step * block->extent[2];
+    const index_t row = piece->source_stride[1];
+    const int apart = rows > 1 && 2 * cells < row;
+    const index_t times = apart ? rows : 1, n = apart || rows == 1 ? cells : rows * row;
     const REAL *from = source + block->sample * piece->source_batch
         + block->start[0] * piece->axis[0].step * piece->source_stride[0]
-        + block->start[1] * y->step * piece->source_stride[1] + block->start[2] * x->step;
-    const index_t n = rows == 1 ? cells : rows * piece->source_stride[1];
+        + block->start[1] * y->step * row + block->start[2] * x->step;
     for (index_t s = 0; s < block->samples; s++, from += piece->source_batch)
-        for (index_t i = 0; i < n && from + i < limit; i += 64 / (index_t)sizeof(REAL))
-            __builtin_prefetch(from + i);
+        for (index_t r = 0; r < times; r++)
+            for (index_t i = 0; i < n && from + r * row + i < limit; i += 64 / (index_t)sizeof(REAL))
+                __builtin_prefetch(from + r * row + i);
 }
 
 static void NAME(unroll)(const work_t *work, const void *source, const void *begin, const void *limit, void *scratch)
