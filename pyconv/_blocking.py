@@ -21,6 +21,7 @@ from pyconv._blocks import (
     GATHER_BROADCAST,
     GATHER_DIRECT,
     GATHER_FLAT,
+    GATHER_LAST,
     GATHER_ROWS,
     GATHER_WINOGRAD,
     GROUPS,
@@ -43,7 +44,7 @@ from pyconv._blocks import (
     up_to,
     wanted_tasks,
 )
-from pyconv._depthwise import DIRECT_RESULTS, DIRECT_WEIGHTS, direct_blocking, rows_blocking
+from pyconv._depthwise import DIRECT_RESULTS, DIRECT_WEIGHTS, direct_blocking, last_blocking, rows_blocking
 from pyconv._pieces import Axis, Piece, Triple, of_frequency, winograd
 
 FEW_CELLS = 64  # of a plane, as of 7x7
@@ -163,7 +164,8 @@ def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, m
     Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
     """
     if may_direct and not piece.quads:
-        direct = rows_blocking(piece, groups, tile) or direct_blocking(piece, groups, tile, DIRECT_WEIGHTS)
+        direct = last_blocking(piece, groups, tile) or rows_blocking(piece, groups, tile) or direct_blocking(
+            piece, groups, tile, DIRECT_WEIGHTS)
         if direct:
             return direct
     taps, channels = prod(axis.taps for axis in piece.axes), channels_at_once(piece, most_taps)
@@ -352,7 +354,7 @@ def name_of(piece: Piece, blocking: Blocking) -> str:
     """What a person calls the way."""
     if blocking.way in (GATHER_WINOGRAD, CORRELATE_WINOGRAD):
         return f"Winograd F({max(piece.tile)}, 3)"
-    direct = blocking.way in (GATHER_ACROSS, GATHER_DIRECT, GATHER_ROWS, CORRELATE_DIRECT)
+    direct = blocking.way in (GATHER_ACROSS, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT)
     return "direct" if direct else "matrix product of bytes" if piece.quads else "matrix product"
 
 

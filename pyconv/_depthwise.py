@@ -5,6 +5,7 @@ from math import prod
 from pyconv._blocks import (
     DEPTH,
     GATHER_DIRECT,
+    GATHER_LAST,
     GATHER_ROWS,
     GROUPS,
     Blocking,
@@ -26,6 +27,7 @@ LEAST_ACROSS, MOST_ACROSS = 12, 512  # positions of a row that are worth more th
 LEAST_FILLED = 0.7  # of a row's vectors, if they are
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
+IN_REGISTERS = 8  # neighbouring positions whose results are
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
 
 
@@ -93,3 +95,24 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
     together = max(1, min(groups, tasks, GROUPS // (row * down)))
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)
+
+
+def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    """Boxes of positions where channels lie last and each has one of its own: of one sample, so for any batch."""
+    if not (piece.source_last and piece.target_last) or (piece.channels, piece.rows, piece.parts) != (1, 1, 1) or (
+            (piece.source.group, piece.target.group) != (1, 1) or groups < tile.lanes):
+        return None
+    if (piece.edge, piece.folded) != ("zeros", "zeros") or piece.swapped or piece.woven or any(
+            n > 1 for n, _ in piece.row_taps) or not all(x.taps and x.positions and x.lattice for x in piece.axes):
+        return None
+    _, y, x = piece.axes
+    read = prod(axis.taps for axis in piece.axes[:2]) * (x.step * (IN_REGISTERS - 1) + x.taps)  # cells for these
+    together = up_to(even_part(groups, DIRECT_WEIGHTS // (read * tile.itemsize)), tile.lanes)
+    if 0 < groups % together < tile.lanes:  # a vector of them would have others
+        together = groups
+    across = even_part(x.positions, max(1, BOX // (8 * together * tile.itemsize)))
+    most = max(1, BOX // (together * across * tile.itemsize))
+    blocks = blocks_of(piece, (1, (1, y.positions, across), 0)) * -(-groups // together)
+    shared = -(-y.positions * blocks // wanted_tasks(piece, groups, tile))
+    down = even_part(y.positions, min(most, shared))
+    return Blocking(GATHER_LAST, 1, (1, down, across), 0, 1, 1, groups=min(groups, together))

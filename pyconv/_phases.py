@@ -11,6 +11,7 @@ from pyconv._blocks import (
     GATHER_BROADCAST,
     GATHER_DIRECT,
     GATHER_FLAT,
+    GATHER_LAST,
     GATHER_ROWS,
     GATHER_WINOGRAD,
     Blocking,
@@ -29,7 +30,7 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
         most_taps = max(_taps(phase) for phase in phases) if _are_few(phases) else 0
         found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
         if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_FLAT, GATHER_BROADCAST):
-            others = GATHER_DIRECT, GATHER_ROWS  # which sum in another order: these two may be taken for each other
+            others = GATHER_DIRECT, GATHER_LAST, GATHER_ROWS  # which sum in another order
             found = [choose(map, piece, groups, tile, algorithm, most_taps, False)
                      if blocking.way in others else (piece, blocking) for piece, blocking in found]
         chosen += _shared(found, groups, tile)

@@ -303,7 +303,7 @@ cdef class Plan:
         step.paired, step.direct = blocking.paired, blocking.way == _blocks.GATHER_DIRECT
         step.members, step.shares = blocking.members, blocking.shares
         self._turn(step, piece, blocking.way)
-        step.anywhere = blocking.way == _blocks.GATHER_ROWS
+        step.anywhere = blocking.way in (_blocks.GATHER_LAST, _blocks.GATHER_ROWS)
         step.in_place = step.members == 1 and not (piece.turned or step.turns[1] or step.piece.folded) and all(
             n == 1 for n, _ in piece.row_taps) and (
             step.anywhere or step.group_block == 1 and (

@@ -591,6 +591,25 @@ FILLED = [
     P('filled planes, cropped', (5, 4, 16), (1, 5, 5), (2, 2), groups=2, padding=((-1, 1), (2, 2), (2, 2))),
 ]
 
+# Depthwise, of more channels than the longest vector has: where these lie last, nothing is copied.
+LAST = [
+    P('last', (9, 22), (3, 3), (40, 40), groups=40, padding=1),
+    P('last narrow', (7, 5), (3, 3), (19, 19), groups=19, padding=1),
+    P('last strided', (15, 33), (3, 3), (33, 33), groups=33, stride=2, padding=1),
+    P('last 5', (9, 13), (5, 5), (17, 17), groups=17, padding=2),
+    P('last 5 strided', (21, 20), (5, 5), (16, 16), groups=16, stride=2, padding=2),
+    P('last 7', (7, 7), (7, 7), (35, 35), groups=35, padding=3),
+    P('last 7 wide', (8, 37), (7, 7), (20, 20), groups=20, padding=(3, 0)),
+    P('last dilated', (12, 14), (3, 3), (24, 24), groups=24, padding=2, dilation=2),
+    P('last not square', (9, 11), (2, 4), (31, 31), groups=31, stride=(1, 3), padding=((1, 0), (2, 1))),
+    P('last cropped', (9, 12), (3, 3), (16, 16), groups=16, padding=((-1, 2), (3, -2))),
+    P('last 3d', (4, 5, 9), (3, 3, 3), (18, 18), groups=18, padding=1),
+    P('last 1d', (40,), (3,), (21, 21), groups=21, padding=1, batch=3),
+    P('last kernel 1', (6, 7), (1, 1), (20, 20), groups=20),
+    P('last in parts', (5, 12), (3, 3), (500, 500), groups=500, padding=1, batch=1),
+    P('last without a cell', (3, 3), (3, 3), (16, 16), groups=16, padding=5),
+]
+
 # Small groups whose channels one vector holds together, 8 or 16 of them, where channels lie last.
 WOVEN = [
     P('woven groups of 8', (9, 31), (3, 3), (32, 32), padding=1, groups=4, batch=2),

@@ -10,7 +10,8 @@ import calls
 import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
-from problems import PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
+from plan_runs import geometry_of
+from problems import LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
 from pyconv import _blocking, _blocks, _known, _phases, _pieces
 from pyconv._geometry import convolved
 
@@ -36,7 +37,7 @@ EDGED = [
     P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
 ]
 every_problem = pytest.mark.parametrize(
-    'problem', PROBLEMS + SHARED_CELLS + WOVEN + MORE + VARIED_MODES + ROWS + EDGED, ids=str)
+    'problem', PROBLEMS + SHARED_CELLS + WOVEN + MORE + VARIED_MODES + ROWS + EDGED + LAST, ids=str)
 
 
 def check(problem, dtype):
@@ -74,7 +75,7 @@ def test_in_tiles_everywhere(monkeypatch, problem, dtype):
     _known.forget()
 
 
-@pytest.mark.parametrize('problem', SHARED_CELLS + WOVEN + MORE + EDGED, ids=str)
+@pytest.mark.parametrize('problem', SHARED_CELLS + WOVEN + MORE + EDGED + LAST, ids=str)
 def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
     data, rank = problem._replace(batch=5).floats(dtype), problem.rank
     x, y = last(data.x, rank), last(data.y, rank)
@@ -106,11 +107,46 @@ def test_from_columns(problem, dtype):
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
 @pytest.mark.parametrize('stride', [1, 2, 3])
 def test_depthwise_copies_nothing(name, stride):
-    """Each lane is a channel there, whatever the phases of a stride cost elsewhere: tiles would copy blocks first."""
+    """Each lane is a channel there, whatever the phases of a stride cost elsewhere: tiles would copy blocks first.
+    forward and grad_input read and write where the operands lie."""
     geometry, _ = convolved(2, (2, 96, 56, 57), (96, 1, 3, 3), None, None, stride, 1, 1, 96)
     pieces = _pieces.pieces(name, geometry._replace(x_last=True, y_last=True))
     chosen = _phases.choose_all(name, pieces, 96, _blocks.Tile(4, 16, 8, 3), 'auto')
-    assert {blocking.way for _, blocking in chosen} <= {_blocks.GATHER_DIRECT, _blocks.CORRELATE_DIRECT}
+    way = _blocks.CORRELATE_DIRECT if name == 'grad_weight' else _blocks.GATHER_LAST
+    assert {blocking.way for _, blocking in chosen} == {way}
+
+
+@pytest.mark.parametrize('lanes, itemsize', [(16, 4), (8, 4), (4, 4), (8, 8), (4, 8), (2, 8)])
+@pytest.mark.parametrize('name', ['forward', 'grad_input'])
+@pytest.mark.parametrize('problem', LAST, ids=str)
+def test_channels_are_lanes(problem, name, lanes, itemsize):
+    """In blocks whose every part of the channels fills a vector, the same in any batch."""
+    tile, groups = _blocks.Tile(itemsize, lanes, 8, 3), problem.groups
+    found = []
+    for batch in (1, 3, 50):
+        made = geometry_of(problem._replace(batch=batch), x_last=True, y_last=True)
+        pieces = [piece for piece in _pieces.pieces(name, made) if all(axis.taps for axis in piece.axes)]
+        found.append([blocking for _, blocking in _phases.choose_all(name, pieces, groups, tile, 'auto')])
+        assert all(blocking.way == _blocks.GATHER_LAST for blocking in found[-1]) and len(pieces) > 0
+        assert all((groups - 1) % blocking.groups + 1 >= lanes for blocking in found[-1])
+    few = problem._replace(channels=(lanes - 1,) * 2, groups=lanes - 1)
+    [piece, *_] = _pieces.pieces(name, geometry_of(few, x_last=True, y_last=True))
+    assert _blocking.choose(name, piece, lanes - 1, tile, 'auto')[1].way != _blocks.GATHER_LAST
+
+
+@pytest.mark.parametrize('problem', LAST, ids=str)
+def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
+    """Of the weight, too: a tap that a position lacks is not multiplied by anything. Nothing is written beside."""
+    data, rank = problem.integers(dtype), problem.rank
+    x, w, y = (part.copy() for part in data[:3])
+    x[0, 3], y[-1, 1], w[0], w[-1], w[5] = np.nan, np.inf, np.nan, np.inf, -np.inf
+    wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
+    for run, to in ((lambda out: calls.forward(problem, last(x, rank), w, out=out), wanted.forward),
+                    (lambda out: calls.grad_input(problem, w, last(y, rank), out=out), wanted.grad_input)):
+        room = np.full(to.size + 128, 77, dtype)
+        out = np.moveaxis(room[64:-64].reshape(to.shape[0], *to.shape[2:], to.shape[1]), -1, 1)
+        run(out)
+        assert np.array_equal(out, to, equal_nan=True) and (room[:64] == 77).all() and (room[-64:] == 77).all()
 
 
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])

@@ -23,6 +23,7 @@
 #include "across.h"
 #include "correlate.h"
 #include "direct.h"
+#include "last.h"
 #include "rows.h"
 #endif
 #ifndef WHOLE
@@ -49,6 +50,8 @@ const kernels_t NAME(kernels) = {
                            NAME(store_weight)},
         [GATHER_DIRECT] = {NAME(layout_direct), NAME(offsets_direct), NAME(unroll_direct), NAME(pack_direct),
                            NAME(multiply_direct), NAME(store_direct)},
+        [GATHER_LAST] = {NAME(layout_last), NAME(offsets_rows), NAME(unroll_broadcast), NAME(pack_last),
+                         NAME(multiply_last), NAME(store_in_last)},
         [GATHER_ROWS] = {NAME(layout_rows), NAME(offsets_rows), NAME(unroll_broadcast), NAME(pack_rows),
                          NAME(multiply_rows), NAME(store)},
         [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),

@@ -2,6 +2,7 @@
    weight and a result; products are made lane by lane, from aligned memory, with nothing computed twice or in vain.
    In scratch lies the box of all cells that a block reads, whatever its stride. See body.h for the macros. */
 
+#define TAPS_AT_ONCE 9 /* of grad_weight, that stay in registers */
 #define FEW 4 /* cells that are taken one by one, as turning a square takes longer */
 
 static inline index_t NAME(box)(const piece_t *piece, const block_t *block, int a)
@@ -250,12 +251,15 @@ static void NAME(pack_direct)(const work_t *work, const void *weight, void *pane
                                                          + x * stride[2]];
 }
 
-/* N positions side by side stay in registers while the depth runs: 8, for the latency of the multiply-add twice over;
-   then those of the next row. K taps that lie side by side, for positions S cells apart, share the cells that they
-   load, and K weights stay in registers as well; K = 1: any taps, any S. */
+/* N positions stay in registers while the depth runs: 8, for the latency of the multiply-add twice over. They are `step`
+   apart in source and `apart` in the result. K taps that lie side by side, for positions S cells apart, share the cells
+   that they load, a column each, and K weights stay in registers as well; K = 1: any taps, any step.
+   row: of the panel, the one of each tap; NULL where they are in order. CUT: fewer positions, [2] of `there`,
+   and no columns but [0] to [1] - 1. */
 static inline __attribute__((always_inline)) void NAME(direct)(
-    const int N, const int K, const int S, index_t depth, const REAL *panel, const index_t *offset, const REAL *cells,
-    index_t step, REAL *result)
+    const int N, const int K, const int S, const int CUT, const index_t *there, index_t depth, const REAL *panel,
+    const index_t *offset, const index_t *row, const REAL *cells, index_t column, index_t step, REAL *result,
+    index_t apart)
 {
     VECTOR sum[8];
 #pragma GCC unroll 8
@@ -266,16 +270,23 @@ static inline __attribute__((always_inline)) void NAME(direct)(
         const REAL *at = cells + offset[backwards ? k + K - 1 : k];
         VECTOR weight[7];
 #pragma GCC unroll 7
-        for (int t = 0; t < K; t++)
-            weight[t] = LOAD(panel + (backwards ? k + K - 1 - t : k + t) * LANES);
+        for (int t = 0; t < K; t++) {
+            const index_t tap = backwards ? k + K - 1 - t : k + t;
+            weight[t] = LOAD(panel + (row ? row[tap] : tap) * LANES);
+        }
         if (K == 1)
 #pragma GCC unroll 8
-            for (int i = 0; i < N; i++, at += step)
+            for (int i = 0; i < N; i++, at += step) {
+                if (CUT && i >= there[2])
+                    break;
                 sum[i] += weight[0] * LOAD(at);
+            }
         else
 #pragma GCC unroll 22
             for (int j = 0; j < S * (N - 1) + K; j++) {
-                const VECTOR cell = LOAD(at + j * LANES);
+                if (CUT && (j < there[0] || j >= there[1]))
+                    continue;
+                const VECTOR cell = LOAD(at + j * column);
 #pragma GCC unroll 7
                 for (int t = 0; t < K; t++)
                     if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
@@ -283,17 +294,26 @@ static inline __attribute__((always_inline)) void NAME(direct)(
             }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < N; i++)
-        STORE(result + i * LANES, sum[i]);
+    for (int i = 0; i < N; i++) {
+        if (CUT && i >= there[2])
+            break;
+        STORE(result + i * apart, sum[i]);
+    }
 }
 
-/* Rows of n positions, `next` cells apart, in parts as even as they can be. */
+/* How many of a row's positions come next: parts as even as they can be. */
+static inline index_t NAME(in_registers)(index_t left)
+{
+    return left <= 8 ? left : left < 16 ? (left + 1) / 2 : 8;
+}
+
+/* Rows of n positions, `next` cells apart. */
 #define DIRECT_ROWS(K, S)                                                                                             \
     static void NAME(direct_##K##x##S)(index_t rows, index_t next, index_t n, index_t depth, const REAL *panel,       \
                                        const index_t *offset, const REAL *cells, index_t step, REAL *result)          \
     {                                                                                                                 \
         for (index_t x = 0, wide; x < n; x += wide) {                                                                 \
-            wide = n - x <= 8 ? n - x : n - x < 16 ? (n - x + 1) / 2 : 8;                                             \
+            wide = NAME(in_registers)(n - x);                                                                         \
             switch (wide) {                                                                                           \
                 CASE(1, K, S) CASE(2, K, S) CASE(3, K, S) CASE(4, K, S) CASE(5, K, S) CASE(6, K, S) CASE(7, K, S)     \
                 CASE(8, K, S)                                                                                         \
@@ -303,8 +323,8 @@ static inline __attribute__((always_inline)) void NAME(direct)(
 #define CASE(N, K, S)                                                                                                 \
     case N:                                                                                                           \
         for (index_t y = 0; y < rows; y++)                                                                            \
-            NAME(direct)(N, K, S, depth, panel, offset, cells + y * next + x * step, step,                            \
-                         result + (y * n + x) * LANES);                                                               \
+            NAME(direct)(N, K, S, 0, NULL, depth, panel, offset, NULL, cells + y * next + x * step, LANES, step,      \
+                         result + (y * n + x) * LANES, LANES);                                                        \
         break;
 DIRECT_ROWS(1, 1) DIRECT_ROWS(3, 1) DIRECT_ROWS(3, 2) DIRECT_ROWS(5, 1) DIRECT_ROWS(5, 2) DIRECT_ROWS(7, 1)
 #undef DIRECT_ROWS
@@ -312,22 +332,18 @@ DIRECT_ROWS(1, 1) DIRECT_ROWS(3, 1) DIRECT_ROWS(3, 2) DIRECT_ROWS(5, 1) DIRECT_R
 
 typedef void (*NAME(direct_function))(index_t, index_t, index_t, index_t, const REAL *, const index_t *, const REAL *,
                                       index_t, REAL *);
+static const NAME(direct_function) NAME(directs)[] = {NAME(direct_1x1), NAME(direct_3x1), NAME(direct_3x2),
+                                                      NAME(direct_5x1), NAME(direct_5x2), NAME(direct_7x1)};
 
-static NAME(direct_function) NAME(direct_rows)(const axis_t *x)
+/* Which of these has all taps along x side by side; 0, for any taps, where none has. */
+static inline int NAME(side_by_side)(const axis_t *x)
 {
-    if (x->tap_step == 1 || x->tap_step == -1) {
-        if (x->step == 1 && x->taps == 3)
-            return NAME(direct_3x1);
-        if (x->step == 2 && x->taps == 3)
-            return NAME(direct_3x2);
-        if (x->step == 1 && x->taps == 5)
-            return NAME(direct_5x1);
-        if (x->step == 2 && x->taps == 5)
-            return NAME(direct_5x2);
-        if (x->step == 1 && x->taps == 7)
-            return NAME(direct_7x1);
-    }
-    return NAME(direct_1x1);
+    static const index_t taps[] = {3, 3, 5, 5, 7}, step[] = {1, 2, 1, 2, 1};
+    if (x->tap_step == 1 || x->tap_step == -1)
+        for (int i = 0; i < 5; i++)
+            if (x->taps == taps[i] && x->step == step[i])
+                return i + 1;
+    return 0;
 }
 
 /* One plane of positions; where a channel has one plane of taps, rows of taps that lie in the padding are left out. */
@@ -336,7 +352,7 @@ static void NAME(direct_plane)(const work_t *work, const REAL *panel, const inde
 {
     const axis_t *y = &work->piece->axis[1], *x = &work->piece->axis[2];
     const index_t *extent = work->block.extent, pitch = y->step * work->layout.axis[1];
-    const NAME(direct_function) direct_rows = NAME(direct_rows)(x);
+    const NAME(direct_function) direct_rows = NAME(directs)[NAME(side_by_side)(x)];
     const int one_plane = NAME(depth)(work) == y->taps * x->taps && work->piece->edge == EDGE_NONE;
     NAME(stretch) rows = {0, extent[1], 0, NAME(depth)(work) / x->taps};
     for (index_t i = 0; i < extent[1]; i += rows.count) {
@@ -466,7 +482,7 @@ static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, in
                                                                  const REAL *cells, index_t step, const REAL *turned,
                                                                  REAL *result)
 {
-    VECTOR sum[9];
+    VECTOR sum[TAPS_AT_ONCE];
 #pragma GCC unroll 9
     for (int i = 0; i < N; i++)
         sum[i] = (VECTOR){0};
@@ -486,7 +502,7 @@ static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, 
 {
     for (index_t k = 0, wide; k < depth; k += wide) {
         const index_t left = depth - k;
-        wide = left <= 9 ? left : left < 18 ? (left + 1) / 2 : 9;
+        wide = left <= TAPS_AT_ONCE ? left : left < 2 * TAPS_AT_ONCE ? (left + 1) / 2 : TAPS_AT_ONCE;
         switch (wide) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
@@ -505,7 +521,7 @@ static void NAME(correlate_direct)(const work_t *work, const void *turned, const
 {
     const axis_t *axis = work->piece->axis;
     const index_t *extent = work->block.extent, rows = work->part.rows, depth = NAME(depth)(work);
-    const index_t at_once = rows > 1 ? 9 : depth, step = axis[2].step * LANES;
+    const index_t at_once = rows > 1 ? TAPS_AT_ONCE : depth, step = axis[2].step * LANES;
     const layout_t *layout = &work->layout;
     if (!accumulate)
         NAME(zero)(layout->sums, result);
