@@ -68,7 +68,7 @@ class Plan:
     ) -> Iterator[Step]:
         """out = map(first, second) + bias, added to what `out` holds where accumulate."""
         # all that a program depends on, since the geometry says the shapes
-        key = (first.strides, second.strides, out.strides, first.address % 16, second.address % 16,
+        key = (first.strides, second.strides, out.strides, first.address % 16, second.address % 16, out.address % 16,
                None if bias is None else bias.strides[0], accumulate, None if scratch is None else scratch.shape[0])
         found = self._programs.get(key)
         if found is None:

@@ -121,6 +121,30 @@ def test_cells_that_no_tap_meets_are_filled_at_once(gpu, problem, part, dtype, t
     same(gpu, whole, wanted, dtype)
 
 
+def test_zeros_are_filled_wherever_the_target_begins(gpu, tiles_alone):
+    """Words of 16 bytes only from one on, in calls that differ in nothing else; of volumes too, one call's targets."""
+    if not hasattr(gpu, 'device'):
+        pytest.skip('only emulated memory lies at an address of choice')
+    y, w, nothing, of_nothing = (gpu.upload(np.ones(shape), 'float32') for shape in (
+        (2, 3, 4, 4), (3, 4, 1, 1), (2, 0, 8, 8), (4, 0, 1, 1)))
+    zeros, sums = np.zeros((2, 2, 4, 8, 8))
+    sums[..., ::2, ::2] = 3
+    for wanted, function in ((sums, lambda out: pyconv.conv2d_input(out.shape, w, y, stride=2, out=out)),
+                             (zeros, lambda out: pyconv.conv2d(nothing, of_nothing, out=out))):
+        for first in (0, 1, 0):
+            line = gpu.upload(np.full(520, 7.0), 'float32')
+            function(line.view(lambda memory, first=first: memory[first:first + 512].reshape(2, 4, 8, 8)))
+            same(gpu, line, np.pad(wanted.ravel(), (first, 8 - first), constant_values=7), 'float32')
+    line = gpu.upload(np.full((2, 65), 7.0), 'float32')
+    out = line.view(lambda memory: memory[:, :64].reshape(1, 1, 2, 4, 4, 4))
+    y, x, w = (gpu.upload(np.ones(shape), 'float32') for shape in ((1, 1, 2, 2, 2, 2), out.shape, (1,) * 6))
+    settings = (1, 2, 2, 2), 0, 1, False, 0, 1
+    pyconv.convolution_backward(y, x, w, *settings, (True, False, False), out=(out, None, None))
+    wanted = np.zeros((2, 4, 4, 4))
+    wanted[:, ::2, ::2, ::2] = 1
+    same(gpu, line, np.pad(wanted.reshape(2, 64), ((0, 0), (0, 1)), constant_values=7), 'float32')
+
+
 def test_a_padded_call_is_four_launches(gpu, tiles_alone):
     """The flag that the weight's values set is cleared on the way."""
     if not hasattr(gpu, 'device'):

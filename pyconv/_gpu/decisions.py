@@ -13,13 +13,13 @@ from pyconv._gpu.launches import ALIGNMENT, Launches, Ref, Step, aligned
 from pyconv._integers import Shape
 
 KEPT = 1024
-TARGETS = 64  # of a decision: strides that its result was wanted with
+TARGETS = 64  # of a decision: how its result was wanted to lie
 BUFFERS = frozenset(geometries.BUFFERS.values())
 Apart = list[tuple[str, str, int, int]]  # one, another, between which bounds of their distance they meet
 
 
 class Decision:
-    """The launches of one result, for each of the strides that it was wanted with.
+    """The launches of one result, for each of the strides and alignments that it was wanted with.
 
     steps: gives the programs for a target. known: the call's arrays, whose owners are their names; of their addresses
     only differences count. written: the names of those that must meet no other: `out`, and the buffer.
@@ -30,7 +30,7 @@ class Decision:
         written: Sequence[str] = (),
     ) -> None:
         self._steps, self._known = steps, known
-        self._launches: dict[Shape, tuple[list[Launches], Shape | None]] = {}
+        self._launches: dict[tuple[Shape, int], tuple[list[Launches], Shape | None]] = {}
         self.apart = apart(known, written)
         buffers = [name for name in written if name in BUFFERS and known[name].size]
         self._buffer = (buffers[0], _span(known[buffers[0]])[0]) if buffers else None
@@ -39,11 +39,12 @@ class Decision:
         """Launch it on arrays at these addresses, the target's as that of "out"; where no buffer is lent, scratch is a
         new array of the target's kind and type. on: as for Kind.empty.
         """
-        found = self._launches.get(target.strides)
+        lie = target.strides, target.address & 15
+        found = self._launches.get(lie)
         if found is None:
             if len(self._launches) >= TARGETS:
                 self._launches.clear()
-            found = self._launches[target.strides] = self._made_for(target)
+            found = self._launches[lie] = self._made_for(target)
         launches, shape = found
         if shape is not None:
             if self._buffer is None:
