@@ -14,6 +14,7 @@ from pyconv._blocks import (
     CORRELATE,
     CORRELATE_DIRECT,
     CORRELATE_FEW,
+    CORRELATE_LAST,
     CORRELATE_WINOGRAD,
     DEPTH,
     GATHER,
@@ -44,7 +45,14 @@ from pyconv._blocks import (
     up_to,
     wanted_tasks,
 )
-from pyconv._depthwise import DIRECT_RESULTS, DIRECT_WEIGHTS, direct_blocking, last_blocking, rows_blocking
+from pyconv._depthwise import (
+    DIRECT_RESULTS,
+    DIRECT_WEIGHTS,
+    direct_blocking,
+    last_blocking,
+    last_weight_blocking,
+    rows_blocking,
+)
 from pyconv._pieces import Axis, Piece, Triple, of_frequency, winograd
 
 FEW_CELLS = 64  # of a plane, as of 7x7
@@ -354,8 +362,8 @@ def name_of(piece: Piece, blocking: Blocking) -> str:
     """What a person calls the way."""
     if blocking.way in (GATHER_WINOGRAD, CORRELATE_WINOGRAD):
         return f"Winograd F({max(piece.tile)}, 3)"
-    direct = blocking.way in (GATHER_ACROSS, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT)
-    return "direct" if direct else "matrix product of bytes" if piece.quads else "matrix product"
+    direct = GATHER_ACROSS, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST
+    return "direct" if blocking.way in direct else "matrix product of bytes" if piece.quads else "matrix product"
 
 
 def _tiling_pays(map: str, piece: Piece) -> bool:
@@ -384,6 +392,9 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
+    last = last_weight_blocking(piece, groups, tile)
+    if last:
+        return last
     direct = direct_blocking(piece, groups, tile, DIRECT_RESULTS)
     if direct:
         blocks = blocks_of(piece, (direct.samples, direct.extent, 0))

@@ -34,7 +34,7 @@ class Tile(NamedTuple):
 
 # the ways of kernels.h
 (GATHER, GATHER_FLAT, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, GATHER_LAST,
- GATHER_ROWS, CORRELATE_DIRECT, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(12)
+ GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(13)
 
 
 class Blocking(NamedTuple):
@@ -54,7 +54,7 @@ class Blocking(NamedTuple):
 def reads_last(way: int, operand: Strides) -> bool:
     """Whether a way reads and writes an operand whose channels lie last as it is: a direct one wants groups of one."""
     return way in (GATHER_BROADCAST, GATHER_ACROSS, CORRELATE) or (
-        way in (GATHER_DIRECT, GATHER_LAST, CORRELATE_DIRECT) and operand.group == 1)
+        way in (GATHER_DIRECT, GATHER_LAST, CORRELATE_DIRECT, CORRELATE_LAST) and operand.group == 1)
 
 
 def even_part(total: int, most: int) -> int:

@@ -3,11 +3,13 @@
 from math import prod
 
 from pyconv._blocks import (
+    CORRELATE_LAST,
     DEPTH,
     GATHER_DIRECT,
     GATHER_LAST,
     GATHER_ROWS,
     GROUPS,
+    UNITS,
     Blocking,
     Tile,
     best_block,
@@ -17,6 +19,7 @@ from pyconv._blocks import (
     even_part,
     holding,
     least_of,
+    splits_of,
     up_to,
     wanted_tasks,
 )
@@ -97,22 +100,41 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)
 
 
-def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
-    """Boxes of positions where channels lie last and each has one of its own: of one sample, so for any batch."""
+def _together(piece: Piece, groups: int, tile: Tile) -> int:
+    """How many channels are done together where they lie last, each with one of its own; 0 where they are not so."""
     if not (piece.source_last and piece.target_last) or (piece.channels, piece.rows, piece.parts) != (1, 1, 1) or (
             (piece.source.group, piece.target.group) != (1, 1) or groups < tile.lanes):
-        return None
+        return 0
     if (piece.edge, piece.folded) != ("zeros", "zeros") or piece.swapped or piece.woven or any(
             n > 1 for n, _ in piece.row_taps) or not all(x.taps and x.positions and x.lattice for x in piece.axes):
-        return None
-    _, y, x = piece.axes
+        return 0
+    x = piece.axes[2]
     read = prod(axis.taps for axis in piece.axes[:2]) * (x.step * (IN_REGISTERS - 1) + x.taps)  # cells for these
     together = up_to(even_part(groups, DIRECT_WEIGHTS // (read * tile.itemsize)), tile.lanes)
-    if 0 < groups % together < tile.lanes:  # a vector of them would have others
-        together = groups
+    return groups if 0 < groups % together < tile.lanes else together  # a vector of the rest would have others
+
+
+def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    """Boxes of positions where channels lie last: of one sample, so for any batch."""
+    together = _together(piece, groups, tile)
+    if not together:
+        return None
+    _, y, x = piece.axes
     across = even_part(x.positions, max(1, BOX // (8 * together * tile.itemsize)))
     most = max(1, BOX // (together * across * tile.itemsize))
     blocks = blocks_of(piece, (1, (1, y.positions, across), 0)) * -(-groups // together)
     shared = -(-y.positions * blocks // wanted_tasks(piece, groups, tile))
     down = even_part(y.positions, min(most, shared))
-    return Blocking(GATHER_LAST, 1, (1, down, across), 0, 1, 1, groups=min(groups, together))
+    return Blocking(GATHER_LAST, 1, (1, down, across), 0, 1, 1, groups=together)
+
+
+def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    """The same for grad_weight, of rows of three taps: of more, cells that are copied first are read less often."""
+    together, (z, y, x) = _together(piece, groups, tile), piece.axes
+    if not together or x.taps != 3:
+        return None
+    units = -(-groups // together)
+    wanted = -(-UNITS // (units * z.positions * piece.batch))  # blocks of a plane
+    extent = 1, -(-y.positions // wanted), x.positions
+    return Blocking(
+        CORRELATE_LAST, 1, extent, 0, 1, 1, splits_of(blocks_of(piece, (1, extent, 0)), units), groups=together)

@@ -108,30 +108,35 @@ def test_from_columns(problem, dtype):
 @pytest.mark.parametrize('stride', [1, 2, 3])
 def test_depthwise_copies_nothing(name, stride):
     """Each lane is a channel there, whatever the phases of a stride cost elsewhere: tiles would copy blocks first.
-    forward and grad_input read and write where the operands lie."""
+    Operands are read and written where they lie."""
     geometry, _ = convolved(2, (2, 96, 56, 57), (96, 1, 3, 3), None, None, stride, 1, 1, 96)
     pieces = _pieces.pieces(name, geometry._replace(x_last=True, y_last=True))
     chosen = _phases.choose_all(name, pieces, 96, _blocks.Tile(4, 16, 8, 3), 'auto')
-    way = _blocks.CORRELATE_DIRECT if name == 'grad_weight' else _blocks.GATHER_LAST
+    way = _blocks.CORRELATE_LAST if name == 'grad_weight' else _blocks.GATHER_LAST
     assert {blocking.way for _, blocking in chosen} == {way}
 
 
 @pytest.mark.parametrize('lanes, itemsize', [(16, 4), (8, 4), (4, 4), (8, 8), (4, 8), (2, 8)])
-@pytest.mark.parametrize('name', ['forward', 'grad_input'])
+@pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
 @pytest.mark.parametrize('problem', LAST, ids=str)
 def test_channels_are_lanes(problem, name, lanes, itemsize):
-    """In blocks whose every part of the channels fills a vector, the same in any batch."""
+    """In blocks whose every part of the channels fills a vector, the same in any batch; grad_weight if three taps lie
+    along x."""
     tile, groups = _blocks.Tile(itemsize, lanes, 8, 3), problem.groups
+    way = _blocks.GATHER_LAST if name != 'grad_weight' else (
+        _blocks.CORRELATE_LAST if problem.kernel[-1] == 3 else _blocks.CORRELATE_DIRECT)
     found = []
     for batch in (1, 3, 50):
         made = geometry_of(problem._replace(batch=batch), x_last=True, y_last=True)
         pieces = [piece for piece in _pieces.pieces(name, made) if all(axis.taps for axis in piece.axes)]
         found.append([blocking for _, blocking in _phases.choose_all(name, pieces, groups, tile, 'auto')])
-        assert all(blocking.way == _blocks.GATHER_LAST for blocking in found[-1]) and len(pieces) > 0
-        assert all((groups - 1) % blocking.groups + 1 >= lanes for blocking in found[-1])
+        assert {blocking.way for blocking in found[-1]} == {way}
+        assert way == _blocks.CORRELATE_DIRECT or all(
+            (groups - 1) % blocking.groups + 1 >= lanes for blocking in found[-1])
     few = problem._replace(channels=(lanes - 1,) * 2, groups=lanes - 1)
     [piece, *_] = _pieces.pieces(name, geometry_of(few, x_last=True, y_last=True))
-    assert _blocking.choose(name, piece, lanes - 1, tile, 'auto')[1].way != _blocks.GATHER_LAST
+    assert _blocking.choose(name, piece, lanes - 1, tile, 'auto')[1].way not in (
+        _blocks.GATHER_LAST, _blocks.CORRELATE_LAST)
 
 
 @pytest.mark.parametrize('problem', LAST, ids=str)
@@ -140,7 +145,9 @@ def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
     data, rank = problem.integers(dtype), problem.rank
     x, w, y = (part.copy() for part in data[:3])
     x[0, 3], y[-1, 1], w[0], w[-1], w[5] = np.nan, np.inf, np.nan, np.inf, -np.inf
+    x[0, 7, ..., -1] = y[0, 9, ..., 0] = np.nan
     wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
+    assert np.array_equal(calls.grad_weight(problem, last(x, rank), last(y, rank)), wanted.grad_weight, equal_nan=True)
     for run, to in ((lambda out: calls.forward(problem, last(x, rank), w, out=out), wanted.forward),
                     (lambda out: calls.grad_input(problem, w, last(y, rank), out=out), wanted.grad_input)):
         room = np.full(to.size + 128, 77, dtype)

@@ -56,6 +56,8 @@ const kernels_t NAME(kernels) = {
                          NAME(multiply_rows), NAME(store)},
         [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),
                               NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
+        [CORRELATE_LAST] = {NAME(layout_last_turned), NAME(offsets_rows), NAME(unroll_broadcast), NAME(see_last),
+                            NAME(correlate_last), NAME(store_weight_last)},
 #endif
 #ifndef WHOLE
         [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),

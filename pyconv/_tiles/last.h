@@ -42,7 +42,8 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
                           (REAL *)panel + channel * NAME(depth)(work));
 }
 
-/* All channels of some positions, then the next, row after row: what is read of source follows itself in memory. */
+/* All channels of some positions, then the next, row after row: what is read of source follows itself in memory, and
+   what the next row reads is asked for. */
 #define LAST_ROWS(K, S)                                                                                               \
     static void NAME(last_##K##x##S)(const NAME(lines) *lines, index_t taps, index_t depth, const index_t *offset,    \
                                      const index_t *row, const REAL *panel, const REAL *cells, REAL *result)          \
@@ -53,8 +54,11 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
                 const index_t first = lines->first + S * x, read = S * (wide - 1) + K, left = lines->size - first;    \
                 const index_t there[3] = {-first, left < read ? left : read, wide};                                   \
                 const int whole = wide == 8 && (K == 1 || (first >= 0 && left >= read));                              \
+                const REAL *below = cells + (taps > 0 ? offset[taps - 1] : 0) + lines->next_cell + x * lines->step;   \
                 for (index_t channel = 0; channel < lines->channels; channel += LANES) {                              \
                     const index_t at = NAME(vector_at)(channel, lines->channels);                                     \
+                    for (index_t i = 0; i < wide; i++)                                                                \
+                        __builtin_prefetch(below + i * lines->step + at);                                             \
                     if (whole)                                                                                        \
                         POSITIONS(K, S, 0);                                                                           \
                     else                                                                                              \
@@ -160,4 +164,167 @@ static void NAME(store_in_last)(const work_t *work, void *result, const void *bi
                 NAME(store_channels)(to + z * stride[0] + y * stride[1] + x * stride[2],
                                      (const REAL *)result + z * layout->axis[0] + y * layout->axis[1] + x * layout->cell,
                                      bias, work->part.groups, accumulate);
+}
+
+/* grad_weight: sums[vector of channels][tap][lane], of the weight; behind them those of some positions, which are summed
+   apart so that rounding errors grow with them and with their number, not with the product of both. */
+#define SUMMED_APART 64 /* positions */
+
+static void NAME(layout_last_turned)(work_t *work)
+{
+    layout_t *layout = &work->layout;
+    NAME(layout_last)(work);
+    layout->sums = layout->panel;
+    layout->result = 2 * layout->sums;
+    layout->panel = (index_t)((sizeof(REAL *) + sizeof(REAL) - 1) / sizeof(REAL)); /* where target is */
+}
+
+static void NAME(see_last)(const work_t *work, const void *target, void *panel)
+{
+    (void)work;
+    *(const void **)panel = target;
+}
+
+/* Some neighbouring positions of one row: of the first, the cell under the first tap along x is cell `first` of `size`;
+   `step` and `every` are the distances of positions and taps in cells, and `column` that of cells in source. What the
+   next row reads is asked for: so far ahead in source and in target. */
+typedef struct {
+    index_t count, first, size, step, every, column, apart, next_cell, next_other;
+} NAME(span);
+
+/* R rows of three taps stay in registers while positions go by: nine sums hide the latency of the multiply-add. CUT: a
+   tap that has no cell is left out. */
+static inline __attribute__((always_inline)) void NAME(sum_span)(
+    const int R, const int CUT, const NAME(span) *span, const index_t *offset, const REAL *cells, const REAL *other,
+    const index_t *row, REAL *sums)
+{
+    const index_t next = span->every * span->column, along = span->step * span->column;
+    VECTOR sum[9];
+#pragma GCC unroll 9
+    for (int i = 0; i < 3 * R; i++)
+        sum[i] = LOAD(sums + (row[i / 3] + i % 3) * LANES);
+    for (index_t q = 0; q < span->count; q++, cells += along, other += span->apart) {
+        const VECTOR y = LOAD(other);
+        __builtin_prefetch(other + span->next_other);
+        __builtin_prefetch(cells + offset[R - 1] + next + span->next_cell);
+#pragma GCC unroll 3
+        for (int t = 0; t < 3; t++) {
+            const index_t cell = span->first + q * span->step + t * span->every;
+            if (CUT && (cell < 0 || cell >= span->size))
+                continue;
+#pragma GCC unroll 3
+            for (int r = 0; r < R; r++)
+                sum[3 * r + t] += y * LOAD(cells + offset[r] + t * next);
+        }
+    }
+#pragma GCC unroll 9
+    for (int i = 0; i < 3 * R; i++)
+        STORE(sums + (row[i / 3] + i % 3) * LANES, sum[i]);
+}
+
+#define SUM_SPAN(R)                                                                                                   \
+    static void NAME(sum_span_##R)(const NAME(span) *span, index_t channels, index_t depth, const index_t *offset,    \
+                                   const REAL *cells, const REAL *other, const index_t *row, REAL *sums)              \
+    {                                                                                                                 \
+        const index_t last = span->first + (span->count - 1) * span->step + 2 * span->every;                          \
+        const int whole = span->first >= 0 && last < span->size;                                                      \
+        for (index_t channel = 0; channel < channels; channel += LANES) {                                             \
+            const index_t at = NAME(vector_at)(channel, channels);                                                    \
+            if (whole)                                                                                                \
+                NAME(sum_span)(R, 0, span, offset, cells + at, other + at, row, sums + channel * depth);              \
+            else                                                                                                      \
+                NAME(sum_span)(R, 1, span, offset, cells + at, other + at, row, sums + channel * depth);              \
+        }                                                                                                             \
+    }
+SUM_SPAN(1) SUM_SPAN(2) SUM_SPAN(3)
+#undef SUM_SPAN
+
+/* All taps of one row of positions, whose rows of taps that have cells are listed: where in source and in the panel. */
+static void NAME(sum_row)(const work_t *work, index_t rows, const index_t *offset, const index_t *row,
+                          const REAL *source, const REAL *other, REAL *sums)
+{
+    const axis_t *x = &work->piece->axis[2];
+    const index_t column = work->piece->source_stride[2], apart = work->piece->target_stride[2];
+    const index_t down = work->piece->axis[1].step * work->piece->source_stride[1];
+    const index_t channels = work->part.groups, depth = NAME(depth)(work);
+    for (index_t q = 0, wide; q < work->block.extent[2]; q += wide) {
+        wide = NAME(in_registers)(work->block.extent[2] - q);
+        const index_t first = x->step * (work->block.start[2] + q) + x->offset;
+        const NAME(span) span = {wide, first, x->size, x->step, x->tap_step, column, apart, down,
+                                 work->piece->target_stride[1]};
+        const REAL *cells = source + first * column, *y = other + q * apart;
+        index_t r = 0;
+        for (; r + 3 <= rows; r += 3)
+            NAME(sum_span_3)(&span, channels, depth, offset + r, cells, y, row + r, sums);
+        if (r + 2 == rows)
+            NAME(sum_span_2)(&span, channels, depth, offset + r, cells, y, row + r, sums);
+        else if (r < rows)
+            NAME(sum_span_1)(&span, channels, depth, offset + r, cells, y, row + r, sums);
+    }
+}
+
+/* The rows of taps that a row of positions has: where the first cell of each plane's row lies, and its first tap. */
+static index_t NAME(rows_of_taps)(const work_t *work, index_t z, index_t y, index_t *offset, index_t *row)
+{
+    const axis_t *axis = work->piece->axis;
+    const index_t *start = work->block.start, *stride = work->piece->source_stride;
+    index_t tap[2], taps[2], rows = 0;
+    NAME(taps_of)(&axis[0], start[0] + z, &tap[0], &taps[0]);
+    NAME(taps_of)(&axis[1], start[1] + y, &tap[1], &taps[1]);
+    for (index_t tz = tap[0]; tz < tap[0] + taps[0]; tz++)
+        for (index_t ty = tap[1]; ty < tap[1] + taps[1]; ty++, rows++) {
+            offset[rows] = (axis[0].step * (start[0] + z) + axis[0].offset + tz * axis[0].tap_step) * stride[0]
+                + (axis[1].step * (start[1] + y) + axis[1].offset + ty * axis[1].tap_step) * stride[1];
+            row[rows] = (tz * axis[1].taps + ty) * axis[2].taps;
+        }
+    return rows;
+}
+
+static void NAME(correlate_last)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
+                                 void *result, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const REAL *source = *(const REAL **)scratch + block->sample * piece->source_batch;
+    const REAL *other = *(const REAL *const *)panel + NAME(first)(piece, block);
+    const index_t *extent = block->extent, depth = NAME(depth)(work), sums = work->layout.sums;
+    index_t *lists = (index_t *)((const REAL **)scratch + 1), left = SUMMED_APART;
+    REAL *whole = result, *apart = whole + sums;
+    (void)offset;
+    if (!accumulate)
+        NAME(zero)(sums, whole);
+    NAME(zero)(sums, apart);
+    for (index_t z = 0; z < extent[0]; z++)
+        for (index_t y = 0; y < extent[1]; y++) {
+            const index_t rows = NAME(rows_of_taps)(work, z, y, lists, lists + depth);
+            NAME(sum_row)(work, rows, lists, lists + depth, source,
+                          other + z * piece->target_stride[0] + y * piece->target_stride[1], apart);
+            left -= extent[2];
+            if (left <= 0 || (z == extent[0] - 1 && y == extent[1] - 1)) {
+                NAME(add)(sums, apart, whole);
+                NAME(zero)(sums, apart);
+                left = SUMMED_APART;
+            }
+        }
+}
+
+/* weight (+)= sums: of channels that two vectors have, once. */
+static void NAME(store_weight_last)(const work_t *work, void *result, const void *bias, void *weight, int accumulate,
+                                    char *doubtful)
+{
+    const piece_t *piece = work->piece;
+    const axis_t *axis = piece->axis;
+    const index_t channels = work->part.groups, depth = NAME(depth)(work);
+    (void)bias, (void)doubtful;
+    for (index_t channel = 0; channel < channels; channel++) {
+        const index_t vector = channel / LANES * LANES, lane = channel - NAME(vector_at)(vector, channels);
+        const REAL *from = (const REAL *)result + vector * depth + lane;
+        for (index_t z = 0; z < axis[0].taps; z++)
+            for (index_t y = 0; y < axis[1].taps; y++)
+                for (index_t x = 0; x < axis[2].taps; x++, from += LANES) {
+                    REAL *at = (REAL *)weight + channel * piece->weight_group + z * piece->weight_stride[0]
+                        + y * piece->weight_stride[1] + x * piece->weight_stride[2];
+                    *at = accumulate ? *at + *from : *from;
+                }
+    }
 }
