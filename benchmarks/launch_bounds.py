@@ -4,7 +4,8 @@ A launch takes at least as long as the busiest of these, and START seconds more 
 
     math      a block's products over what a multiprocessor's unit makes in a cycle
     issue     the instructions of its warps over 4 schedulers; integer ones take a unit two cycles (see PIPES)
-    shared    wavefronts of 128 bytes between shared memory and registers
+    shared    wavefronts of 128 bytes between shared memory and registers; of the kernels of groups of one channel also
+              those between the first-level cache and registers
     L2        bytes that the second-level cache moves, in whole sectors of 32
     latency   how often a warp waits for memory, where the blocks beside it are too few to fill the time
     memory    bytes of operands and results, once each; not those in scratch that half of the second-level cache holds
@@ -14,6 +15,7 @@ The first three and latency count whole blocks: the multiprocessor that has most
 
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -50,6 +52,9 @@ PIPES = (r"IMAD.*", r"(IADD3|LOP3|ISETP|SEL|SHF|LEA|PRMT|VIADD|VIMNMX|IMNMX|FSET
 # What is once in a round of the last loop.
 INNERMOST = {"direct": r"[FD]FMA", "direct_weight": r"[FD]FMA", "finish": r"[FD]ADD",
              "pack": r"STG\.E\.128"}
+
+
+STRIPS = "depthwise", "depthwise_weight"
 
 
 class Kernel:
@@ -134,6 +139,17 @@ def wavefronts(part: Loop) -> float:
     return sum(compiled.number(part.own, pattern) * each for pattern, each in WAVEFRONTS.items())
 
 
+def loads_and_stores(part: Loop) -> float:
+    """Of a warp, from and to global memory."""
+    return compiled.number(part.own, r"(LDG|STG)\b.*")
+
+
+def lines(found: Kernel, one: Launching) -> int:
+    """Lines of 128 bytes that a warp of depthwise or depthwise_weight reads or writes at once."""
+    last = one.values.get("last", 0) or one.values.get("abreast", 0) > 1
+    return max(1, 32 * found.configuration.element.size * (1 if last else tiles.STRIP_COLUMNS) // 128)
+
+
 def per_stage(made: compiled.Made, count: Callable[[Loop], float]) -> float:
     """A count over a stage's instructions: those of the loop, and those of a loop inside as often as it goes round."""
     loop = compiled.stage_loop(made.codes[H200])
@@ -159,8 +175,8 @@ def rounds_of(one: Launching) -> list[int]:
         loops = ("channels", "kz", "ky", "kx") if name == "direct" else ("rounds",)
         turns = [] if values["flag"] == 0 else [0]  # where it waits for a flag: no data that anyone times is spoiled
         return [*turns, *(values[loop] for loop in loops)]
-    if name == "pack":
-        return [values["rounds"]]
+    if name in ("pack", *STRIPS):
+        return [values["turns" if name == "depthwise" else "rounds"]]
     return [values["parts"] - 1] if name == "finish" else []
 
 
@@ -174,7 +190,10 @@ def of_block(found: Kernel, one: Launching) -> dict[str, float]:
     rounds = rounds_of(one)
     times, unrolled = nest(found, rounds)
     waits = math.prod(rounds) / unrolled * (NEAR if one.kernel.source.name == "direct" else LATENCY) if rounds else 0
-    return {"issue": times(issue) * warps / SCHEDULERS, "shared": times(wavefronts) * warps,
+    moved = times(wavefronts)
+    if one.kernel.source.name in STRIPS:
+        moved += times(loads_and_stores) * lines(found, one)
+    return {"issue": times(issue) * warps / SCHEDULERS, "shared": moved * warps,
             "latency": LATENCY + waits}
 
 
@@ -215,6 +234,8 @@ def accesses(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
         return of_product(found, one)
     if name in ("direct", "direct_weight"):
         return of_definition(found, one) if rounds_of(one)[0] else []
+    if name in STRIPS:
+        return of_strips(found, one)
     if name == "finish":
         count = values["count"] * one.grid[1] * (values["flag_value"] == 0)
         return [(values["partial"], count * values["parts"] * element.real_size), (values["target"], count * size)]
@@ -272,6 +293,43 @@ def of_definition(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
     return [(values[word], count * size) for word, count in {first: source, **others}.items()]
 
 
+def strips(found: Kernel) -> tuple[int, int, int]:
+    """Of depthwise or depthwise_weight: taps along an axis; rows of results and of cells."""
+    words = found.configuration.name.split()
+    k = next((int(word[0]) for word in words if re.fullmatch(r"\dx\d", word)), 3)
+    up, step = 1 + ("divided" in words), 1 + ("strided" in words)
+    rows, _ = tiles.STRIPS[up, step]
+    return k, rows, (k - 1 + step * (rows - 1)) // up + 1
+
+
+def of_strips(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
+    """Of depthwise or depthwise_weight: its source, the other operand, the results."""
+    values, element = one.values, found.configuration.element
+    k, results = strips(found)[0], values["py"] * values["px"]
+    cells = math.prod(min(values[f"size_{axis}"], values[f"p{axis}"] * k) for axis in "yx")
+    if one.kernel.source.name == "depthwise":
+        samples, first, second = one.grid[1], "source", "target"
+        rows = values["n0"] if values["last"] else values["count"] // (values["n0"] * values["n1"])
+        others = {"weight": rows * k * k * element.size}
+    else:
+        samples, first, second = values["positions"] // (values["lines_y"] * values["lines_x"]), "x", "y"
+        rows, others = values["channels"], {"target": one.grid[1] * values["target_part"]}
+    return [(values[word], size) for word, size in {
+        first: samples * rows // values["rows"] * cells * element.size,
+        second: samples * rows * results * element.size, **others}.items()]
+
+
+def strips_through_cache(found: Kernel, one: Launching) -> float:
+    """Cells that strips share which lie one below the other are read again from there; where channels lie first, the
+    columns of a strip are stored one behind the other, each a part of every sector."""
+    k, rows, cells = strips(found)
+    source, results, other = (size for _, size in of_strips(found, one))
+    step, up = 1 + ("strided" in found.configuration.name), 1 + ("divided" in found.configuration.name)
+    if one.kernel.source.name == "depthwise" and not one.values["last"]:
+        results *= tiles.STRIP_COLUMNS
+    return source * cells / (rows * step / up) + results + other
+
+
 def sectors(rows: int, columns: int) -> int:
     """Those that a warp's 32 results fall into, for the bytes from a row to the next and from a column to the next."""
     return len({(row * rows + column * columns) // SECTOR for row in range(8) for column in range(4)})
@@ -284,6 +342,8 @@ def through_cache(found: Kernel, one: Launching) -> float:
         if one.kernel.source.name == "direct_weight" and rounds_of(one)[0]:  # every block reads both operands
             return one.grid[0] * values["positions"] * float(sum(
                 min(SECTOR, abs(values[step])) for step in ("source_x", "y_x")))
+        if one.kernel.source.name in STRIPS:
+            return strips_through_cache(found, one)
         return sum(size for _, size in accesses(found, one))
     tiles_n, size = values["tiles_n"], found.configuration.element.in_tiles.size
     if "y" in values:

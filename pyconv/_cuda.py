@@ -1,9 +1,10 @@
 """Backend: NVIDIA GPUs. The three maps as launches of Numba kernels on the caller's stream.
 
 Rooms beside this file, in `_gpu`: `maps` (what the three maps launch, in which order), `tiles` (which kernels there are
-and which a problem takes), `gemm`, `fragments` and `plain` (the kernels), `program` (what each is given), `launches`,
-`limits` (what a launch can count), `arrays` (what a GPU array is), `launch` (devices, the cache of compiled kernels),
-`ptx` (everything that speaks to the compiler). Nothing here launches: `decisions` keeps programs and runs them.
+and which a problem takes), `gemm`, `fragments`, `plain` and `depthwise` (the kernels), `program` and, for groups of one
+channel, `walks` (what each is given), `launches`, `limits` (what a launch can count), `arrays` (what a GPU array is),
+`launch` (devices, the cache of compiled kernels), `ptx` (everything that speaks to the compiler). Nothing here
+launches: `decisions` keeps programs and runs them.
 
 A result is a sum in an order that one sample's geometry and the dtype decide (for a weight's gradient, the batch too):
 no atomic operations, the same bits in every run.

@@ -103,6 +103,10 @@ def divide(n, magic, shift):
     return i32((i32(n) * magic) >> shift)
 
 
+def along(address, index, step):
+    return integers(address) + i32(index) * i32(step)
+
+
 def round_tf32(x):
     """To 10 bits of mantissa, to nearest, ties away from zero; Inf and NaN as they are."""
     x = to_u32(x)
@@ -135,7 +139,7 @@ def cut_off(products, total, more_bits):
 PURE = {
     'i32': i32, 'u32': cast(np.uint32, np.uint32), 'i64': cast(np.int64, np.int64),
     'f32': cast(np.float32, np.float32), 'f64': cast(np.float64, np.float64),
-    'select': select, 'divide': divide, 'round_tf32': round_tf32, 'split_tf32': split_tf32,
+    'select': select, 'divide': divide, 'along': along, 'round_tf32': round_tf32, 'split_tf32': split_tf32,
     'bits_f32': lambda x: to_u32(x).view(np.float32)[()],
     'number_f32': lambda x: to_u32(x).view(np.float32)[()], 'number_f64': lambda x: np.int64(x).view(np.float64),
     'number_i32': i32, 'number_i64': cast(np.int64, np.int64),

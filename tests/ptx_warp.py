@@ -247,6 +247,11 @@ class Warp:
         else:
             self.put(operands[0], bits_of(numbers(self.get(operands[1]), of), to), active)
 
+    def do_mad(self, op, kinds, operands, active):
+        assert kinds == ['wide', 's32']
+        a, b = (numbers(self.get(x), 's32').astype(np.int64) for x in operands[1:3])
+        self.put(operands[0], bits_of(a * b + numbers(self.get(operands[3]), 's64'), 's64'), active)
+
     def do_fma(self, op, kinds, operands, active):
         a, b, c = (numbers(self.get(x), kinds[-1]) for x in operands[1:])
         exact = a.astype(np.longdouble) * b.astype(np.longdouble) + c.astype(np.longdouble)

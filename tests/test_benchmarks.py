@@ -440,12 +440,48 @@ def test_bytes_of_packing_and_of_what_is_idle():
     assert (read, written) == (2 * 4 * 60 * 784, IN) and place in made.scratch
     assert launch_bounds.accesses(*found['direct f16 waits']) == []
     assert launch_bounds.rounds_of(found['direct f16 waits'][1]) == [0, 60, 1, 3, 3]
-    depthwise = layers.Layer(32, 32, (56, 56), (3, 3), 2, 1, groups=32)
+    depthwise = layers.Layer(32, 32, (56, 56), (3, 5), 2, 1, groups=32)
     for order, name in (('channels first', 'direct f16'), ('channels last', 'direct f16 last')):
         found, _ = launched('forward', depthwise, order=order, batch=16)
         assert [size for _, size in launch_bounds.accesses(*found[name])] == [
-            2 * 16 * 32 * 56**2, 2 * 32 * 9, 2 * 16 * 32 * 28**2]
-        assert launch_bounds.rounds_of(found[name][1]) == [1, 1, 3, 3]
+            2 * 16 * 32 * 56**2, 2 * 32 * 15, 2 * 16 * 32 * 28 * 27]
+        assert launch_bounds.rounds_of(found[name][1]) == [1, 1, 3, 5]
+
+
+STRIPED = layers.Layer(32, 32, (56, 56), (3, 3), 2, 1, groups=32)
+LARGE, SMALL, TAPS = 2 * 16 * 32 * 56**2, 2 * 16 * 32 * 28**2, 2 * 32 * 9
+
+
+@pytest.mark.parametrize(('map_name', 'name', 'wanted', 'again', 'stored'), [
+    ('forward', 'depthwise f16 strided', (LARGE, SMALL, TAPS), 15 / 14, 1),
+    ('grad_input', 'depthwise f16 divided', (SMALL, LARGE, TAPS), 8 / 7, 1),
+    ('grad_weight', 'depthwise_weight f16 strided', (LARGE, SMALL, None), 15 / 14, 0)])
+@pytest.mark.parametrize('order', ['channels first', 'channels last'])
+def test_bytes_of_strips(map_name, name, wanted, again, stored, order):
+    """Operands and results once; through the cache cells of strips one below the other again, and of channels first
+    results twice, a column of each thread behind the other."""
+    found, made = launched(map_name, STRIPED, order=order, batch=16)
+    kernel, one = found[name]
+    sizes = [size for _, size in launch_bounds.accesses(kernel, one)]
+    parts = one.grid[1] * 32 * 9 * 4
+    source, results, other = (size or parts for size in wanted)
+    assert sizes == [source, results, other]
+    if map_name == 'grad_weight':
+        assert launch_bounds.accesses(kernel, one)[2][0] in made.scratch
+    twice = 1 + stored * (order == 'channels first')
+    assert launch_bounds.through_cache(kernel, one) == pytest.approx(source * again + twice * results + other)
+    assert launch_bounds.rounds_of(one) == [one.values['turns' if stored else 'rounds']]
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+def test_lines_that_a_warp_reads_at_once(dtype):
+    """32 neighbours of channels that lie last; of columns every other."""
+    size = tiles.ELEMENTS[dtype].size
+    for order, lines in (('channels first', 32 * 2 * size / 128), ('channels last', 32 * size / 128)):
+        for map_name in ('forward', 'grad_weight'):
+            found, _ = launched(map_name, STRIPED, dtype, order, batch=16)
+            [(kernel, one)] = [pair for name, pair in found.items() if name.startswith('depthwise')]
+            assert launch_bounds.lines(kernel, one) == max(1, lines)
 
 
 def test_a_launch_takes_what_its_busiest_unit_does(monkeypatch):

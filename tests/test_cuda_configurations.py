@@ -25,14 +25,19 @@ needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason=f'the compiler is not installed: {launch.install_command()}')
 ALL = compiled.by_name()
-# Of kernels without tiles those that have at most one flag; PYCONV_TEST_ALL=1 compiles those of several flags as well.
+# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps; PYCONV_TEST_ALL=1
+# compiles all others as well.
 EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
-MADE = {name: one for name, one in ALL.items() if EVERY or one.tile or len(name.split()) <= 3}
+MADE = {name: one for name, one in ALL.items()
+        if EVERY or one.tile or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7')}
 PAIRS = [(name, capability) for name, configuration in MADE.items()
          for capability in compiled.capabilities(configuration)]
 TOGETHER = 12                           # kernels that a process makes at a time: nvdisasm starts once for them
 ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided dilated', '2d groups of 4',
               '2d channels 16 16', '2d channels 17 17 kernel 1')
+# Of one channel in a group: every kernel of `depthwise`.
+SINGLE = [P(f'2d depthwise of {k}, stride {stride}', (9, 8), (k, k), (4, 4), groups=4, padding=1, stride=stride)
+          for k in tiles.STRIP_TAPS for stride in (1, 2)]
 PATCHES = P('2d patches of 16 channels', (4, 4), (2, 2), (16, 16), stride=2)    # read in place
 PRODUCTS = [(name, capability) for name, capability in PAIRS if ALL[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
@@ -146,6 +151,31 @@ def test_products(made, name):
     assert total['wait'] == total['barrier'] == total['commit'] == 1
 
 
+STRIPS = [name for name in MADE if name.startswith('depthwise')]
+# Instructions of the loop over strips, of 3 x 3 taps, for each result, or number of grad_output.
+MOST = {'depthwise': 35, 'depthwise strided': 50, 'depthwise divided': 16, 'depthwise_weight': 51,
+        'depthwise_weight strided': 68}
+
+
+@needs_compiler
+@pytest.mark.parametrize('name', STRIPS)
+def test_strips(made, name):
+    """A strip's cells are loaded once, all products made without a branch, in not many more instructions than these."""
+    kernel, _, *flags = name.split()
+    k = next((int(flag[0]) for flag in flags if flag[1] == 'x'), 3)
+    up, step = 1 + ('divided' in flags), 1 + ('strided' in flags)
+    rows, columns = tiles.STRIPS[up, step]
+    cells = [(k - 1 + step * (each - 1)) // up + 1 for each in (rows, columns)]
+    [loop] = made.codes[9, 0].loops
+    assert not loop.inner and number(loop.own, r'BRA.*') == 1
+    assert number(loop.own, OPCODES['fma']) == rows * columns * k * k // up**2
+    given = rows * columns if kernel == 'depthwise_weight' or 'accumulate' in flags else 0
+    assert number(loop.own, r'LDG\..*') == math.prod(cells) + given
+    of_result = loop.slots / (rows * columns)
+    if k == 3 and 'accumulate' not in flags and 'f64' not in name:
+        assert of_result <= MOST[' '.join([kernel, *flags])], of_result
+
+
 @needs_compiler
 @pytest.mark.parametrize('name', MADE)
 def test_seconds(made, name):
@@ -193,7 +223,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
     monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
-    for problem, (dtype, keywords) in itertools.product([*ASKING, PATCHES], ways):
+    for problem, (dtype, keywords) in itertools.product([*ASKING, *SINGLE, PATCHES], ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
                 size == 2 and algorithm != 'wgmma' or size and 'complex' in dtype):

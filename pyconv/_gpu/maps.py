@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import limits, padding, plain, program, tiles
+from pyconv._gpu import limits, padding, plain, program, tiles, walks
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.program import Flags, Layout, Operand, Packed, Target, Weight
@@ -205,6 +205,9 @@ class Sums:
     def _whole(self, source: Operand, target: Target, samples: int) -> None:
         """By definition; where there is a flag, if it is set. Small phases of a stride in one launch."""
         g, pieces = self.problem.geometry, self.definition
+        if not self.flags.whole and self.edge is None and walks.sums(
+                self.made, self.problem.map, g, source, self.weight, target, samples, self.element):
+            return
         results = samples * prod(self.size) * self.weight.rows * g.groups
         if len(pieces) > 1 and max(g.stride) <= limits.MOST and (
                 self.flags.whole or results < (len(pieces) - 1) * tiles.BY_PHASE):
@@ -356,17 +359,24 @@ class Correlation:
         depth = tile.line // tiles.held(self.problem.way, self.element.in_tiles).size
         return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
 
-    def _cut(self, wanted: Callable[[int], int], multiple: int) -> limits.Parts:
-        """As many parts as are wanted of a batch; of each sample alone as many as one of a nominal batch has."""
-        g = self.problem.geometry
+    def _cut(self, wanted: Callable[[int], int], multiple: int, positions: int = 0) -> limits.Parts:
+        """As many parts as are wanted of a batch; of each sample alone as many as one of a nominal batch has.
+
+        positions: of a sample, where they are not those of results.
+        """
+        g, of_sample = self.problem.geometry, positions or self.positions
         if not g.per_sample:
-            return limits.cut(g.batch, self.positions, wanted(g.batch), multiple, self.most)
-        of_sample = -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH)
-        return limits.cut(1, self.positions, of_sample, multiple, self.most)
+            return limits.cut(g.batch, of_sample, wanted(g.batch), multiple, self.most)
+        parts = -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH)
+        return limits.cut(1, of_sample, parts, multiple, self.most)
 
     def _by_definition(self, flags: Flags) -> None:
         """A block for each element of the weight and part; where a flag is given, if it is set."""
         g, element, threads, x, y = self.problem.geometry, self.element, plain.THREADS, self.x, self.y
+        rows = None if flags.whole or self.problem.algorithm == "columns" else walks.rows_of(g, element, x, y)
+        if rows is not None:
+            self._in_strips(rows)
+            return
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
         elements, waits = g.out_channels * x.channels * self.taps, flags.whole != 0
         parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
@@ -385,6 +395,21 @@ class Correlation:
                 **program.axes_arguments(axes), **self._reading(x.layout), y_n=y.layout.outer,
                 y_row=y.layout.channel, y_z=y.layout.z, y_y=y.layout.y, y_x=y.layout.x, target_part=parted.size)
             parted.finish(first + count == g.batch, slots, flags, 1 if flags.whole else 0)
+
+    def _in_strips(self, rows: walks.Rows) -> None:
+        """Groups of one channel: a block for some rows and each part of the strips."""
+        g, x, y = self.problem.geometry, self.x, self.y
+        parts = self._cut(lambda _: rows.parts, rows.places, rows.strips)
+        parted = Parted(self.made, self.problem, self.target, self.taps, self.taps, 1, False)
+        for first, count in limits.chunks_of_samples(g.batch, self.most, parts.samples):
+            slots = parts.count(count)
+            # a buffer is lent for either order of channels, of which one has more parts
+            parted.place(count * -(-rows.most // tiles.NOMINAL_BATCH) if g.per_sample else rows.most)
+            from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
+                              for operand in (x, y))
+            walks.products(self.made, rows, from_x, from_y, parts, count, parted.place(slots), parted.size,
+                           self.element)
+            parted.finish(first + count == g.batch, slots, Flags(), 0)
 
     def _reading(self, layout: Layout) -> dict[str, int]:
         """How direct_weight reads x: its cells, or the columns that unfold made of it."""

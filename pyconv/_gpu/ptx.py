@@ -161,6 +161,7 @@ def _bits(letter: str) -> Generate:
     return lambda builder, values: [builder.bitcast(values[0], _LLVM[letter])]
 
 
+along = _assembly("along", "l i i", "l", "mad.wide.s32 $0, $2, $3, $1;")
 divide = _primitive("divide", "i l l", "i", _divide)
 bits_f32 = _primitive("bits_f32", "u", "f", _bits("f"))
 f32_bits = _primitive("f32_bits", "f", "u", _bits("u"))
@@ -419,7 +420,7 @@ _BEFORE_SM80 = {
 }
 
 PRIMITIVES: dict[str, Any] = {name: globals()[name] for name in (
-    "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide fma "
+    "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide along fma "
     "load_f16 load_bf16 load_f32 load_f64 load_i8 load_u8 load_i16 load_u16 load_i32 load_u32 load_i64 "
     "reload_f16 reload_bf16 reload_f32 reload_f64 reload_i8 reload_u8 reload_i16 reload_u16 reload_i32 reload_u32 "
     "reload_i64 store_f16 store_bf16 store_f32 store_f64 store_i8 store_i16 store_i32 store_i64 load_b32x4 "

@@ -11,6 +11,7 @@ from itertools import product as every
 from typing import Any, NamedTuple
 
 from pyconv._gpu import arithmetic, fragments, gemm, hopper, packing, plain
+from pyconv._gpu import depthwise as single
 from pyconv._gpu.specialise import Source
 from pyconv._padding import REPEATING
 
@@ -322,6 +323,59 @@ def _bits(element: Element) -> dict[str, int]:
     return {"WIDTH": element.size // element.parts, "MAGNITUDE": top ^ 0xFFFFFFFF, "TO_TOP": to_top, "TOP": top}
 
 
+# --- groups of one channel ---
+
+
+class Strips(NamedTuple):
+    """What a kernel for groups of one channel is compiled for: k x k taps; of an axis cell i is read under tap t by the
+    j-th of a thread's rows or columns of results where up * i = step * j + t."""
+
+    k: int
+    up: int
+    step: int
+    rows: int
+    columns: int
+
+
+# A thread's rows and columns of results, by (up, step). Images in networks have 7, 14, 28, 56 or 112 lines: no rest.
+# Of 3 x 3 taps 36 cells serve 14 results, with 34 instructions for each in 16 bits and 31 in float32, of which 9
+# multiply, and some 200 before a thread's first strip; grad_input of stride 2 has 15 for each. The direct kernels have
+# 690 for a result, and a launch for each of the 4 phases of stride 2. All that is counted in machine code, not
+# measured.
+STRIP_COLUMNS = 2
+STRIPS = {(1, 1): (7, STRIP_COLUMNS), (1, 2): (7, STRIP_COLUMNS), (2, 1): (14, STRIP_COLUMNS)}
+STRIP_TAPS = 3, 5, 7
+MOST_TAPS = max(STRIP_TAPS) * 2  # strides of a weight times so many are added in 32 bits
+TURNS = 8  # strips of a thread at most
+MOST_PARTS = 64  # of a weight's gradient, whose sum is predicted to take 7 µs
+STRIP_BLOCKS = 528  # of it: twice those whose registers an H200 holds; more are predicted to gain nothing
+
+
+def strips_of(element: Element, kernel: tuple[int, ...], up: int, step: int) -> Strips | None:
+    """Those that there is a kernel for: whole numbers, complex ones and other kernels have the direct kernels alone."""
+    found = STRIPS.get((up, step))
+    if found is None or element.name not in ELEMENTS or element.parts > 1 or element.result or (
+            kernel[0] not in STRIP_TAPS or kernel[0] != kernel[1]):
+        return None
+    return Strips(kernel[0], up, step, *found)
+
+
+def abreast_of(element: Element) -> int:
+    """Rows of a weight's gradient that a block takes where channels lie last: a sector of 32 bytes."""
+    return 32 // element.size
+
+
+@lru_cache(maxsize=512)
+def depthwise(kernel: str, element: Element, strips: Strips, accumulate: bool = False) -> Source:
+    """'depthwise' or 'depthwise_weight'."""
+    multiply = single.into_result if kernel == "depthwise" else single.into_tap
+    constants = _functions(plain, single) | element.arithmetic | {
+        "multiply": multiply, "ABREAST": abreast_of(element), "THREADS": plain.THREADS, "REAL": element.real_size,
+        "ACCUMULATE": accumulate,
+        **{name.upper(): number for name, number in strips._asdict().items()}}
+    return Source(getattr(single, kernel), constants, element.primitives())
+
+
 HOPPERS = {"wgmma", *HOPPER_DOUBLES}  # algorithms of capability 9.0 alone
 MORE_ALGORITHMS: dict[str, tuple[str, ...]] = {  # than 'auto' and 'gemm', of a dtype
     "float16": ("wgmma",), "bfloat16": ("wgmma",), "float32": ("tf32x3",), "complex64": ("tf32x3",),
@@ -459,6 +513,19 @@ def ways_of(element: Element, capability: tuple[int, int]) -> set[str]:
     return {way for way in found if way is not None}
 
 
+def of_strips(number: Element) -> Iterator[Configuration]:
+    """The kernels of groups of one channel: 3 x 3 taps and stride 1 where their names say no more."""
+    for k, ((up, step), _) in every(STRIP_TAPS, STRIPS.items()):
+        strips = strips_of(number, (k, k), up, step)
+        assert strips is not None
+        words = [number.suffix, *[f"{k}x{k}"] * (k > 3), *["divided"] * (up > 1), *["strided"] * (step > 1)]
+        kinds = [("depthwise", False), ("depthwise", True), *[("depthwise_weight", False)] * (up == 1)]
+        for kernel, accumulate in kinds:
+            name = " ".join([kernel, *words, *["accumulate"] * accumulate])
+            made = depthwise(kernel, number, strips, accumulate)
+            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
+
+
 def configurations() -> Iterator[Configuration]:
     """Every kernel that there is, some of which are the same text: what tests compile."""
     for number in (*ELEMENTS.values(), *(element(*pair) for pair in PAIRS)):
@@ -482,6 +549,7 @@ def configurations() -> Iterator[Configuration]:
                 yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
         if number.parts == 2 or is_whole:
             continue
+        yield from of_strips(number)
         chips = {chip: ways_of(number, chip) for chip in CAPABILITIES}
         for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate")), ("correlate", "partial")):
             for way in sorted(set().union(*chips.values())):
