@@ -127,17 +127,22 @@ def largest(parts: dict[str, float]) -> str:
     return f"{part} {parts[part] / sum(parts.values()):.0%}"
 
 
+def milliseconds(seconds: float) -> str:
+    """With one digit behind the point, of less than one with two."""
+    return f"{seconds * 1e3:.1f}" if seconds >= 1e-3 else f"{seconds * 1e3:.2f}"
+
+
 def target_tables(kernels: Kernels) -> tuple[str, str]:
     """What each target's maps are predicted to take; and which part of that is whose."""
     brief, long = [], []
     with planned.recording(launch_bounds.H200) as recorder:
         for what, target, dtype, order, maps in target_rows(kernels, recorder):
-            cells = [f"{one.seconds * 1e3:.1f} ms, {one.share:.0%}" for one in maps.values()]
+            cells = [f"{milliseconds(one.seconds)} ms, {one.share:.0%}" for one in maps.values()]
             held = ", ".join(largest(one.parts) for one in maps.values())
             brief.append((f"{what} ≥ {target}", dtype, " | ".join([order, *cells, held, "no"])))
             for map_name, one in maps.items():
                 shares = [f"{one.parts[part] / one.seconds:.0%}" for part in PARTS]
-                long.append((what, dtype, " | ".join([order, map_name, f"{one.seconds * 1e3:.1f}", *shares])))
+                long.append((what, dtype, " | ".join([order, map_name, milliseconds(one.seconds), *shares])))
         tiny = GPU_NETWORKS["tiny"]
         for order in ("channels first", "channels last"):
             found = [[calls(kernels, recorder, work)[order] for work in harness.work_of([tiny], ["float32"], [map_name])
@@ -248,32 +253,33 @@ FINDINGS = """## What to look at first
 
 As planned on 2026-11-23, by predicted gain; `--launches resnet50 float16` and the like print every figure.
 
-1. **Depthwise layers take close to 700 instructions for nine products.** `direct` has 27 to 30 for each product and
-   some 420 around them; bytes would allow a twentieth to a thirtieth of the time in 16 bits, a tenth in float32, a
-   fifth in float64. `direct_weight` has a block for each tap of a channel (288 in the first layer, for 132
-   multiprocessors), and reads one element of each sector where channels lie last. First: taps known when the kernel is
-   compiled, offsets of 32 bits, several results for each thread.
-2. **Packing is what bytes allow, and is there at all.** Weights are packed in every call, 5 µs of 512×512×3×3, and
+1. **Packing is what bytes allow, and is there at all.** Weights are packed in every call, 5 µs of 512×512×3×3, and
    three channels on 224×224 take 29 µs where bytes take 15, since a position takes three divisions for its one chunk.
    Products that read NCHW themselves would be first.
-3. **Storing tiles.** One of 128×128 takes 3700 cycles of the schedulers beside its loop, as long as 7 stages or 230
+2. **Storing tiles.** One of 128×128 takes 3700 cycles of the schedulers beside its loop, as long as 7 stages or 230
    channels in float16: a wide address and a store of 2 bytes for each result. 1×1 on 56×56, 64→256: 60 µs where
    products take 14 and bytes 27. With channels last a store fills a quarter of each of 8 sectors, NCHW a half of each
    of 4. A store of two neighbouring columns, or of 16 bytes by way of shared memory, would be first.
-4. **The first layer's input gradients in float32 and float64** take 9.1 and 11.2 ms NCHW, in tiles of which 3 rows in
+3. **The first layer's input gradients in float32 and float64** take 9.1 and 11.2 ms NCHW, in tiles of which 3 rows in
    64 are filled: a third of what all layers take. In float16 they take 1.2 ms. A tile of fewer rows would be first.
-5. **The sum behind a kernel that waits for a flag**: `finish` looks for its results' places before it looks at the
+4. **The sum behind a kernel that waits for a flag**: `finish` looks for its results' places before it looks at the
    flag, 18 µs of 512×512×3×3 behind a weight gradient of 58.
-6. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
+5. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
 
-Mended on that day: direct kernels that wait for a flag have at most 1056 blocks, which take turns if
-it is set, and take 4 µs each where they took 94 behind a forward product of 57 µs (3×3 on 56×56, 64→64, float16) and
-6.6 ms behind a weight gradient of 58 µs (3×3 on 7×7, 512→512), 82 % of all weight gradients in float16 NCHW. A thread
-of `pack` copies up to four chunks of 16 bytes, as bits, where it had 300 instructions for 4 elements: in float16 16 for
-an element in place of 75, `scan` 6 in place of 105, and of ResNet-50's NCHW forward packing took 2.3 ms and takes 0.8.
-Cells that no tap meets are filled in one launch, zeros in words of 16 bytes, where three took 130 µs behind a product
-of 31. The first layer's input gradients were left to direct kernels that were taken to make 4 Tflop/s where 1.2 are
-predicted.
+Mended on that day: depthwise layers took 3.3 to 9.6 ms in kernels that had close to 700 instructions for nine products,
+and a block for each tap of a weight's gradient, which read one element of each sector where channels lie last. With
+taps known when they are compiled, and strips of 14 or 28 results that share cells, they take 0.30 to 0.80. In 16 bits
+instructions hold most layers, 34 for a result, of which 9 multiply, 10 find addresses, 4 tell whether a cell or a
+result is there and 4 convert, and 49 for a position of a weight's gradient; in float32 and float64 memory holds them,
+forward and for input gradients. The starts of launches are 7 to 23 % of it, a weight's gradient has two.
+
+Direct kernels that wait for a flag have at most 1056 blocks, which take turns if it is set, and take 4 µs each where
+they took 94 behind a forward product of 57 µs (3×3 on 56×56, 64→64, float16) and 6.6 ms behind a weight gradient of 58
+µs (3×3 on 7×7, 512→512), 82 % of all weight gradients in float16 NCHW. A thread of `pack` copies up to four chunks of
+16 bytes, as bits, where it had 300 instructions for 4 elements: in float16 16 for an element in place of 75, `scan` 6
+in place of 105, and of ResNet-50's NCHW forward packing took 2.3 ms and takes 0.8. Cells that no tap meets are filled
+in one launch, zeros in words of 16 bytes, where three took 130 µs behind a product of 31. The first layer's input
+gradients were left to direct kernels that were taken to make 4 Tflop/s where 1.2 are predicted.
 
 The products alone: 474 Tflop/s with mma.sync, all that it is taken to make; 767 with wgmma, 81 % of its peak, held by
 the second-level cache. The page before this one took that to give 24 bytes a cycle and multiprocessor, and so 469 at

@@ -14,7 +14,7 @@ from emulator import KernelError
 from gpus import DTYPES, Emulated
 from problems import P, maps
 from pyconv import _cuda
-from pyconv._gpu import tiles, walks
+from pyconv._gpu import limits, tiles, walks
 from test_cuda import same
 from test_cuda_defects import plant
 
@@ -160,6 +160,19 @@ def test_bits_do_not_know_the_batch_nor_the_strips_of_a_thread(monkeypatch, orde
     for place in range(3):
         assert whole[place].tobytes() == again[place].tobytes()
         assert place == 2 or whole[place][1:].tobytes() == single[place].tobytes()
+
+
+def test_more_samples_than_a_grid_has_blocks(monkeypatch):
+    monkeypatch.setattr(limits, 'GRID', (2**31 - 1, 2, 2**16 - 1))
+    problem = FEW[0]._replace(batch=5, name='five samples')
+    gpu, data = Emulated(monkeypatch), problem.integers()
+    x, w, y = uploaded(gpu, data[:3], 'float32')
+    wanted = maps(problem, *data[:3])
+    for found, kernels, result in (
+            (*launched(gpu, lambda: calls.forward(problem, x, w)), wanted.forward),
+            (*launched(gpu, lambda: calls.grad_input(problem, w, y)), wanted.grad_input)):
+        assert kernels == ['depthwise'] * 3
+        same(gpu, found, result, 'float32')
 
 
 @every_order
