@@ -58,11 +58,13 @@ def test_other_kernels(monkeypatch, way):
     """Layout changes, and sums by a tree."""
     dtype, keywords = WAYS[way]
     gpu, found = counted(monkeypatch)
-    [problem] = some('2d depthwise')
     monkeypatch.setattr(tiles, 'is_direct', lambda *_: True)
-    x, y = (gpu.upload(np.ones(shape), dtype) for shape in (problem.input_shape, problem.output_shape))
-    calls.grad_weight(problem, x, y, **keywords)
+    for problem in some('2d depthwise', '2d depthwise kernel 7', '2d depthwise uneven pads'):
+        for turn in (np.asarray, lambda array: calls.last(array, 2)):
+            x, y = (gpu.upload(turn(np.ones(shape)), dtype) for shape in (problem.input_shape, problem.output_shape))
+            calls.grad_weight(problem, x, y, **keywords)
     pyconv.conv_bias(y)
     monkeypatch.undo()
-    assert {kernel for kernel, statistics in found if statistics} == {'direct_weight', 'channel_sum'}
+    kernels = {kernel for kernel, statistics in found if statistics}
+    assert kernels == {'direct_weight', 'channel_sum', 'depthwise_weight'}
     assert {count for _, statistics in found for count in statistics.values()} == {1}

@@ -116,8 +116,8 @@ def depthwise_weight(
 ):
     """A block sums all taps of `abreast` rows, 2 ** shift of them side by side, over a part of the strips.
 
-    A thread keeps the sums of a row's taps; then those of 8 threads are added, and of the 32 sums that are left of a
-    tap halves onto halves until each is a row's: always in one order.
+    A thread keeps the sums of a row's taps; then those of 8 threads are added, and of the 32 sums of each tap that are
+    left, lane by lane, halves onto halves until there is one for each row: always in one order.
     """
     t: i32 = thread()
     base: i32 = shared_base()
@@ -186,23 +186,24 @@ def of_block():
         for s in unrolled(1, THREADS // 32):
             other = shared(i32(base + (tx * THREADS + lane + 32 * s) * REAL))
             some = plus(some, other)
-        put(i32(left + ((ty * K + tx) * 32 + lane) * REAL), warp < K, some)
+        put(i32(left + (lane * K * K + ty * K + tx) * REAL), warp < K, some)
         barrier()
     for step in unrolled(5):
-        HALF = 16 >> step
-        for k in unrolled(-(-K * K * HALF // THREADS)):
-            tap: i32 = (k * THREADS + t) >> (4 - step)
-            at: i32 = select(tap < K * K, i32(left + (tap * 32 + (t & (HALF - 1))) * REAL), i32(base + t * REAL))
+        HALF = (16 >> step) * K * K
+        for k in unrolled(-(-HALF // THREADS)):
+            number: i32 = k * THREADS + t
+            at: i32 = select(number < HALF, i32(left + number * REAL), i32(base + t * REAL))
             own_sum = shared(at)
             half = shared(i32(at + HALF * REAL))
             both = plus(own_sum, half)
-            put(at, (tap < K * K) & (i32(abreast) <= HALF), both)
-        barrier()
+            put(at, (number < HALF) & (i32(abreast) * (K * K) <= HALF), both)
+        if step < 4:  # what a thread stores it has added itself
+            barrier()
+    begun: i32 = block_x() * i32(abreast)
+    behind: i32 = i32(channels) - begun
+    rows_left: i32 = select(behind < i32(abreast), behind, i32(abreast))
     for k in unrolled(-(-K * K * ABREAST // THREADS)):
         number: i32 = k * THREADS + t
-        tap: i32 = number >> i32(shift)
-        of_row: i32 = number & i32(abreast - 1)
-        whole = shared(i32(left + (select(tap < K * K, tap, i32(0)) * 32 + of_row) * REAL))
-        its: i32 = block_x() * i32(abreast) + of_row
-        store_real(i64(target + part * target_part + (its * (K * K) + tap) * REAL),
-                   (tap < K * K) & (its < i32(channels)), whole)
+        is_sum = number < rows_left * (K * K)
+        whole = shared(select(is_sum, i32(left + number * REAL), i32(base + t * REAL)))
+        store_real(i64(target + part * target_part + (begun * (K * K) + number) * REAL), is_sum, whole)
