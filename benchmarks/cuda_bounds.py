@@ -50,8 +50,7 @@ class Predicted(NamedTuple):
         found = dict.fromkeys(PARTS, 0.0)
         for name, one, bound in self.launches:
             kind = one.kernel.source.name
-            idle = kind in ("direct", "direct_weight") and not launch_bounds.rounds_of(one)[0]
-            found["idle" if idle else PART_OF.get(kind, "product")] += bound.total - START
+            found["idle" if launch_bounds.waits(one) else PART_OF.get(kind, "product")] += bound.total - START
             found["start"] += START
         return found
 
@@ -182,7 +181,7 @@ def tile_table(kernels: Kernels) -> str:
             str(blocks * tile.threads // 32), *(f"{cycles[unit]:.0f}" for unit in units), binds,
             f"{cycles['math'] / cycles[binds]:.0%}", f"{rate:.0f}",
             f"{launch_bounds.ahead(configuration) * blocks * cycles[binds]:.0f}",
-            f"{found.beside['issue']:.0f}"]) + " |")
+            f"{found.beside(1)['issue']:.0f}"]) + " |")
     return "\n".join(rows)
 
 
@@ -216,9 +215,9 @@ over distinct layers. Tiny: from the least to the greatest of the seven calls, w
 {brief}
 
 *product*: gather, correlate, and direct kernels that compute. *pack*: copies into the order of tiles, and looking for
-infinities. *finish*: sums of parts, and cells that no tap meets. *idle*: direct kernels that wait behind a product with
-padding for a flag that says that an operand was not finite, and do nothing if it was. *start*: 3 µs for each launch, as
-`pyconv/_gpu/tiles.py` assumes it.
+infinities. *finish*: sums of parts, and cells that no tap meets. *idle*: direct kernels, and the sums of their parts,
+that wait behind a product with padding for a flag that says that an operand was not finite, and do nothing if it was.
+*start*: 3 µs for each launch, as `pyconv/_gpu/tiles.py` assumes it.
 
 A tiny call takes 8 µs of the host's Python with one launch and 10 with four (measured without a GPU, to a driver that
 does nothing, see docs/gpu.md; the driver's own time comes on top). What torch takes for
@@ -244,7 +243,8 @@ stores of different instructions are not joined before the second-level cache.
 Cycles of a multiprocessor for a block's round of the loop over stages (64 bytes of the reduction, 128 with wgmma and
 m16n8k16), by unit; the largest binds, and math over it is the share of the unit's peak. "in flight" is how many cycles
 pass, at that rate, between the start of a copy and the wait for it: some 700 hide a miss. "beside" are the cycles of
-the schedulers for what is outside of that loop: a block's prologue and its storing of results.
+the schedulers for what is outside of that loop: a block's prologue and its storing of results, as where channels are
+neighbours in memory.
 
 {tiles}
 """

@@ -45,7 +45,7 @@ PRODUCTS = {"f16": 1024, "bf16": 1024, "tf32": 512, "tf32x3": 512, "f64": 64, "f
 # 4 for each LDSM.x4, LDS.128 and LDGSTS.128 of a warp, 2 for LDS.64, 1 for LDS: the data must go to each lane's
 # registers, also where lanes read the same 16 bytes.
 WAVEFRONTS = {r"LDSM\.16\.MT?88\.4": 4, r"(LDS|STS)\.128": 4, r"(LDS|STS)\.64": 2, r"(LDS|STS)(\.U?16)?": 1,
-              r"LDGSTS\.E\.BYPASS\.128": 4}
+              r"LDGSTS\.E\.BYPASS\.128": 4, r"SHFL.*": 1}
 # Units that take a warp's instruction in two cycles, 64 lanes of a multiprocessor each (CUDA Programming Guide,
 # throughput of arithmetic instructions, capability 9.0).
 PIPES = (r"IMAD.*", r"(IADD3|LOP3|ISETP|SEL|SHF|LEA|PRMT|VIADD|VIMNMX|IMNMX|FSETP|FSEL|FMNMX|F2FP|P2R|R2P|PLOP3).*")
@@ -83,8 +83,7 @@ class Kernel:
     @functools.cached_property
     def whole(self) -> Loop:
         """The code outside of loops, as if it were a loop around them."""
-        own = self.code.opcodes - sum((loop.all for loop in self.code.loops), Counter())
-        return Loop(own, self.code.loops, sum(own.values()) - own["NOP"])
+        return outside(self.code)
 
     @functools.cached_property
     def stage(self) -> dict[str, float]:
@@ -103,11 +102,15 @@ class Kernel:
             "L2": (tile.bm + tile.bn) * tile.line / (L2_BYTES / MULTIPROCESSORS),
         }
 
-    @functools.cached_property
-    def beside(self) -> dict[str, float]:
-        """Cycles that what is outside of a block's loops takes."""
+    @functools.cache
+    def beside(self, adjacent: int) -> dict[str, float]:
+        """Cycles that what is outside of a block's loops takes, where results are stored in that way."""
+        whole = self.whole
+        if "if adjacent" in self.made.text:
+            name = self.configuration.name
+            whole = outside(compiled.make([name], [H200], adjacent=adjacent)[name].codes[H200])
         warps = self.configuration.threads // 32
-        return {"issue": issue(self.whole) * warps / SCHEDULERS, "shared": wavefronts(self.whole) * warps}
+        return {"issue": issue(whole) * warps / SCHEDULERS, "shared": wavefronts(whole) * warps}
 
 
 class Kernels:
@@ -127,6 +130,12 @@ class Kernels:
 
 
 # What a block does
+
+
+def outside(code: compiled.Code) -> Loop:
+    """What is in no loop, as if it were one around them."""
+    own = code.opcodes - sum((loop.all for loop in code.loops), Counter())
+    return Loop(own, code.loops, sum(own.values()) - own["NOP"])
 
 
 def issue(part: Loop) -> float:
@@ -173,18 +182,25 @@ def rounds_of(one: Launching) -> list[int]:
     values, name = one.values, one.kernel.source.name
     if name in ("direct", "direct_weight"):
         loops = ("channels", "kz", "ky", "kx") if name == "direct" else ("rounds",)
-        turns = [] if values["flag"] == 0 else [0]  # where it waits for a flag: no data that anyone times is spoiled
-        return [*turns, *(values[loop] for loop in loops)]
+        return [0] * waits(one) + [values[loop] for loop in loops]
     if name in ("pack", *STRIPS):
         return [values["turns" if name == "depthwise" else "rounds"]]
-    return [values["parts"] - 1] if name == "finish" else []
+    return [0] * waits(one) + [values["parts"] - 1] if name == "finish" else []
+
+
+def waits(one: Launching) -> bool:
+    """Whether a kernel does nothing but wait for a flag: no data that anyone times is spoiled."""
+    name = one.kernel.source.name
+    return one.values["flag"] != 0 if name in ("direct", "direct_weight") else (
+        name == "finish" and one.values["flag_value"] == 1)
 
 
 def of_block(found: Kernel, one: Launching) -> dict[str, float]:
     """Cycles that a block takes of a multiprocessor's units, alone; of latency all that its warps wait."""
     if found.configuration.tile is not None:
         stages = one.values["stages"]
-        units = {unit: stages * found.stage[unit] + found.beside.get(unit, 0) for unit in ("math", "issue", "shared")}
+        beside = found.beside(one.values.get("adjacent", 0))
+        units = {unit: stages * found.stage[unit] + beside.get(unit, 0) for unit in ("math", "issue", "shared")}
         return units | {"latency": LATENCY * (1 + stages / ahead(found.configuration))}
     warps = one.kernel.threads // 32
     rounds = rounds_of(one)
@@ -233,11 +249,11 @@ def accesses(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
     if found.configuration.tile is not None:
         return of_product(found, one)
     if name in ("direct", "direct_weight"):
-        return of_definition(found, one) if rounds_of(one)[0] else []
+        return [] if waits(one) else of_definition(found, one)
     if name in STRIPS:
         return of_strips(found, one)
     if name == "finish":
-        count = values["count"] * one.grid[1] * (values["flag_value"] == 0)
+        count = values["count"] * one.grid[1] * (not waits(one))
         return [(values["partial"], count * values["parts"] * element.real_size), (values["target"], count * size)]
     if name == "scan":
         return [(values["source"], values["count"] // values["n0"] * values["last"] * 16)]
@@ -330,16 +346,30 @@ def strips_through_cache(found: Kernel, one: Launching) -> float:
     return source * cells / (rows * step / up) + results + other
 
 
-def sectors(rows: int, columns: int) -> int:
-    """Those that a warp's 32 results fall into, for the bytes from a row to the next and from a column to the next."""
-    return len({(row * rows + column * columns) // SECTOR for row in range(8) for column in range(4)})
+def stored_at_once(found: Kernel, one: Launching) -> tuple[int, list[int]]:
+    """Of what a warp of a tile stores at once: how many neighbouring lines, and which of their columns."""
+    name, across = found.configuration.name.split(), tiles.WAYS[found.configuration.way].inner[1]
+    if name[0] == "correlate":
+        run = 16 // found.configuration.element.part_size  # without tensor cores: of runs of a chunk a column at a time
+        return 8, [*range(8)] if across == 2 else [*range(0, 4 * run, run)]
+    if across == 1 or {"apart", "accumulate"} & set(name):
+        return 8, [*range(0, 4 * across, across)]
+    halves = found.configuration.element.size == 2 and "partial" not in name
+    if one.values["adjacent"]:
+        return 8, [*range(16 if halves else 8)]
+    return (16, [0, 4]) if halves else (8, [*range(0, 8, 2)])
+
+
+def sectors(along: int, across: int, lines: int, columns: list[int]) -> int:
+    """Those that results fall into, for the bytes from a line to the next and from a column to the next."""
+    return len({(line * along + column * across) // SECTOR for line in range(lines) for column in columns})
 
 
 def through_cache(found: Kernel, one: Launching) -> float:
     """Bytes between the multiprocessors and the second-level cache."""
     values, tile = one.values, found.configuration.tile
     if tile is None:
-        if one.kernel.source.name == "direct_weight" and rounds_of(one)[0]:  # every block reads both operands
+        if one.kernel.source.name == "direct_weight" and not waits(one):  # every block reads both operands
             return one.grid[0] * values["positions"] * float(sum(
                 min(SECTOR, abs(values[step])) for step in ("source_x", "y_x")))
         if one.kernel.source.name in STRIPS:
@@ -352,8 +382,9 @@ def through_cache(found: Kernel, one: Launching) -> float:
     else:
         rows, columns = values["positions"], values["rows"]
         along, across = values["target_x"], values["target_channel"]
+    lines, at_once = stored_at_once(found, one)
     copied = (rows * tiles_n + columns * (one.grid[0] // tiles_n)) * values["stages"] * tile.line
-    stored = rows * columns * sectors(along, across * tiles.WAYS[found.configuration.way].inner[1])
+    stored = rows * columns * sectors(along, across, lines, at_once) * SECTOR / (lines * len(at_once))
     return float(math.prod(one.grid[1:]) * (copied + stored))
 
 

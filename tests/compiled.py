@@ -5,6 +5,7 @@ import pickle
 import re
 import time
 from collections import Counter, defaultdict
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from pyconv._gpu import sass, tiles
@@ -76,20 +77,25 @@ def start_worker():
     ptx.to_ptx = front_end_once(ptx.to_ptx, set(ptx._BEFORE_SM80))
 
 
-def make(names, chips=None):
-    """Configurations by name, compiled for these chips or for all that they are for."""
+def make(names, chips=None, **given):
+    """Configurations by name, compiled for these chips or for all that they are for; as if the kernel knew what is
+    given of the arguments that it asks whether they are 0: without the code of the other cases."""
     from pyconv._gpu import ptx
     made, compiled = {}, defaultdict(list)
     for name in names:
         one = by_name()[name]
+        text = one.source.text
+        for argument, value in given.items():
+            text = re.sub(rf'\bif {argument} != 0', f'if {value} != 0', text)
+        source = SimpleNamespace(name=one.source.name, arguments=one.source.arguments, text=text)
         seconds = []
         for capability in chips or reversed(capabilities(one)):
             start = time.process_time()
             variant = 'a' if capability == (9, 0) else ''        # as launch.py has it
-            code = ptx.compile(one.source, one.threads, one.blocks, capability, variant)
+            code = ptx.compile(source, one.threads, one.blocks, capability, variant)
             seconds.append(time.process_time() - start)
             compiled[f'sm_{capability[0]}{capability[1]}{variant}'].append((name, capability, code))
-        made[name] = Made(one.source.text, {}, seconds[0])
+        made[name] = Made(text, {}, seconds[0])
     for architecture, found in compiled.items():
         codes = sass.disassemble([code.cubin for _, _, code in found], architecture)
         for (name, capability, code), words in zip(found, codes):

@@ -122,6 +122,12 @@ def split_tf32(x):
     return high, np.where(finite, low, np.uint32(0))
 
 
+def pair(encode, first, second):
+    """Two 16-bit floats as a word, the first its lower half."""
+    low, high = (encode(x).astype(np.uint32) for x in (first, second))
+    return i32(low | high << np.uint32(16))
+
+
 # Products of elements of 32 and 64 bits: halves of 8 rows, and k / 4, the elements that a lane gives of a row.
 WORDS = {'tf32': (2, 2), 'f64': (1, 1), 'f64_m16n8k4': (2, 1), 'f64_m16n8k8': (2, 2), 'f64_m16n8k16': (2, 4)}
 
@@ -144,6 +150,7 @@ PURE = {
     'number_f32': lambda x: to_u32(x).view(np.float32)[()], 'number_f64': lambda x: np.int64(x).view(np.float64),
     'number_i32': i32, 'number_i64': cast(np.int64, np.int64),
     'f32_bits': lambda x: np.asarray(x, np.float32).view(np.uint32)[()],
+    **{f'pair_{kind}': functools.partial(pair, TYPES[kind][2]) for kind in ('f16', 'bf16')},
     'range': lambda *limits: map(np.int64, builtins.range(*map(operator.index, limits))),
     '__builtins__': {},
 }
@@ -175,7 +182,9 @@ class Executor:
         for name in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
             names[f'load_{name}'] = names[f'reload_{name}'] = functools.partial(self.load, *TYPES[name][:2])
             names[f'store_{name}'] = functools.partial(self.store, TYPES[name][0], TYPES[name][2])
-        names |= {'load_b32x4': self.load_words, 'store_b32x4': self.store_words}
+        names |= {'load_b32x4': self.load_words, 'store_b32x4': self.store_words, 'neighbour': self.neighbour}
+        for name in ('b32', 'f32', 'f64'):
+            names[f'store_{name}x2'] = functools.partial(self.store_pair, *TYPES[name][::2])
         for name in ('f32', 'f64', 'b32', 'i32', 'i64'):
             names[f'shared_{name}'] = functools.partial(self.load_shared, f'shared_{name}', *TYPES[name][:2])
             names[f'put_{name}'] = functools.partial(self.put, f'put_{name}', TYPES[name][0], TYPES[name][2])
@@ -241,14 +250,30 @@ class Executor:
 
     def store_words(self, address, ok, *words):
         """In halves, which compare as bits where two threads write one place."""
-        where = self.where(ok)
-        address = integers(address)
-        chosen, = self.chosen(None if where is None else self.spread(where), address)
-        if chosen.size:
-            self.memory.pieces(chosen, 16)
+        self.check_whole(16, address, ok)
         for half in (0, 1):
-            pair = np.stack([self.spread(to_u32(self.row(word))) for word in words[2 * half:2 * half + 2]], -1)
-            self.store(8, same, address + 8 * half, ok, pair.view(np.uint64)[..., 0])
+            self.store_pair(4, to_u32, integers(address) + 8 * half, ok, *words[2 * half:2 * half + 2])
+
+    def store_pair(self, width, encode, address, ok, first, second):
+        """Two values at once, of 4 or 8 bytes."""
+        self.check_whole(2 * width, address, ok)
+        first, second = (self.spread(encode(self.row(value))) for value in (first, second))
+        if width == 4:
+            self.store(8, same, address, ok, np.stack([first, second], -1).view(np.uint64)[..., 0])
+        else:
+            for place, value in enumerate((first, second)):
+                self.store(width, same, integers(address) + width * place, ok, value)
+
+    def check_whole(self, width, address, ok):
+        """Bounds and alignment of a store that is made in several."""
+        where = self.where(ok)
+        chosen, = self.chosen(None if where is None else self.spread(where), integers(address))
+        if chosen.size:
+            self.memory.pieces(chosen, width)
+
+    def neighbour(self, value):
+        """The value of the lane whose number has another last bit."""
+        return self.spread(self.row(value))[:, self.lanes[0] ^ 1]
 
     def units(self, name, width, address, ok=None):
         units = self.shared.units(self.row(integers(address)), width, ok)

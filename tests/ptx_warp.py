@@ -215,6 +215,13 @@ class Warp:
 
     # --- all else ---
 
+    def do_shfl(self, op, kinds, operands, active):
+        """Whole warps that exchange with the lane whose number differs in some bits."""
+        value, mask, clamp, lanes = map(self.get, operands[1:])
+        assert kinds == ['sync', 'bfly', 'b32'] and active.all() and (clamp == 31).all()
+        assert (lanes & np.uint64(2**32 - 1) == 2**32 - 1).all()
+        self.put(operands[0], value[LANES ^ mask.astype(int)], active)
+
     def do_mov(self, op, kinds, operands, active):
         value = self.get(operands[1])
         if operands[0].startswith('{'):
@@ -242,7 +249,10 @@ class Warp:
 
     def do_cvt(self, op, kinds, operands, active):
         *mode, to, of = kinds
-        if of == 'f32' and to in ('f16', 'bf16', 'tf32'):
+        if to in ('f16x2', 'bf16x2'):                # of two, the first in the upper half
+            high, low = (rounded(numbers(self.get(x), of), to[:-2], mode[0]) for x in operands[1:])
+            self.put(operands[0], high << np.uint64(16) | low, active)
+        elif of == 'f32' and to in ('f16', 'bf16', 'tf32'):
             self.put(operands[0], rounded(numbers(self.get(operands[1]), 'f32'), to, mode[0]), active)
         else:
             self.put(operands[0], bits_of(numbers(self.get(operands[1]), of), to), active)

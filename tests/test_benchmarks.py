@@ -403,8 +403,9 @@ def test_integer_instructions_take_two_cycles():
 
 
 def test_sectors_of_a_warps_results():
-    """Eight positions of four columns, two apart: of 2 bytes channels first, and last with 64 channels; of 4 bytes."""
-    assert [launch_bounds.sectors(*steps) for steps in ((2, 2 * 6272), (128, 2 * 2), (4, 2 * 12544))] == [4, 8, 4]
+    """Eight lines of four columns, two apart: of 2 bytes channels first, and last with 64 channels; of 4 bytes."""
+    steps = (2, 2 * 6272), (128, 2), (4, 2 * 12544)
+    assert [launch_bounds.sectors(*each, 8, [0, 2, 4, 6]) for each in steps] == [4, 8, 4]
 
 
 def launched(map_name, layer, dtype='float16', order='channels last', batch=4):
@@ -440,6 +441,11 @@ def test_bytes_of_packing_and_of_what_is_idle():
     assert (read, written) == (2 * 4 * 60 * 784, IN) and place in made.scratch
     assert launch_bounds.accesses(*found['direct f16 waits']) == []
     assert launch_bounds.rounds_of(found['direct f16 waits'][1]) == [0, 60, 1, 3, 3]
+    found, _ = launched('grad_weight', padded)
+    kernel, one = found['finish f16 waits']
+    assert launch_bounds.rounds_of(one) == [0, one.values['parts'] - 1]
+    assert [size for _, size in launch_bounds.accesses(kernel, one)] == [0, 0]
+    assert not launch_bounds.waits(found['finish f16'][1])
     depthwise = layers.Layer(32, 32, (56, 56), (3, 5), 2, 1, groups=32)
     for order, name in (('channels first', 'direct f16'), ('channels last', 'direct f16 last')):
         found, _ = launched('forward', depthwise, order=order, batch=16)
@@ -484,13 +490,29 @@ def test_lines_that_a_warp_reads_at_once(dtype):
             assert launch_bounds.lines(kernel, one) == max(1, lines)
 
 
+@pytest.mark.parametrize(('map_name', 'dtype', 'order', 'wanted'), [
+    ('forward', 'float16', 'channels last', 2), ('forward', 'float16', 'channels first', 2),
+    ('forward', 'float32', 'channels last', 8), ('forward', 'float32', 'channels first', 4),
+    ('grad_weight', 'float16', 'channels last', 4), ('grad_weight', 'float32', 'channels last', 16)])
+def test_bytes_that_a_result_takes_in_the_cache(map_name, dtype, order, wanted):
+    """Whole sectors but for what no tensor core has multiplied, which is stored one by one: with the channels last four
+    neighbours at once, of grad_weight single ones, four apart."""
+    found, _ = launched(map_name, SQUARE, dtype, order)
+    [(kernel, one)] = [(kernel, one) for kernel, one in found.values() if kernel.configuration.tile]
+    lines, columns = launch_bounds.stored_at_once(kernel, one)
+    along, across = ('target_row', kernel.configuration.element.part_size) if 'y' in one.values else (
+        'target_x', one.values['target_channel'])
+    touched = launch_bounds.sectors(one.values[along], across, lines, columns)
+    assert touched * launch_bounds.SECTOR / (lines * len(columns)) == wanted
+
+
 def test_a_launch_takes_what_its_busiest_unit_does(monkeypatch):
     """Blocks are whole, and each multiprocessor has its own; scratch that the cache holds is no traffic of memory."""
     found, made = launched('forward', SQUARE, batch=64)
     kernel, one = found['gather f16 128x128 pointwise']
     monkeypatch.setattr(launch_bounds.Kernel, 'fit', {'registers': 2})
     monkeypatch.setattr(launch_bounds.Kernel, 'stage', dict.fromkeys(('math', 'issue', 'shared', 'L2'), 17550.0))
-    monkeypatch.setattr(launch_bounds.Kernel, 'beside', {'issue': 17.55})
+    monkeypatch.setattr(launch_bounds.Kernel, 'beside', lambda self, adjacent: {'issue': 17.55 * adjacent})
     blocks, stages = math.prod(one.grid), one.values['stages']
     bound = launch_bounds.bound(kernel, one, made.scratch)
     most = -(-blocks // 132)

@@ -10,7 +10,7 @@ from pyconv._gpu import tiles
 
 # What each kernel does to shared memory; in correlate, ldmatrix turns elements of 16 bits alone.
 ACCESSES = {
-    'gather': {'float32': 'shared_f32x4', 'float64': 'shared_f64x2', None: 'ldmatrix'},
+    'gather': {'float32': 'shared_f32x4', 'float64': 'shared_f64x2', None: 'ldmatrix'},  # and the places of results
     'correlate': {'float32': 'shared_f32x4', 'float64': 'shared_f64', 'tf32': 'shared_b32', 'tf32x3': 'shared_b32',
                   None: 'ldmatrix_transposed'},
 }
@@ -45,12 +45,14 @@ def test_tiles(monkeypatch, way, capability, size, problem):
     assert {count for _, statistics in found for count in statistics.values()} == {1}
     counts = {kernel: set(statistics) for kernel, statistics in found}
     if 'wgmma' in way:      # the tensor cores read for themselves
-        assert counts['gather_hopper'] == {'copy16', 'put_f32', 'shared_f32'}
+        assert counts['gather_hopper'] == {'copy16', 'put_f32', 'shared_f32', 'put_i64', 'shared_i64'}
         assert counts['correlate'] == {'copy16'}
         return
     for kernel, names in ACCESSES.items():
         access = WITHOUT.get((way, capability), names.get(way.partition(' m16')[0], names[None]))
-        assert counts[kernel] == {'copy16', access}
+        real = 'f64' if dtype == 'float64' else 'f32'
+        places = {f'{how}_{kind}' for how in ('put', 'shared') for kind in ('i64', real)}
+        assert counts[kernel] == {'copy16', access} | (places if kernel == 'gather' else set())
 
 
 @pytest.mark.parametrize('way', WAYS)

@@ -87,6 +87,12 @@ CASES = [
     ('q = shared_f64x2(s)\nstore_f64(b, ok, q[0] + q[1])', {'LDS.128': 1, 'LDS': 1, 'DADD': 1}, AMPERE),
     ('q = load_b32x4(a, ok)\nstore_b32x4(b, ok, q[3], q[2], q[1], q[0])',
      {'LDG.E.128.CONSTANT': 1, 'LDG': 1, 'STG.E.128': 1, 'STG': 1}, AMPERE),
+    ('store_b32x2(b, ok, i32(a), i32(c))', {'STG.E.64': 1, 'STG': 1}, TURING),
+    ('x = load_f32(a, ok)\nstore_f32x2(b, ok, x, f32(1))', {'STG.E.64': 1, 'STG': 1}, TURING),
+    ('x = load_f64(a, ok)\nstore_f64x2(b, ok, x, f64(1))', {'STG.E.128': 1, 'STG': 1}, TURING),
+    *((f'x = load_f32(a, ok)\nstore_i32(b, ok, pair_{kind}(x, f32(c)))', {opcode: 1, 'F2F': 0}, AMPERE)
+      for kind, opcode in (('f16', 'F2FP'), ('bf16', 'F2FP.BF16'))),
+    ('store_i32(b, ok, neighbour(thread()))', {'SHFL.BFLY': 1, 'STG.E': 1}, TURING),
     ('copy4(s, a, ok)', {'LDGSTS.E': 1, 'LDG': 0, 'STS': 0}, AMPERE),
     ('copy8(s, a, ok)', {'LDGSTS.E.64': 1, 'LDG': 0, 'STS': 0}, AMPERE),
     ('copy16(s, a, ok)', {'LDGSTS.E.BYPASS.128': 1, 'LDG': 0, 'STS': 0}, AMPERE),

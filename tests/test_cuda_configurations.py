@@ -176,6 +176,24 @@ def test_strips(made, name):
         assert of_result <= MOST[' '.join([kernel, *flags])], of_result
 
 
+# Tensor cores' results, but those of rows that are cells of a channel, or that are added to what is there.
+STORED = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and not {'apart', 'accumulate'} & set(
+    name.split())]
+
+
+@needs_compiler
+@pytest.mark.parametrize('name', STORED)
+def test_stores(made, name):
+    """Each result once in a wide store, two of them in one or four of 16 bits, and once one by one where another way
+    than gather's to memory may be; correlate has no other."""
+    one, found = ALL[name], made.codes[9, 0].opcodes
+    results = one.tile.bm * one.tile.bn // one.tile.threads
+    size = one.element.size if one.element.size > 2 or 'partial' not in name else 4
+    wide, narrow = ('128', r'\.64') if size == 8 else ('64', '' if size == 4 else r'\.U16')
+    assert number(found, rf'STG\.E\.{wide}') == results // (4 if size == 2 else 2)
+    assert number(found, rf'STG\.E{narrow}') == (0 if name.startswith('correlate') else results)
+
+
 @needs_compiler
 @pytest.mark.parametrize('name', MADE)
 def test_seconds(made, name):

@@ -38,6 +38,7 @@ def fewer(match):
     return f'{match[1]}{whole - whole // 3}'
 
 
+RESULT = r'(total\w* = |wanted\w*, |\], )'           # before a sum that is about to be stored
 BOTH = {
     'the wait is for one stage too few': (CHIPS, r'wait\((\d)\)', lambda match: f'wait({int(match[1]) + 1})'),
     'no barrier between stages': (CHIPS, r'\n        barrier\(\)', ''),
@@ -47,13 +48,14 @@ BOTH = {
     'the ring is written a stage too early': (CHIPS, r'(write\w* = i32\(base \+ )(\d+)', fewer),
     'the ring is written in another order': (CHIPS, r'(write\w* == base \+ )(\d+)', fewer),
     'padding is read': (CHIPS, r' & inside_in\d+\)', ')'),
-    'two results have changed places along a row': (CHIPS, r'(value\w* = )acc_0_0\b', r'\1acc_0_1'),
-    'two results have changed places along a column': (CHIPS, r'(value\w* = )acc_1_0\b', r'\1acc_0_0'),
-    'all rows of a lane are its first': (CHIPS, r'lane_row \+ [1-9]\d* \+', 'lane_row + 0 +'),
+    'two results have changed places along a row': (CHIPS, rf'{RESULT}acc_0_0\b', r'\1acc_0_1'),
+    'two results have changed places along a column': (CHIPS, rf'{RESULT}acc_1_0\b', r'\1acc_0_0'),
+    'all rows of a lane are its first': (
+        CHIPS, r'(lane_row \+ |place\w* \+ )[1-9]\d*(\) \* 8| \* target_row)', r'\g<1>0\2'),
     'halves of a fragment have changed places': (
         PAIRS_OF_B, r'\((q_in\d+|high_in\d+|low_in\d+)(\[0\]), \1(\[1\])\)', r'(\1\3, \1\2)'),
     'rows of a fragment have changed places': (
-        MMA, r'(value\w* = acc_0_0)\[0\]', r'\1[1]'),
+        MMA, rf'{RESULT}acc_0_0\[0\]', r'\1acc_0_0[1]'),
     'parts are stored over each other': (CHIPS, r'part \* target_part', '0 * target_part'),
 }
 GATHER = {
@@ -79,7 +81,7 @@ CORRELATE = {
 }
 FINISH = {
     'the last part is not summed': (CHIPS, r'range\(i32\(parts\) - 1\)', 'range(i32(parts) - 2)'),
-    'the first part is summed twice': (CHIPS, r'\(part \+ 1\) \* partial_part', 'part * partial_part'),
+    'the first part is summed twice': (CHIPS, r'\((part\w*) \+ 1\) \* partial_part', r'\1 * partial_part'),
 }
 CASES = [(kernel, defect, *chip) for kernel, defects in (
     ('gather', BOTH | GATHER), ('correlate', BOTH | CORRELATE), ('finish', FINISH))

@@ -136,6 +136,17 @@ CASES = {
                    np.arange(1, 129, dtype='i4'), zeros('i4', 128), TURING),
     'store_b32x4': ((AT[16][1], 'x = load_i32(i64(a + lane * 4), True)',
                      'store_b32x4(to_b, ok, x, i32(x ^ 5), 7, lane)'), INTEGERS, zeros('i4', 128), TURING),
+    'store_b32x2': ((AT[8][1], 'x = load_i32(i64(a + lane * 4), True)', 'store_b32x2(to_b, ok, x, i32(x ^ 5))'),
+                    INTEGERS, zeros('i4', 64), TURING),
+    **{f'store_f{8 * size}x2': ((AT[2 * size][1], f'x = load_f{8 * size}(i64(a + lane * {size}), True)',
+                                 f'store_f{8 * size}x2(to_b, ok, x, f{8 * size}(lane))'), array,
+                                zeros(array.dtype, 64), TURING)
+       for size, array in ((4, FLOATS), (8, FLOATS.astype('f8') / 3))},
+    **{f'pair_{kind}': (('x = load_f32(i64(a + lane * 4), True)', 'y = load_f32(i64(a + 124 - lane * 4), True)',
+                         f'store_i32(i64(b + lane * 4), True, pair_{kind}(x, y))'), FLOATS, zeros(held, 64), AMPERE)
+       for kind, held in (('f16', 'f2'), ('bf16', 'u2'))},
+    'neighbour': (('x = load_i32(i64(a + lane * 4), True)', 'store_i32(i64(b + lane * 4), True, neighbour(x))'),
+                  INTEGERS, zeros('i4'), TURING),
     'fma': (('x = load_f32(i64(a + lane * 4), True)', 'store_f32(i64(b + lane * 4), True, fma(x, x, f32(-1)))'),
             np.float32(1) + np.arange(32, dtype='f4') * np.float32(2**-13), zeros('f4'), TURING),
     'fma f64': (('x = load_f64(i64(a + lane * 8), True)', 'store_f64(i64(b + lane * 8), True, fma(x, x, f64(-1)))'),

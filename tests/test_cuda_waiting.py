@@ -58,16 +58,18 @@ def test_every_result_in_turns(gpu, few_blocks, way, value):
     ('direct_weight', r'range\(i32\(turns\)', 'range((i32(turns) - 1)'),
     ('direct', r'i32\(whole \| load_i32\(some, True\)\)', 'i32(whole)'),
     ('direct', r'whole \| load_i32\(i64\(own', '0 * whole | load_i32(i64(own'),
-    ('direct', r' & \(of_sample\w* != 0\)', ''),
+    ('finish', r'turn \* abreast', '0 * abreast'), ('finish', r'range\(i32\(turns\)', 'range((i32(turns) - 1)'),
+    ('finish', r'i32\(load_i32\(flag, True\) \| load_i32\(some, True\)\)', 'i32(load_i32(flag, True))'),
+    ('finish', r'(needed\w* = ).*', r'\1i32(0)'), ('direct', r' & \(of_sample\w* != 0\)', ''),
     ('direct_weight', r'is_one\w* & \(t == 0\)', 't == 0')])
 def test_defect(monkeypatch, tiles_alone, kernel, pattern, replacement):
     """Turns over the same results, a turn too few, an exit that does not look at samples, samples that are taken for
     spoiled or not, and elements beyond the last."""
-    monkeypatch.setattr(tiles, 'WAITING_BLOCKS', 7)
+    monkeypatch.setattr(tiles, 'WAITING_BLOCKS', 1 if kernel == 'finish' else 7)
     gpu = Emulated(monkeypatch)
 
     def changed(text):
-        return re.sub(pattern, replacement, text)
+        return re.sub(pattern, replacement, text) + '\n'         # not all that are called finish wait
 
     plant(gpu, kernel, changed)
     with pytest.raises((KernelError, AssertionError)) as caught:
@@ -109,6 +111,9 @@ def test_few_blocks_wait(monkeypatch, size, dtype):
             waits = groups == 1
             assert grid[0] * grid[1] <= tiles.WAITING_BLOCKS if waits else grid[0] * grid[1] == work
             assert values['turns'] * values['abreast'] * grid[1] >= work and grid[0] == values['abreast']
+            for _, values, grid in (one for one in found if one[0] == 'finish' and one[1]['flag_value'] == 1):
+                assert waits and map_name == 'grad_weight' and grid[0] == values['abreast'] <= tiles.WAITING_BLOCKS
+                assert (values['turns'] - 1) * grid[0] * 256 < values['count'] <= values['turns'] * grid[0] * 256
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])

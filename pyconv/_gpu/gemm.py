@@ -27,12 +27,13 @@ def gather(
     chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
     rows, weight_row, weight_group, weight_z, weight_y, weight_x,
     target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row, bias_group,
-    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x, bias_x,
+    rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x, bias_x, adjacent,
 ):
     """A position q reads cell step * q + offset + tap_* * tap along each axis, or zero where there is none.
 
     A row is a channel of the target or, where r* > 1, one of its rz * ry * rx cells beside the position's own: its
-    taps, or the parts of a complex number, whose biases lie bias_x apart.
+    taps, or the parts of a complex number, whose biases lie bias_x apart. Where `adjacent` is not 0, channels are
+    neighbours in memory and pairs of words whole: see store_adjacent.
     """
     t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
     first_m: i32 = tile_m * BM
@@ -69,7 +70,17 @@ def gather(
         multiply(read, i32(read + BM * LINE), acc)
         read = following(read, base, STAGE_BYTES)
         write = following(write, base, STAGE_BYTES)
+    wait(0)
+    barrier()
+    places, biases, besides = tables(base)
+    put_places()
+    barrier()
     store_gathered(acc)
+
+
+def tables(first):
+    """Where in shared memory put_places puts what."""
+    return first, i32(first + BM * 8), i32(first + BM * 8 + BN * REAL)
 
 
 def whereabouts():
@@ -182,51 +193,122 @@ def row_of(at):
     return channel, beside, along
 
 
-def bias_of(column):
-    """The bias of a column of the tile, zero where there is none."""
-    at: i32 = first_n + column
+def put_places():
+    """Where the tile's lines and columns lie in the target, and the columns' biases, in shared memory for all threads:
+    each finds those of one. 0 is the place of a line that is not stored.
+
+    A line is a position, a column a row. Where a flag says that the weight is not finite no line is stored; if
+    BY_SAMPLE, nor is one of a sample whose own flag is set: the second behind it is the first sample's.
+    """
+    m: i32 = first_m + t
+    n, z, y, x = position(m)
+    of_line: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z + y * target_y
+                    + x * target_x)
+    stored = (t < BM) & (m < i32(positions)) & (load_i32(flag, flag != 0) == 0)
+    if BY_SAMPLE:
+        of_sample = load_i32(i64(flag + (n + 2) * 4), stored & (flag != 0))
+        stored = stored & (of_sample == 0)
+    put_i64(i32(places + t * 8), t < BM, select(stored, of_line, i64(0)))
+    at: i32 = first_n + t
     channel, beside, along = row_of(at)
-    return load_result(bias + group * bias_group + channel * bias_row + along * bias_x, (bias != 0) & (at < i32(rows)))
+    of_column = load_result(bias + group * bias_group + channel * bias_row + along * bias_x,
+                            (bias != 0) & (t < BN) & (at < i32(rows)))
+    put(i32(biases + t * REAL), t < BN, of_column)
+    if not ROWS_ARE_CHANNELS:
+        put_i64(i32(besides + t * 8), t < BN, beside)
 
 
 def store_gathered(acc):
-    """The tile and its bias to the target; where a flag says that the weight is not finite, nothing.
+    """The tile and its bias to the target."""
+    total = registers()
+    for column in unrolled(len(COLUMNS)):
+        added = shared(i32(biases + (lane_column + COLUMNS[column]) * REAL))
+        for line in unrolled(len(ROWS)):
+            total[line, column] = result_of(acc, line, column) + added
+    if IN_PAIRS:
+        if adjacent != 0:
+            store_adjacent(total)
+        elif AS_HALVES:
+            store_halves(total)
+        else:
+            store_each(total)
+    else:
+        store_each(total)
 
-    If BY_SAMPLE, nothing either of a sample whose own flag is set: the second behind it is the first sample's.
-    """
-    sound = load_i32(flag, flag != 0) == 0
-    place = registers()  # of a row's first cell; 0 of a row that is not stored
+
+def result_of(acc, line, column):
+    """A lane's result in one of its lines and columns."""
+    return acc[line, column] if DOWN * ACROSS == 1 else (
+        acc[line // DOWN, column // ACROSS][line % DOWN * ACROSS + column % ACROSS])
+
+
+def store_each(total):
+    """Result by result, wherever they lie."""
+    beside = registers()
     before = registers()
-    AT_ONCE = 2  # cells that are added to, since a load takes long; more of them would take the registers of sums
-    CELLS = MI * DOWN
-    for i in unrolled(MI):
-        for h in unrolled(DOWN):
-            m: i32 = first_m + lane_row + ROWS[i] + h * 8
-            n, z, y, x = position(m)
-            of_row: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
-                           + y * target_y + x * target_x)
-            stored = (m < i32(positions)) & sound
-            if BY_SAMPLE:
-                of_sample = load_i32(i64(flag + (n + 2) * 4), stored & (flag != 0))
-                stored = stored & (of_sample == 0)
-            place[i * DOWN + h] = select(stored, of_row, i64(0))
-    for j in unrolled(NI):
-        for v in unrolled(ACROSS):
-            column: i32 = lane_column + COLUMNS[j] + v
-            channel, beside, along = row_of(i32(first_n + column))
-            wanted = first_n + column < i32(rows)
-            if BIAS_IS_SHARED:
-                added = shared_f32(i32(biases + column * 4))
+    AT_ONCE = 2  # that are added to, since a load takes long; more of them would take the registers of sums
+    for column in unrolled(len(COLUMNS)):
+        if ROWS_ARE_CHANNELS:
+            beside[column] = i64(COLUMNS[column] * target_channel)
+        else:
+            beside[column] = shared_i64(i32(besides + (lane_column + COLUMNS[column]) * 8))
+    left: i32 = i32(rows) - first_n - lane_column
+    from_first: i64 = (first_n + lane_column) * target_channel if ROWS_ARE_CHANNELS else 0
+    for line in unrolled(len(ROWS)):
+        place = shared_i64(i32(places + (lane_row + ROWS[line]) * 8))
+        start: i64 = place + from_first
+        for first in unrolled(0, len(COLUMNS), AT_ONCE):
+            if ACCUMULATE:
+                for column in unrolled(first, first + AT_ONCE):
+                    before[column] = reload(i64(start + beside[column]), (place != 0) & (left > COLUMNS[column]))
+            for column in unrolled(first, first + AT_ONCE):
+                value = total[line, column] + before[column] if ACCUMULATE else total[line, column]
+                store(i64(start + beside[column]), (place != 0) & (left > COLUMNS[column]), value)
+
+
+def store_adjacent(total):
+    """Pairs of columns that are neighbours in memory; AS_HALVES fours, which a lane has in turns with another, so that
+    four lanes store whole sectors of 32 bytes in each of eight lines."""
+    column: i32 = lane_column + (lane & 1) * 6 if AS_HALVES else lane_column
+    left: i32 = i32(rows) - first_n - column
+    for line in unrolled(len(ROWS)):
+        place = shared_i64(i32(places + (lane_row + ROWS[line]) * 8))
+        start: i64 = place + (first_n + column) * RESULT
+        for c in unrolled(0, len(COLUMNS), 4 if AS_HALVES else 2):
+            if AS_HALVES:
+                first, second = four_columns(
+                    pair(total[line, c], total[line, c + 1]), pair(total[line, c + 2], total[line, c + 3]))
             else:
-                added = bias_of(column)
-            for first in unrolled(0, CELLS, AT_ONCE):
-                if ACCUMULATE:
-                    for cell in unrolled(first, min(first + AT_ONCE, CELLS)):
-                        before[cell] = reload(i64(place[cell] + beside), (place[cell] != 0) & wanted)
-                for cell in unrolled(first, min(first + AT_ONCE, CELLS)):
-                    value = acc[cell, j] if DOWN * ACROSS == 1 else acc[cell // DOWN, j][cell % DOWN * ACROSS + v]
-                    total = value + added + before[cell] if ACCUMULATE else value + added
-                    store(i64(place[cell] + beside), (place[cell] != 0) & wanted, total)
+                first = total[line, c]
+                second = total[line, c + 1]
+            store_pair(i64(start + COLUMNS[c] * RESULT), (place != 0) & (left > COLUMNS[c]), first, second)
+
+
+def store_halves(total):
+    """16-bit results, one by one: a lane has four columns of every other line, so that eight lanes store whole sectors
+    where it is lines that are neighbours in memory."""
+    odd: i32 = lane & 1
+    column: i32 = lane_column - odd * 2
+    left: i32 = i32(rows) - first_n - column
+    for line in unrolled(0, len(ROWS), 2):
+        place = shared_i64(i32(places + (lane_row + ROWS[line] + odd * 8) * 8))
+        start: i64 = place + (first_n + column) * target_channel
+        for c in unrolled(0, len(COLUMNS), 2):
+            first, second = four_columns(
+                pair(total[line, c], total[line, c + 1]), pair(total[line + 1, c], total[line + 1, c + 1]))
+            for k in unrolled(4):
+                value = first if k < 2 else second
+                store_half(i64(start + (COLUMNS[c] + k) * target_channel), (place != 0) & (left > COLUMNS[c] + k),
+                           i32(value >> (k % 2 * 16)))
+
+
+def four_columns(a, b):
+    """The four neighbouring columns, in two words, that this lane and the one beside it have of a in an even lane, of b
+    in an odd one."""
+    is_odd = (lane & 1) != 0
+    kept = select(is_odd, b, a)
+    given = neighbour(select(is_odd, a, b))
+    return select(is_odd, given, kept), select(is_odd, kept, given)
 
 
 def correlate(
@@ -335,16 +417,21 @@ def copy_correlated(p0, slot):
 
 
 def store_correlated(acc):
-    """The tile to its place in the part's target."""
-    for i in unrolled(MI):
-        for h in unrolled(DOWN):
-            row: i32 = tile_m * BM + lane_row + ROWS[i] + h * 8
-            place: i64 = target + part * target_part + group * target_group + row * target_row
-            for j in unrolled(NI):
-                for v in unrolled(ACROSS):
-                    at: i32 = tile_n * BN + lane_column + COLUMNS[j] + v
-                    value = acc[i, j] if DOWN * ACROSS == 1 else acc[i, j][h * ACROSS + v]
-                    store_real(i64(place + at * REAL), (row < i32(rows)) & (at < i32(chunks) * PER_CHUNK), value)
+    """The tile to its place in the part's target, a lane's neighbouring columns at once: rows there begin at multiples
+    of 16 bytes."""
+    first_row: i32 = tile_m * BM + lane_row
+    column: i32 = tile_n * BN + lane_column
+    left: i32 = i32(chunks) * PER_CHUNK - column
+    place: i64 = target + part * target_part + group * target_group + first_row * target_row + column * REAL
+    for line in unrolled(len(ROWS)):
+        start: i64 = place + ROWS[line] * target_row
+        for c in unrolled(0, len(COLUMNS), ACROSS):
+            to: i64 = start + COLUMNS[c] * REAL
+            wanted = (first_row + ROWS[line] < i32(rows)) & (left > COLUMNS[c])
+            if ACROSS == 2:
+                store_reals(to, wanted, result_of(acc, line, c), result_of(acc, line, c + 1))
+            else:
+                store_real(to, wanted, result_of(acc, line, c))
 
 
 def twist(line):

@@ -27,6 +27,7 @@ def gather_hopper(
     chunks, stages, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift, rows,
     target_n, target_channel, target_z, target_y, target_x, target_group, target_part, bias_row, bias_group,
     rx, rx_magic, rx_shift, ry, ry_magic, ry_shift, rz, rz_magic, rz_shift, row_z, row_y, row_x, bias_x,
+    adjacent,
 ):
     """As gemm.gather; the weight is a matrix of (group, row) by (tap, channel), which the tensor map describes."""
     t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
@@ -41,11 +42,8 @@ def gather_hopper(
     find_cells(cell_z, cell_y, cell_x, cell, there)
 
     lane_row, lane_column, a_at, b_at = lanes()
-    # The biases of the tile wait in shared memory: registers are full of sums.
-    biases: i32 = base + STAGES * STAGE_BYTES
-    full: i32 = biases + BN * 4
-    of_column = bias_of(t)
-    put_f32(i32(biases + t * 4), t < BN, of_column)
+    places, biases, full = tables(i32(base + STAGES * STAGE_BYTES))
+    put_places()
     for i in unrolled(STAGES):
         mbarrier_init(i32(full + i * 8), 1, t == 0)
     fence_async()

@@ -50,7 +50,8 @@ def keep(address, ok, value):
 
 
 def finish(
-    partial, target, bias, flag, own, own_n, own_sample, flag_value, count, parts, partial_part, bias_stride,
+    partial, target, bias, flag, some, own, own_n, own_sample, flag_value, turns, abreast, count, parts, partial_part,
+    bias_stride,
     n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     partial_0, partial_1, partial_2, partial_3, partial_4, stride_0, stride_1, stride_2, stride_3, stride_4,
     partial_sample, target_sample, partial_row,
@@ -58,14 +59,25 @@ def finish(
     """target = the sum of the parts, in order, and the bias, if the flags (0 where there are none) have that value.
 
     A sample's flags are the one of all and its own. If COMBINED, of complex numbers, what was summed are the products
-    of an operand's real part and, in the row below, of its imaginary part with the other operand.
+    of an operand's real part and, in the row below, of its imaginary part with the other operand. If WAITS, that value
+    is 1, and nothing is done but to look at two flags (`some`: whether any sample's is set) where none is: see direct.
     """
     sample: i32 = block_y()
-    i: i32 = block_x() * THREADS + thread()
+    if WAITS:
+        needed: i32 = load_i32(flag, True) | load_i32(some, True)
+        for turn in range(i32(turns) * needed):
+            sum_parts(i32((block_x() + turn * abreast) * THREADS + thread()))
+    else:
+        sum_parts(i32(block_x() * THREADS + thread()))
+
+
+def sum_parts(i):
+    """The i-th result."""
     a, b, c, d, e = five(i)
-    flagged = (flag != 0) & (i < i32(count))
+    is_one = u32(i) < u32(count)  # the last turn may reach so far that an i32 is negative
+    flagged = (flag != 0) & is_one
     spoiled: i32 = load_i32(flag, flagged) | load_i32(i64(own + a * own_n + sample * own_sample), flagged)
-    inside = (i < i32(count)) & (spoiled == flag_value)
+    inside = is_one & (spoiled == flag_value)
     place: i64 = (partial + sample * partial_sample + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3
                   + e * partial_4)
     total = reload_real(place, inside)  # where more parts will follow, their sum goes to the same place

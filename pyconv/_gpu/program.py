@@ -327,14 +327,18 @@ def finish(
     the other, each of as many parts; where it is 0 the first axis are the samples. `partial_row`: where the parts are
     products of the parts of complex numbers, from those of an operand's real part to those of its imaginary one.
     """
+    waits = flag_value == 1 and not running  # a running sum is one of more positions than a launch can count
     for first, box in limits.boxes(sizes):
+        blocks, turns = in_turns(*blocks_for(prod(box)), waits, samples or 1)
         program.add(
-            tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0),
-            (*blocks_for(prod(box)), samples or 1), partial_row=partial_row, partial_sample=parts * part_bytes,
+            tiles.simple("finish", element, target.accumulate and not running, running, combined=partial_row > 0,
+                         waits=waits),
+            (blocks, samples or 1), **turns, partial_row=partial_row, partial_sample=parts * part_bytes,
             target_sample=target.layout.sample, partial=partial.at(limits.distance(first, read)),
-            target=target.place.at(limits.distance(first, to)), flag=flags.whole, flag_value=flag_value,
-            bias=0 if running else target.bias_of(first[1]), count=prod(box), parts=parts, partial_part=part_bytes,
-            bias_stride=target.bias_stride, **five(box), **numbered("partial", read), **numbered("stride", to),
+            target=target.place.at(limits.distance(first, to)), flag=flags.whole, some=flags.some,
+            flag_value=flag_value, bias=0 if running else target.bias_of(first[1]), count=prod(box), parts=parts,
+            partial_part=part_bytes, bias_stride=target.bias_stride, **five(box), **numbered("partial", read),
+            **numbered("stride", to),
             **(flags._replace(step=0) if samples else flags).of_samples(first[0]),
             own_sample=flags.step if samples else 0)
 
@@ -431,11 +435,24 @@ def gather(
         target_channel=layout.channel, target_z=layout.z, target_y=layout.y, target_x=layout.x,
         target_group=weight.rows // prod(cells) * layout.channel, target_part=part_bytes, bias_row=target.bias_stride,
         bias_group=weight.rows // prod(cells) * target.bias_stride, **divided(rz=cells[0], ry=cells[1], rx=cells[2]),
-        **dict(zip(("row_z", "row_y", "row_x"), steps)), bias_x=steps[2] if element.parts == 2 else 0)
+        **dict(zip(("row_z", "row_y", "row_x"), steps)), bias_x=steps[2] if element.parts == 2 else 0,
+        adjacent=int(are_adjacent(place, layout, target.layout.aligned or partial is not None, (samples, *positions),
+                                  weight.rows, real if partial is None else real.summed)))
     if partial is not None:
         to, read = target.of(axes), layout._replace(channel=element.real_size)
         finish(program, target._replace(place=to[0]), (samples, channels, *positions), to[1][:5], partial, read[:5],
                part_bytes, parts, element, flags=flags)
+
+
+def are_adjacent(
+    place: Ref, layout: Layout, is_aligned: bool, sizes: Sequence[int], rows: int, element: Element,
+) -> bool:
+    """Whether channels of a target of (samples, z, y, x) are neighbours in memory, and whole words of what tiles store
+    of them at once: two results, four of 16 bits. `is_aligned`: the array begins at a multiple of 16."""
+    word = max(8, 2 * element.result_size)
+    steps = [place.offset, rows * element.result_size, *(
+        step for step, n in zip((layout.outer, *layout[2:5]), sizes) if n > 1)]
+    return is_aligned and layout.channel == element.result_size and not any(step % word for step in steps)
 
 
 def scan(program: Program, operand: Operand, samples: int, element: Element, flags: Flags) -> None:

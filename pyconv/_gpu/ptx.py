@@ -170,6 +170,11 @@ number_f32 = _primitive("number_f32", "l", "f", lambda builder, values: [
 number_f64 = _primitive("number_f64", "l", "d", _bits("d"))
 number_i32 = _primitive("number_i32", "l", "i", lambda builder, values: [builder.trunc(values[0], ir.IntType(32))])
 number_i64 = _cast("number_i64", "l")
+# two floats as 16 bits each in a word, the first the lower half
+pair_f16 = _assembly("pair_f16", "f f", "i", "cvt.rn.f16x2.f32 $0, $2, $1;")
+pair_bf16 = _assembly("pair_bf16", "f f", "i", "cvt.rn.bf16x2.f32 $0, $2, $1;")
+# the value of the lane beside: 2k and 2k + 1 change theirs; of a whole warp
+neighbour = _assembly("neighbour", "i", "i", "shfl.sync.bfly.b32 $0, $1, 1, 31, -1;", "volatile")
 round_tf32 = _assembly("round_tf32", "u", "u", "cvt.rna.tf32.f32 $0, $1;")
 # cvt.rna is half a unit added to the magnitude, and a test for NaN and infinity, which the low part is spared
 split_tf32 = _assembly(
@@ -226,6 +231,10 @@ load_b32x4 = _assembly(
     "load_b32x4", "l b", "iiii",
     "{ .reg .pred p; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; setp.ne.s32 p, $5, 0;"
     " @p ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4]; }", "volatile")
+store_b32x2, store_f32x2, store_f64x2 = (
+    _assembly(f"store_{kind}x2", f"l b {letter} {letter}", "",
+              f"{{ .reg .pred p; setp.ne.s32 p, $1, 0; @p st.global.v2.{kind} [$0], {{$2, $3}}; }}", "memory")
+    for kind, letter in (("b32", "i"), ("f32", "f"), ("f64", "d")))
 store_b32x4 = _assembly(
     "store_b32x4", "l b i i i i", "",
     "{ .reg .pred p; setp.ne.s32 p, $1, 0; @p st.global.v4.b32 [$0], {$2, $3, $4, $5}; }", "memory")
@@ -424,7 +433,7 @@ PRIMITIVES: dict[str, Any] = {name: globals()[name] for name in (
     "load_f16 load_bf16 load_f32 load_f64 load_i8 load_u8 load_i16 load_u16 load_i32 load_u32 load_i64 "
     "reload_f16 reload_bf16 reload_f32 reload_f64 reload_i8 reload_u8 reload_i16 reload_u16 reload_i32 reload_u32 "
     "reload_i64 store_f16 store_bf16 store_f32 store_f64 store_i8 store_i16 store_i32 store_i64 load_b32x4 "
-    "store_b32x4 "
+    "store_b32x2 store_f32x2 store_f64x2 store_b32x4 pair_f16 pair_bf16 neighbour "
     "number_f32 number_f64 number_i32 number_i64 shared_i32 shared_i64 put_i32 put_i64 "
     "shared_base shared_f32 shared_f64 shared_b32 shared_f32x4 shared_f64x2 put_f32 put_f64 put_b32 "
     "copy4 copy8 copy16 commit wait ldmatrix ldmatrix_transposed mma_f16 mma_bf16 mma_tf32 mma_f64 "

@@ -85,7 +85,8 @@ def disassemble(cubins: Sequence[bytes], architecture: str) -> list[list[Instruc
     tool = find_nvidia_binary_utility("nvdisasm")
     if tool is None:
         raise RuntimeError("nvdisasm is missing; pip install nvidia-cuda-nvdisasm")
-    codes = [next(code for name, code, _ in sections(cubin) if name.startswith(".text.")) for cubin in cubins]
+    # .text.__* are what the assembler adds for shuffles on some chips, and no kernel calls
+    codes = [next(code for name, code, _ in sections(cubin) if re.match(r"\.text\.(?!__)", name)) for cubin in cubins]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels")
         path.write_bytes(b"".join(codes))

@@ -43,6 +43,11 @@ class Element(NamedTuple):
         return self.parts * self.part_size
 
     @property
+    def result_size(self) -> int:
+        """The bytes of a result."""
+        return element(self.result or self.name).size
+
+    @property
     def suffix(self) -> str:
         return SUFFIXES[self.name]
 
@@ -195,7 +200,8 @@ class Tile(NamedTuple):
     @property
     def shared(self) -> int:
         ring = self.stages * (self.bm + self.bn) * self.line
-        return ring if self.line == LINE else ring + self.bn * 4 + self.stages * 8  # wgmma: biases, a mbarrier a stage
+        # wgmma: the places of lines, the columns' biases, a mbarrier for each stage
+        return ring if self.line == LINE else ring + self.bm * 8 + self.bn * 4 + self.stages * 8
 
 
 # A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
@@ -243,8 +249,9 @@ def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict
     wtm, wtn = tile.bm // tile.wm, tile.bn // tile.wn
     mi, ni = wtm // way.fragment[0], wtn // way.fragment[1]
     per_chunk = 16 // element.size
-    rows = tuple(i * way.fragment[0] for i in range(mi))
-    columns = tuple(j * way.fragment[1] for j in range(ni))
+    down, across = way.inner
+    rows = tuple(i * way.fragment[0] + h * 8 for i in range(mi) for h in range(down))
+    columns = tuple(j * way.fragment[1] + v for j in range(ni) for v in range(across))
     if (way_name, kernel) == ("fma", "correlate"):  # runs of a chunk's elements
         rows = tuple(i // per_chunk * 8 * per_chunk + i % per_chunk for i in range(mi))
         columns = tuple(j // per_chunk * 4 * per_chunk + j % per_chunk for j in range(ni))
@@ -255,7 +262,7 @@ def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict
         "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
         "PER_CHUNK": per_chunk, "CHUNK": per_chunk * operand.size,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
-        "ROWS": rows, "COLUMNS": columns, "DOWN": way.inner[0], "ACROSS": way.inner[1],
+        "ROWS": rows, "COLUMNS": columns, "DOWN": down, "ACROSS": across,
         "DOUBLINGS": (tile.bn // 8).bit_length() - 1, "IN_BOXES": kernel == "gather",
         **dict(zip(("DESCRIPTOR", "STEP"), hopper.LINES_ALONG if kernel == "gather" else hopper.LINES_ACROSS)),
         "BY_SAMPLE": way_name in SPLITTING, "PARTS": way.parts, "FROM_ZERO": way.from_zero, "AT_ONCE": way.at_once,
@@ -278,13 +285,16 @@ def product(
     `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers;
     `pointwise`: position m reads the m-th of the source's cells, by one tap, which only some ways make use of.
     """
-    wgmma = WAYS[way].wgmma
+    wgmma, kept = WAYS[way].wgmma, element.summed if partial else element
+    in_pairs, width = WAYS[way].inner[1] == 2 and not accumulate and not apart, kept.result_size
     constants = _functions(plain, fragments, gemm, hopper) | element.arithmetic
     constants |= _constants(kernel, way, element, tile) | {
-        "ACCUMULATE": accumulate, "BIAS_IS_SHARED": bool(wgmma), "ROWS_ARE_CHANNELS": not apart,
-        "POINTWISE": pointwise and has_pointwise(way, element)}
+        "ACCUMULATE": accumulate, "ROWS_ARE_CHANNELS": not apart, "RESULT": width, "IN_PAIRS": in_pairs,
+        "AS_HALVES": in_pairs and width == 2, "POINTWISE": pointwise and has_pointwise(way, element)}
     constants = {name: value for name, value in constants.items() if value is not None}
-    primitives = (element.summed if partial else element).primitives() | {"mma": WAYS[way].mma}
+    primitives = kept.primitives() | {
+        "mma": WAYS[way].mma, "pair": f"pair_{element.suffix}", "store_half": "store_i16",
+        "store_pair": "store_b32x2" if width == 2 else f"store_{kept.real}x2", "store_reals": f"store_{kept.real}x2"}
     if held(way, element) != element:
         primitives["copy16"] = f"copy16_{element.suffix}"
     if wgmma:
@@ -480,7 +490,7 @@ SIMPLE: dict[str, list[tuple[str, ...]]] = {
     **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
     "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
     "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
-    "finish": [(), ("accumulate",), ("partial",)],
+    "finish": [*_sets("waits", "accumulate"), ("partial",)],
     "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in REPEATING],
     "direct": [*_sets("waits", "accumulate", "last", "divided"),
                *(("partial", *flags) for flags in _sets("waits", "last", "divided")),
