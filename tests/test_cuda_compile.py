@@ -61,6 +61,7 @@ CASES = [
     ('barrier()', {'BAR.SYNC': 1}, TURING),
     ('store_i32(b, c > 5, select(ok, i32(c), 7))', {'SEL': 1, 'BRA': 1}, TURING),  # the only branch is after the end
     ('store_i32(b, ok, divide(thread(), a, c))', {'STG.E': 1}, TURING),
+    ('store_i32(along(b, thread(), i32(c)), ok, 1)', {'IMAD.WIDE': 1, 'STG.E': 1}, TURING),
     ('x = load_f32(a, ok)\nstore_f32(b, ok, fma(x, x, x))', {'FFMA': 1, 'LDG.E.CONSTANT': 1, 'STG.E': 1}, TURING),
     ('x = load_f64(a, ok)\nstore_f64(b, ok, fma(x, x, x))', {'DFMA': 1, 'LDG.E.64.CONSTANT': 1, 'STG.E.64': 1},
      TURING),
