@@ -99,13 +99,15 @@ def test_sound_samples_keep_their_bits(gpu, few_blocks):
 @pytest.mark.parametrize('dtype', ['float16', 'float32'])
 @pytest.mark.parametrize('size', [7, 56])
 def test_few_blocks_wait(monkeypatch, size, dtype):
-    """Of layers of ResNet-50; all of them where nothing is waited for."""
+    """Of layers of ResNet-50; all of them where nothing is waited for, as in groups of a channel under kernels not
+    square."""
     planned = Planned(monkeypatch)
     channels = 512 * 7 // size
     for groups in (1, channels):
         for map_name in ('forward', 'grad_input', 'grad_weight'):
-            found = planned(map_name, (64, channels, size, size), (channels, channels // groups, 3, 3), dtype,
-                            padding=1, groups=groups)
+            pad = 1 if groups == 1 else 2
+            found = planned(map_name, (64, channels, size, size), (channels, channels // groups, 3, 1 + 2 * pad), dtype,
+                            padding=(1, pad), groups=groups)
             [(name, values, grid)] = [one for one in found if one[0] in ('direct', 'direct_weight')]
             work = values['elements'] * grid[1] if name == 'direct_weight' else -(-values['count'] // 256)
             waits = groups == 1
@@ -118,7 +120,8 @@ def test_few_blocks_wait(monkeypatch, size, dtype):
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
 def test_which_layers_the_direct_kernels_take(monkeypatch, dtype):
-    """Of groups of a channel, and of one small sample; not the first layers of large networks, whatever the batch."""
+    """Of groups of a channel that have no kernels of their own, and of one small sample; not the first layers of large
+    networks, whatever the batch."""
     planned = Planned(monkeypatch)
 
     def kernels(*call, **settings):
@@ -127,5 +130,6 @@ def test_which_layers_the_direct_kernels_take(monkeypatch, dtype):
     for batch in (1, 64):
         first = kernels('grad_input', (batch, 3, 224, 224), (64, 3, 7, 7), stride=2, padding=3)
         assert 'gather' in first
-        assert kernels('forward', (batch, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32) == {'direct'}
+        assert kernels('forward', (batch, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32) == {'depthwise'}
+        assert kernels('forward', (batch, 32, 112, 112), (32, 1, 1, 3), groups=32) == {'direct'}
         assert kernels('forward', (batch, 3, 16, 16), (16, 3, 3, 3), padding=1) == {'direct'}
