@@ -256,15 +256,9 @@ As planned on 2026-11-23, by predicted gain; `--launches resnet50 float16` and t
 1. **Packing is what bytes allow, and is there at all.** Weights are packed in every call, 5 µs of 512×512×3×3, and
    three channels on 224×224 take 29 µs where bytes take 15, since a position takes three divisions for its one chunk.
    Products that read NCHW themselves would be first.
-2. **Storing tiles.** One of 128×128 takes 3700 cycles of the schedulers beside its loop, as long as 7 stages or 230
-   channels in float16: a wide address and a store of 2 bytes for each result. 1×1 on 56×56, 64→256: 60 µs where
-   products take 14 and bytes 27. With channels last a store fills a quarter of each of 8 sectors, NCHW a half of each
-   of 4. A store of two neighbouring columns, or of 16 bytes by way of shared memory, would be first.
-3. **The first layer's input gradients in float32 and float64** take 9.1 and 11.2 ms NCHW, in tiles of which 3 rows in
+2. **The first layer's input gradients in float32 and float64** take 9.1 and 11.2 ms NCHW, in tiles of which 3 rows in
    64 are filled: a third of what all layers take. In float16 they take 1.2 ms. A tile of fewer rows would be first.
-4. **The sum behind a kernel that waits for a flag**: `finish` looks for its results' places before it looks at the
-   flag, 18 µs of 512×512×3×3 behind a weight gradient of 58.
-5. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
+3. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
 
 Mended on that day: depthwise layers took 3.3 to 9.6 ms in kernels that had close to 700 instructions for nine products,
 and a block for each tap of a weight's gradient, which read one element of each sector where channels lie last. With
@@ -272,6 +266,10 @@ taps known when they are compiled, and strips of 14 or 28 results that share cel
 instructions hold most layers, 34 for a result, of which 9 multiply, 10 find addresses, 4 tell whether a cell or a
 result is there and 4 convert, and 49 for a position of a weight's gradient; in float32 and float64 memory holds them,
 forward and for input gradients. The starts of launches are 7 to 23 % of it, a weight's gradient has two.
+
+Storing one tile of 128×128 took some 3000 cycles of the schedulers beside its loop, in a wide address and a store of 2
+bytes for each result, and takes 1800, where channels lie side by side 1250: places are found once, and two neighbours
+are stored at once, four of 16 bits. `finish` behind a flag looks at it first: it took up to 18 µs to do nothing.
 
 Direct kernels that wait for a flag have at most 1056 blocks, which take turns if it is set, and take 4 µs each where
 they took 94 behind a forward product of 57 µs (3×3 on 56×56, 64→64, float16) and 6.6 ms behind a weight gradient of 58
