@@ -140,15 +140,11 @@ def test_defect(prepared, kernel, defect, way, capability):
     assert 'nothing to change' not in str(caught.value)
 
 
-@pytest.mark.parametrize('kernel', ['direct_weight', 'channel_sum'])
-def test_every_barrier_is_needed(prepared, monkeypatch, kernel):
-    """Of the kernels without stages: without any one of their barriers, some warps race."""
-    data = PROBLEM.integers(np.dtype('float64'))
+def without_each_barrier(prepare, kernel, run):
+    """(how many barriers the kernel has, those without which `run(gpu)` on a new `prepare()` shows no race)."""
     unseen, count, number = [], 1, 0
     while number < count:
-        gpu = prepared((9, 0))
-        if kernel == 'direct_weight':
-            monkeypatch.setattr(tiles, 'is_direct', lambda *_: True)
+        gpu = prepare()
 
         def without(text):
             nonlocal count
@@ -158,11 +154,29 @@ def test_every_barrier_is_needed(prepared, monkeypatch, kernel):
             return text[:start] + text[end:]
 
         plant(gpu, kernel, without)
-        x, y = (gpu.upload(array, 'float32') for array in (data.x, data.y))
         try:
-            pyconv.conv_bias(y) if kernel == 'channel_sum' else calls.grad_weight(PROBLEM, x, y)
+            run(gpu)
             unseen.append(number)
         except KernelError as error:
             assert 'race in shared memory' in str(error)
         number += 1
+    return count, unseen
+
+
+@pytest.mark.parametrize('kernel', ['direct_weight', 'channel_sum'])
+def test_every_barrier_is_needed(prepared, monkeypatch, kernel):
+    """Of the kernels without stages: without any one of their barriers, some warps race."""
+    data = PROBLEM.integers(np.dtype('float64'))
+
+    def prepare():
+        gpu = prepared((9, 0))
+        if kernel == 'direct_weight':
+            monkeypatch.setattr(tiles, 'is_direct', lambda *_: True)
+        return gpu
+
+    def run(gpu):
+        x, y = (gpu.upload(array, 'float32') for array in (data.x, data.y))
+        pyconv.conv_bias(y) if kernel == 'channel_sum' else calls.grad_weight(PROBLEM, x, y)
+
+    count, unseen = without_each_barrier(prepare, kernel, run)
     assert count > 0 and not unseen

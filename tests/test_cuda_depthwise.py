@@ -16,7 +16,7 @@ from problems import P, maps
 from pyconv import _cuda
 from pyconv._gpu import limits, tiles, walks
 from test_cuda import same
-from test_cuda_defects import plant
+from test_cuda_defects import plant, without_each_barrier
 
 # Strips that are whole and strips that are not, along both axes; cells of taps on every side of the image, or none.
 PROBLEMS = [
@@ -303,24 +303,12 @@ def check_with_nan(gpu, problem, order):
 
 def test_every_barrier_is_needed(monkeypatch):
     """Of 7 x 7 taps, whose halves are of several warps to the end: within one the emulator sees no race."""
-    problem, unseen, count, number = FEW[3], [], 1, 0
+    problem = FEW[3]
     data = problem.integers()
-    while number < count:
-        gpu = Emulated(monkeypatch)
 
-        def without(text):
-            nonlocal count
-            places = [match.span() for match in re.finditer(r'\n    barrier\(\)', text)]
-            count = len(places)
-            start, end = places[number]                                  # noqa: B023 (called in this round)
-            return text[:start] + text[end:]
-
-        plant(gpu, 'depthwise_weight', without)
+    def run(gpu):
         x, _, y = uploaded(gpu, data[:3], 'float32')
-        try:
-            calls.grad_weight(problem, x, y)
-            unseen.append(number)
-        except KernelError as error:
-            assert 'race in shared memory' in str(error)
-        number += 1
+        calls.grad_weight(problem, x, y)
+
+    count, unseen = without_each_barrier(lambda: Emulated(monkeypatch), 'depthwise_weight', run)
     assert count == 2 * 7 + 4 and not unseen
