@@ -19,6 +19,7 @@ UNITS = 16  # of work that grad_weight is cut into where its result is small
 # times as long it takes to unroll cells that lie apart: every other one is picked from vectors, others come one by one
 EVERY_OTHER, ONE_BY_ONE = 2.5, 16
 ALL = 7  # all axes share their streams
+FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positions at least are stored together
 
 
 class Tile(NamedTuple):

@@ -148,16 +148,15 @@ cdef class Call:
     cdef void store(self, const step_t *step, desk_t *desk, char *bias, int accumulate) noexcept nogil:
         """target (+)= the result of a gathering map."""
         cdef char *target = self.target_at(&step.piece, &desk.work.part)
-        cdef bint folds = step.piece.folded > 0
         if not step.turns[1]:
-            if folds:
+            if step.folds:
                 self.plan.kernels.fold_result(&desk.work, desk.result, step.direct)
             step.way.store(&desk.work, desk.result, bias, target, accumulate, self.doubtful)
             desk.work.layout.first = 0
             return
-        step.way.store(&desk.work, desk.result, NULL if folds else bias, self.turn_in(step, desk, TARGET, NULL), False,
+        step.way.store(&desk.work, desk.result, NULL if step.folds else bias, self.turn_in(step, desk, TARGET, NULL), False,
                        self.doubtful)
-        if folds:
+        if step.folds:
             self.fold(step, desk, bias)
         self.turn_out(step, desk, TARGET, target, accumulate)
 

@@ -96,5 +96,5 @@ def beyond(mode: str, first: int, end: int, size: int, on_one_cell: int = ON_ONE
         stop = min(end, (turn + 1) * length)
         slope = -1 if mode == "reflect" and turn % 2 else 1
         start = first - turn * length if slope == 1 else (turn + 1) * length - first
-        yield Stretch(first, stop - first, start, slope)
+        yield Stretch(first, stop - first, start, slope if stop - first > 1 else 1)
         first = stop

@@ -23,6 +23,7 @@ cdef struct step_t:
     int in_place  # rows of positions lie in target as they do in a result
     int anywhere  # and it does not matter how far apart they are, nor whether they are whole vectors
     int turns[3]  # source, target, weight do not lie in memory as the way wants them
+    int folds  # what is beyond target's edges is added before it is stored: Winograd's tiles store it there themselves
     index_t patch[3]  # elements of the patches that stand for them
     index_t apart  # samples whose results are kept apart, in grad_weight
     int members  # steps from this one on that its tasks do, 0 where those of an earlier one do
@@ -325,11 +326,13 @@ cdef class Plan:
         source = step.taps > 0 and (
             piece.patched[0] or piece.source_last and not _blocks.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
-        in_result = way == _blocks.GATHER_DIRECT or not (  # may what is beyond target's edges be added to a result?
+        stores_folds = way == _blocks.GATHER_WINOGRAD and max(piece.folds[2]) <= _blocks.FOLDED_TILES
+        in_result = stores_folds or way == _blocks.GATHER_DIRECT or not (  # need what is beyond the edges no patch?
             way == _blocks.GATHER_WINOGRAD or piece.turned or piece.target.channel == 1)
         step.turns[1] = piece.patched[1] or piece.folded != "zeros" and not in_result or (
             piece.target_last and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
+        step.folds = piece.folded != "zeros" and (step.turns[1] or not stores_folds)
         for i in range(3):
             step.piece.stored[i] = self.stored[i]
         if piece.edge == "constant":

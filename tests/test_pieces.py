@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from problems import LAYERS
-from pyconv import _blocking, _blocks, _phases, _pieces
+from pyconv import _blocking, _blocks, _edges, _phases, _pieces
 from pyconv._geometry import convolved
 from pyconv._padding import Mode, held
 
@@ -319,6 +319,11 @@ def test_grad_input_of_repeating_modes_makes_every_product_once(size, kernel, st
                 cell = x.start + x.lattice * (q - before)
                 made[held(mode, cell, cells) if piece.folded == mode else cell, x.first + x.every * t, a] += 1
     assert made == wanted
+
+
+@pytest.mark.parametrize("mode", ["circular", "replicate", "reflect"])
+def test_a_single_cell_beyond_an_edge_has_the_order_that_tiles_want(mode):
+    assert [cells.slope for first in (-1, 5) for cells in _edges.beyond(mode, first, first + 1, 5)] == [1, 1]
 
 
 @pytest.mark.parametrize("algorithm", ["gemm", "winograd"])

@@ -10,7 +10,7 @@ import pytest
 
 import calls
 import pyconv
-from calls import assert_equal, assert_same_bits, poisoned
+from calls import assert_equal, assert_same_bits, per_channel, poisoned
 from problems import P, maps
 
 SHAPES = [
@@ -25,6 +25,7 @@ SHAPES = [
     ('along x alone', (5, 40), (1, 3), (0, 2)),
     ('along y alone', (40, 5), (3, 1), (2, 0)),
     ('row', (90,), (3,), 4),
+    ('row that ends with a strip of padding', (122,), (3,), ((5, 3),)),
     ('planes', (4, 8, 10), (3, 3, 3), 1),
     ('planes without taps beyond', (3, 9, 18), (1, 3, 3), (0, 1, 2)),
 ]
@@ -57,16 +58,31 @@ def test_exact_for_small_integers(problem, dtype):
 
 
 @every_problem
+def test_the_bias_and_what_is_there_are_added_once(problem, dtype):
+    data = problem.integers(dtype)
+    wanted = maps(problem, *(part.astype(float) for part in data[:3])).grad_input + per_channel(data.c, problem.rank)
+    out = calls.transposed(problem, data.y, data.w, data.c)
+    assert_equal(out, wanted, dtype)
+    calls.transposed(problem, data.y, data.w, data.c, out=out, accumulate=True)
+    assert_equal(out, 2 * wanted, dtype)
+    parts = calls.transposed(problem, data.y * 1j, data.w.astype(data.y.dtype.char.upper()), data.c * 1j)
+    assert_equal(parts, wanted * 1j, parts.dtype)
+
+
+@every_problem
 def test_the_same_bits(problem, dtype):
     """In any batch, on any threads, with any scratch."""
     data = problem._replace(batch=4).floats(dtype)
     forwards = np.stack([calls.forward(problem, one, data.w) for one in data.x])
     gradient = calls.grad_weight(problem, data.x, data.y)
+    inputs = np.stack([calls.grad_input(problem, data.w, one) for one in data.y])
     sizes = pyconv.workspace(data.x.shape, data.w.shape, **problem.keywords, dtype=dtype)
-    least = poisoned(max(1, sizes.finput_minimum), dtype)
+    least, fewest = (poisoned(max(1, n), dtype) for n in (sizes.finput_minimum, sizes.fgrad_input_minimum))
     for threads in (1, 3):
         with pyconv.num_threads(threads):
             for scratch in (None, least):
+                back = None if scratch is None else fewest
+                assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=back), inputs)
                 assert_same_bits(calls.forward(problem, data.x, data.w, finput=scratch), forwards)
                 assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=scratch), gradient)
 

@@ -295,37 +295,75 @@ static void NAME(transform_source)(const piece_t *piece, const block_t *block, c
 }
 
 /* Runs of outputs of some tiles that lie side by side in target: where they begin there and among the outputs of a
-   channel, their length, and how much may be written from there on because later runs follow without a gap. */
+   channel, their length, and how much may be written from there on because later runs follow without a gap. With folds,
+   a run is of cells: position q of its row is at from - first + q, where the run's tiles have [begin, end), and `again`
+   is set where rows beyond the edges were stored to its cells before, or it is such a row and its cells were. */
 typedef struct {
     index_t count, to[4 * RUN_TILES], from[4 * RUN_TILES], length[4 * RUN_TILES], room[4 * RUN_TILES];
+    index_t first[4 * RUN_TILES], begin[4 * RUN_TILES], end[4 * RUN_TILES];
+    int again[4 * RUN_TILES];
 } NAME(tile_runs);
+
+static inline index_t NAME(most)(index_t a, index_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Whether a row of outputs, which may lie beyond the edge, is of cells that an earlier one is of too. */
+static inline int NAME(is_again)(const piece_t *piece, index_t cell, index_t cells)
+{
+    for (index_t earlier = -piece->before[1]; earlier < 0 && earlier < cell; earlier++)
+        if (NAME(fold)(piece->folded, earlier, cells) == NAME(fold)(piece->folded, cell, cells))
+            return 1;
+    return cell >= cells;
+}
 
 /* Those of the n tiles from `tile`, without the outputs beyond the piece's. */
 static void NAME(find_tile_runs)(const piece_t *piece, const NAME(tiling) *t, const block_t *block, index_t tile,
                                  index_t n, index_t from_row, NAME(tile_runs) *runs)
 {
-    const index_t *extent = block->extent, *stride = piece->target_stride;
+    const index_t *extent = block->extent, *stride = piece->target_stride, *before = piece->before;
+    const index_t rows = piece->count[1] - before[1] - piece->behind[1];
+    const index_t last = piece->count[2] - piece->behind[2]; /* behind the cells of a row */
     index_t run, count = 0;
     for (index_t done = 0; done < n; done += run) {
         const index_t at = tile + done, x = at % extent[2], y = at / extent[2] % extent[1];
         const index_t plane = at / (extent[2] * extent[1]), z = block->start[0] + plane % extent[0];
-        const index_t first_x = (block->start[2] + x) * t->outputs_x;
+        const index_t begin = (block->start[2] + x) * t->outputs_x;
         run = NAME(least)(extent[2] - x, n - done);
-        for (index_t i = 0; i < t->outputs_y; i++) {
+        const index_t end = NAME(least)(begin + run * t->outputs_x, piece->count[2]);
+        const index_t first = NAME(least)(NAME(most)(begin, before[2]), end);
+        for (index_t i = 0; i < t->outputs_y; i++, count++) {
             const index_t row = NAME(row_of)(t, block->start[1] + y, i);
             if (row >= piece->count[1])
                 break;
             runs->to[count] = (block->sample + plane / extent[0]) * piece->target_batch + z * stride[0]
-                + row * stride[1] + first_x * stride[2];
-            runs->from[count] = i * from_row + done * t->outputs_x;
-            runs->length[count++] = NAME(least)(run * t->outputs_x, piece->count[2] - first_x);
+                + NAME(fold)(piece->folded, row - before[1], rows) * stride[1] + (first - before[2]) * stride[2];
+            runs->from[count] = i * from_row + done * t->outputs_x + first - begin;
+            runs->length[count] = NAME(most)(NAME(least)(end, last) - first, 0);
+            runs->first[count] = first;
+            runs->begin[count] = begin;
+            runs->end[count] = end;
+            runs->again[count] = piece->folded && NAME(is_again)(piece, row - before[1], rows);
         }
     }
     for (index_t i = count; i-- > 0;) {
-        const int follows = i + 1 < count && runs->to[i + 1] == runs->to[i] + runs->length[i];
+        const int follows = i + 1 < count && runs->to[i + 1] == runs->to[i] + runs->length[i] && !runs->again[i + 1];
         runs->room[i] = runs->length[i] + (follows ? runs->room[i + 1] : 0);
     }
     runs->count = count;
+}
+
+/* Outputs of a run beyond the edges are added to those of the cells that stand for them; to target where an earlier run
+   of the row stored these. `row` and `cells` are where position 0 and cell 0 would be. */
+static inline void NAME(fold_run)(const piece_t *piece, index_t begin, index_t end, REAL *row, REAL *cells)
+{
+    const index_t before = piece->before[2], last = piece->count[2] - piece->behind[2];
+    index_t q = begin < before ? begin : NAME(most)(begin, last);
+    for (; q < end; q = q + 1 == before ? last : q + 1) {
+        const index_t cell = NAME(fold)(piece->folded, q - before, last - before);
+        *(cell + before < begin ? cells + cell * piece->target_stride[2] : row + before + cell) += row[q];
+    }
 }
 
 /* to[0, n) <- from + bias, where `room` elements may be written; the last vector may do again what others did. */
@@ -354,18 +392,23 @@ static inline void NAME(add_run)(REAL *to, const REAL *from, index_t n, REAL bia
     STORE(to + n - LANES, last);
 }
 
-static void NAME(store_runs)(const NAME(tile_runs) *runs, const REAL *outputs, REAL bias, REAL *target, index_t step,
+static void NAME(store_runs)(const piece_t *piece, const NAME(tile_runs) *runs, REAL *outputs, REAL bias, REAL *target,
                              int accumulate)
 {
+    const index_t step = piece->target_stride[2];
     for (index_t i = 0; i < runs->count; i++) {
-        REAL *to = target + runs->to[i];
-        const REAL *from = outputs + runs->from[i];
+        REAL *to = target + runs->to[i], *from = outputs + runs->from[i];
+        const int adds = accumulate || runs->again[i];
+        const REAL b = runs->again[i] ? 0 : bias;
+        if (piece->folded)
+            NAME(fold_run)(piece, runs->begin[i], runs->end[i], from - runs->first[i],
+                           to - (runs->first[i] - piece->before[2]) * step);
         if (step != 1)
-            NAME(store_run)(to, step, from, runs->length[i], bias, accumulate);
-        else if (accumulate)
-            NAME(add_run)(to, from, runs->length[i], bias);
+            NAME(store_run)(to, step, from, runs->length[i], b, adds);
+        else if (adds)
+            NAME(add_run)(to, from, runs->length[i], b);
         else
-            NAME(put_run)(to, from, runs->length[i], runs->room[i], bias);
+            NAME(put_run)(to, from, runs->length[i], runs->room[i], b);
     }
 }
 
@@ -380,6 +423,15 @@ static void NAME(doubt)(const block_t *block, const REAL *out, index_t lines, in
                 doubtful[block->sample + (tile + q / outputs) / tiles] = 1;
 }
 
+/* How many tiles from `tile` on are stored together: whole rows where these are folded, or the first of one, for the
+   cells that stand for those before it must be among them. */
+static index_t NAME(stored_together)(const piece_t *piece, const NAME(tiling) *t, index_t tile, index_t row)
+{
+    if (!piece->folded)
+        return RUN_TILES / t->lattices_x * t->lattices_x;
+    return row <= RUN_TILES ? RUN_TILES / row * row : NAME(least)(RUN_TILES, row - tile % row);
+}
+
 /* target <- result (+ bias of the channel) (+ target). Samples whose values before that are not finite are doubtful. */
 static void NAME(transform_result)(const piece_t *piece, const block_t *block, const void *result, index_t set,
                                    index_t pitch, index_t row, index_t rows, const void *bias, void *target,
@@ -390,7 +442,7 @@ static void NAME(transform_result)(const piece_t *piece, const block_t *block, c
     REAL work[WORK + SLACK] __attribute__((aligned(BYTES)));
     NAME(tile_runs) runs;
     for (index_t p = 0, n; p < tiles; p += n) {
-        n = NAME(least)(RUN_TILES / t.lattices_x * t.lattices_x, tiles - p);
+        n = NAME(least)(NAME(stored_together)(piece, &t, p, block->extent[2]), tiles - p);
         const index_t whole = NAME(up)(n), half = t.y > 1 ? t.outputs_y * t.x * whole : 0;
         const index_t outputs = t.outputs_y * t.outputs_x * whole, most = WORK / (half + outputs);
         NAME(find_tile_runs)(piece, &t, block, p, n, t.outputs_x * whole, &runs);
@@ -406,9 +458,8 @@ static void NAME(transform_result)(const piece_t *piece, const block_t *block, c
                                             : NAME(spaced)(from, 0, pitch, set), out, t.outputs_x * whole))
                 NAME(doubt)(block, out, some * t.outputs_y, t.outputs_x * whole, p, n, t.outputs_x, doubtful);
             for (index_t k = 0; k < some; k++)
-                NAME(store_runs)(&runs, out + k * outputs, bias ? ((const REAL *)bias)[row + i + k] : 0,
-                                 (REAL *)target + (row + i + k) * piece->target_channel, piece->target_stride[2],
-                                 accumulate);
+                NAME(store_runs)(piece, &runs, out + k * outputs, bias ? ((const REAL *)bias)[row + i + k] : 0,
+                                 (REAL *)target + (row + i + k) * piece->target_channel, accumulate);
         }
     }
 }
