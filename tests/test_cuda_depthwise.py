@@ -162,6 +162,15 @@ def test_bits_do_not_know_the_batch_nor_the_strips_of_a_thread(monkeypatch, orde
         assert place == 2 or whole[place][1:].tobytes() == single[place].tobytes()
 
 
+def test_threads_that_share_a_column(monkeypatch):
+    """Of 28 lines, or 28 of each residue, four strips for two threads."""
+    monkeypatch.setattr(walks, '_turns', lambda *_: 2)
+    gpu = Emulated(monkeypatch)
+    for lines, dilation in ((28, 1), (56, 2)):
+        check(gpu, P(f'{lines} lines', (lines, 5), (3, 3), (2, 2), groups=2, padding=dilation, dilation=dilation),
+              'float32', 'first')
+
+
 def test_more_samples_than_a_grid_has_blocks(monkeypatch):
     monkeypatch.setattr(limits, 'GRID', (2**31 - 1, 2, 2**16 - 1))
     problem = FEW[0]._replace(batch=5, name='five samples')
