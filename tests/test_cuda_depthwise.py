@@ -39,6 +39,7 @@ PROBLEMS = [
     P('one position', (5, 5), (5, 5), (2, 2), groups=2),
     P('beside the image', (4, 3), (3, 3), (2, 2), groups=2, padding=9),
     P('one channel', (9, 10), (3, 3), (1, 1), padding=1),
+    P('more sums than threads', (8, 7), (7, 7), (9, 9), groups=9, padding=3, batch=1),
 ]
 FEW = [PROBLEMS[place] for place in (1, 4, 6, 12)]
 # grad_input sums over the rows of a channel; a stride has its own kernel for dilation 1
