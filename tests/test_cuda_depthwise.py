@@ -39,6 +39,7 @@ PROBLEMS = [
     P('one position', (5, 5), (5, 5), (2, 2), groups=2),
     P('beside the image', (4, 3), (3, 3), (2, 2), groups=2, padding=9),
     P('one channel', (9, 10), (3, 3), (1, 1), padding=1),
+    P('an axis unlike the other', (24, 15), (3, 3), (2, 2), groups=2, padding=3, stride=(1, 2), dilation=(3, 4)),
     P('more sums than threads', (8, 7), (7, 7), (9, 9), groups=9, padding=3, batch=1),
 ]
 FEW = [PROBLEMS[place] for place in (1, 4, 6, 12)]
@@ -231,6 +232,7 @@ def test_a_lent_buffer_serves_either_order(gpu):
     (P('strides', (9, 9), (3, 3), (2, 2), groups=2, padding=1, stride=(1, 2)), 'float32', {}, (0, 1, 2)),
     (P('stride 3', (11, 11), (3, 3), (2, 2), groups=2, padding=1, stride=3), 'float32', {}, (0, 1, 2)),
     (P('of volumes', (4, 5, 6), (3, 3, 3), (2, 2), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
+    (P('beside a plane', (1, 9, 9), (1, 3, 3), (2, 2), groups=2, padding=1, stride=(3, 1, 1)), 'float32', {}, (0, 1, 2)),
     (P('of lines', (16,), (3,), (2, 2), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
     (P('two channels', (9, 9), (3, 3), (4, 4), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
     (P('a mode', (9, 9), (3, 3), (2, 2), groups=2, padding=1), 'float32', {'padding_mode': 'reflect'}, (0, 1, 2)),
