@@ -17,6 +17,7 @@ from pyconv import _cuda
 from pyconv._gpu import limits, tiles, walks
 from test_cuda import same
 from test_cuda_defects import plant, without_each_barrier
+from test_cuda_semantics import far_apart
 
 # Strips that are whole and strips that are not, along both axes; cells of taps on every side of the image, or none.
 PROBLEMS = [
@@ -232,7 +233,7 @@ def test_a_lent_buffer_serves_either_order(gpu):
     (P('strides', (9, 9), (3, 3), (2, 2), groups=2, padding=1, stride=(1, 2)), 'float32', {}, (0, 1, 2)),
     (P('stride 3', (11, 11), (3, 3), (2, 2), groups=2, padding=1, stride=3), 'float32', {}, (0, 1, 2)),
     (P('of volumes', (4, 5, 6), (3, 3, 3), (2, 2), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
-    (P('beside a plane', (1, 9, 9), (1, 3, 3), (2, 2), groups=2, padding=1, stride=(3, 1, 1)), 'float32', {}, (0, 1, 2)),
+    (P('no plane', (1, 9, 9), (1, 3, 3), (2, 2), groups=2, padding=1, stride=(3, 1, 1)), 'float32', {}, (0, 1, 2)),
     (P('of lines', (16,), (3,), (2, 2), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
     (P('two channels', (9, 9), (3, 3), (4, 4), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
     (P('a mode', (9, 9), (3, 3), (2, 2), groups=2, padding=1), 'float32', {'padding_mode': 'reflect'}, (0, 1, 2)),
@@ -249,6 +250,28 @@ def test_what_is_left_to_the_direct_kernels(monkeypatch, problem, dtype, mode, m
         own = any(name.startswith('depthwise') for name in kernels)
         assert own == (place not in maps_of)
         assert own or any(name.startswith('direct') for name in kernels)
+
+
+@pytest.mark.parametrize('axis', range(4))
+@pytest.mark.parametrize('role', 'xwy')
+def test_neighbours_far_apart(monkeypatch, role, axis):
+    """32 bits hold no stride but that of samples, and of a weight's gradient, which is summed elsewhere, none."""
+    gpu, problem = Emulated(monkeypatch, races=False), P('far', (2, 2), (3, 3), (2, 2), groups=2, padding=1)
+    data = problem.integers()
+    wanted = maps(problem, *data[:3])
+
+    def placed(name, array):
+        return far_apart(gpu.memory, array, axis) if name == role else gpu.upload(array, 'float32')
+
+    x, w, y = (placed(name, getattr(data, name)) for name in 'xwy')
+    for call, given, name, exact in ((calls.forward, (x, w), 'y', wanted.forward),
+                                     (calls.grad_input, (w, y), 'x', wanted.grad_input),
+                                     (calls.grad_weight, (x, y), 'w', wanted.grad_weight)):
+        out = placed(name, np.full(exact.shape, np.nan))
+        _, kernels = launched(gpu, lambda call=call, given=given, out=out: call(problem, *given, out=out))
+        same(gpu, out, exact, 'float32')
+        near = axis == (1 if role == 'w' else 0) or role == name == 'w'
+        assert any(kernel.startswith('depthwise') for kernel in kernels) == near
 
 
 def test_strides_that_32_bits_do_not_hold():
