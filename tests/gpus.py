@@ -39,11 +39,9 @@ class Emulated:
         _cuda.forget()
 
     def upload(self, array, dtype):
-        """The array in GPU memory in its own layout."""
-        given = np.asarray(array)
-        if dtype != 'bfloat16' and given.dtype != dtype:
-            given = np.asarray(given, dtype=dtype, order='K')
-        return EmulatedArray.from_numpy(self.memory, given, dtype)
+        """The array in GPU memory in its own layout, whatever its strides are."""
+        with np.errstate(over='ignore'):
+            return EmulatedArray.from_numpy(self.memory, np.asarray(array), dtype)
 
     def empty(self, shape, dtype):
         """New memory, of NaN."""

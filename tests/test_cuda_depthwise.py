@@ -10,6 +10,7 @@ import pytest
 import calls
 import plan_runs
 import pyconv
+import reference
 from emulator import KernelError
 from gpus import DTYPES, Emulated
 from problems import P, maps
@@ -17,6 +18,8 @@ from pyconv import _cuda
 from pyconv._gpu import limits, tiles, walks
 from test_cuda import same
 from test_cuda_defects import plant, without_each_barrier
+from test_cuda_limits import Planned
+from test_cuda_semantics import far_apart
 
 # Strips that are whole and strips that are not, along both axes; cells of taps on every side of the image, or none.
 PROBLEMS = [
@@ -39,6 +42,8 @@ PROBLEMS = [
     P('one position', (5, 5), (5, 5), (2, 2), groups=2),
     P('beside the image', (4, 3), (3, 3), (2, 2), groups=2, padding=9),
     P('one channel', (9, 10), (3, 3), (1, 1), padding=1),
+    P('an axis unlike the other', (30, 23), (3, 3), (2, 2), groups=2, padding=3, stride=(1, 2), dilation=(3, 4)),
+    P('more sums than threads', (8, 7), (7, 7), (9, 9), groups=9, padding=3, batch=1),
 ]
 FEW = [PROBLEMS[place] for place in (1, 4, 6, 12)]
 # grad_input sums over the rows of a channel; a stride has its own kernel for dilation 1
@@ -162,6 +167,15 @@ def test_bits_do_not_know_the_batch_nor_the_strips_of_a_thread(monkeypatch, orde
         assert place == 2 or whole[place][1:].tobytes() == single[place].tobytes()
 
 
+def test_threads_that_share_a_column(monkeypatch):
+    """Of 28 lines, or 28 of each residue, four strips for two threads."""
+    monkeypatch.setattr(walks, '_turns', lambda *_: 2)
+    gpu = Emulated(monkeypatch)
+    for lines, dilation in ((28, 1), (56, 2)):
+        check(gpu, P(f'{lines} lines', (lines, 5), (3, 3), (2, 2), groups=2, padding=dilation, dilation=dilation),
+              'float32', 'first')
+
+
 def test_more_samples_than_a_grid_has_blocks(monkeypatch):
     monkeypatch.setattr(limits, 'GRID', (2**31 - 1, 2, 2**16 - 1))
     problem = FEW[0]._replace(batch=5, name='five samples')
@@ -204,6 +218,26 @@ def test_a_weight_s_gradient_of_each_sample(gpu, order, dtype):
         assert single.tobytes() == found[sample].tobytes()
 
 
+def test_the_least_scratch_of_each_sample_serves_either_order(gpu):
+    """Of 64 channels that lie last a sample has two parts, where they lie first one."""
+    problem = P('least', (14, 70), (3, 3), (64, 64), groups=64, padding=1, batch=2)
+    data, g = problem.integers(), plan_runs.geometry_of(problem, per_sample=True)
+    wanted = reference.grad_weight(data.x, data.y, problem.kernel, **problem.form, per_sample=True)
+    for order in ORDERS.values():
+        same(gpu, plan_runs.run(gpu, 'grad_weight', g, order(data.x), order(data.y), wanted.shape, 'float32',
+                                least=True), wanted, 'float32')
+
+
+def test_parts_are_of_one_size(monkeypatch):
+    """A block has no more strips than others, but for what fills none."""
+    for batch in (1, 64):
+        found = Planned(monkeypatch)(
+            'grad_weight', (batch, 8, 112, 112), (8, 1, 3, 3), 'float32', padding=1, groups=8)
+        [(_, values, grid)] = [one for one in found if one[0] == 'depthwise_weight']
+        assert values['positions'] == batch * 16 * 56
+        assert values['positions'] <= values['part_positions'] * grid[1] < values['positions'] + 256 * grid[1]
+
+
 def test_a_lent_buffer_serves_either_order(gpu):
     """Channels that lie last have more parts: what `workspace` names holds them too."""
     problem = P('lent', (40, 40), (3, 3), (16, 16), groups=16, padding=1, batch=5)
@@ -221,6 +255,9 @@ def test_a_lent_buffer_serves_either_order(gpu):
     (P('strides', (9, 9), (3, 3), (2, 2), groups=2, padding=1, stride=(1, 2)), 'float32', {}, (0, 1, 2)),
     (P('stride 3', (11, 11), (3, 3), (2, 2), groups=2, padding=1, stride=3), 'float32', {}, (0, 1, 2)),
     (P('of volumes', (4, 5, 6), (3, 3, 3), (2, 2), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
+    (P('no plane', (1, 9, 9), (1, 3, 3), (2, 2), groups=2, padding=1, stride=(3, 1, 1)), 'float32', {}, (0, 1, 2)),
+    (P('two planes', (2, 9, 9), (1, 3, 3), (2, 2), groups=2, padding=(0, 1, 1), stride=(2, 1, 1)), 'float32', {},
+     (0, 1, 2)),
     (P('of lines', (16,), (3,), (2, 2), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
     (P('two channels', (9, 9), (3, 3), (4, 4), groups=2, padding=1), 'float32', {}, (0, 1, 2)),
     (P('a mode', (9, 9), (3, 3), (2, 2), groups=2, padding=1), 'float32', {'padding_mode': 'reflect'}, (0, 1, 2)),
@@ -237,6 +274,36 @@ def test_what_is_left_to_the_direct_kernels(monkeypatch, problem, dtype, mode, m
         own = any(name.startswith('depthwise') for name in kernels)
         assert own == (place not in maps_of)
         assert own or any(name.startswith('direct') for name in kernels)
+
+
+@pytest.mark.parametrize('axis', range(4))
+@pytest.mark.parametrize('role', 'xwy')
+def test_neighbours_far_apart(monkeypatch, role, axis):
+    """32 bits hold no stride but that of samples, and of a weight's gradient, which is summed elsewhere, none."""
+    gpu, problem = Emulated(monkeypatch, races=False), P('far', (2, 2), (3, 3), (2, 2), groups=2, padding=1)
+    data = problem.integers()
+    wanted = maps(problem, *data[:3])
+
+    def placed(name, array):
+        return far_apart(gpu.memory, array, axis) if name == role else gpu.upload(array, 'float32')
+
+    x, w, y = (placed(name, getattr(data, name)) for name in 'xwy')
+    for call, given, name, exact in ((calls.forward, (x, w), 'y', wanted.forward),
+                                     (calls.grad_input, (w, y), 'x', wanted.grad_input),
+                                     (calls.grad_weight, (x, y), 'w', wanted.grad_weight)):
+        out = placed(name, np.full(exact.shape, np.nan))
+        _, kernels = launched(gpu, lambda call=call, given=given, out=out: call(problem, *given, out=out))
+        same(gpu, out, exact, 'float32')
+        near = axis == (1 if role == 'w' else 0) or role == name == 'w'
+        assert any(kernel.startswith('depthwise') for kernel in kernels) == near
+
+
+def test_what_waits_behind_tiles_is_direct(monkeypatch, tiles_alone):
+    """These kernels look at no flag: all would be summed again."""
+    gpu, problem = Emulated(monkeypatch), PROBLEMS[0]
+    calls.three_maps(problem, *uploaded(gpu, problem.integers()[:3], 'float32'))
+    assert {'direct', 'direct_weight'} <= set(gpu.device.launched)
+    assert not {'depthwise', 'depthwise_weight'} & set(gpu.device.launched)
 
 
 def test_strides_that_32_bits_do_not_hold():

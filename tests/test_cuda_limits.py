@@ -20,8 +20,8 @@ from pyconv import _geometry as geometries
 from pyconv._gpu import launch, limits, tiles
 from pyconv._gpu import maps as maps_of_gpu
 from pyconv._gpu.arrays import DTYPES
-from pyconv._gpu.launches import Launches, Program
-from pyconv._gpu.program import Layout
+from pyconv._gpu.launches import Launches, Program, Ref
+from pyconv._gpu.program import Layout, Target, fill
 from test_cuda import same
 from test_nonfinite import spoiled, without_zeros
 
@@ -168,6 +168,18 @@ def test_fill_of_large_samples(monkeypatch, shape, first, at_once):
     x, w = gpu.empty((shape[0], 0, *shape[2:]), 'float16'), gpu.empty((channels, 0, 1, 1), 'float16')
     assert pyconv.conv2d(x, w, out=out) is out
     assert total(countable(noted), 'fill') * at_once == prod(shape)
+
+
+@pytest.mark.parametrize(('offset', 'steps', 'count'), [
+    (0, (32, 4, 16, 16, 8), 4), (16, (32, 4, 16, 16, 8), 4), (24, (32, 4, 16, 16, 8), 16), (0, (32, 4, 32, 16, 8), 4),
+    (0, (8, 16, 32, 32, 4), 4), (0, (48, 4, 16, 16, 8), 16), (0, (-32, 4, 16, 16, 8), 16), (0, (32, 16, 16, 4, 8), 4)])
+def test_where_zeros_are_filled_in_words(offset, steps, count):
+    """Of (2, 2, 1, 2, 2) cells of 4 bytes: where they are dense in any order, and begin with a word."""
+    for sizes, wanted in (((2, 2, 1, 2, 2), count), ((1, 1, 1, 1, 1), 1), ((1, 1, 1, 1, 0), None)):
+        made, layout = Program(None), Layout(*steps, True)
+        fill(made, Target(Ref('out', offset), layout, 0, 0, False), layout, sizes, tiles.ELEMENTS['float32'])
+        found = [launch.arguments[launch.kernel[0].arguments.index('count')] for launch in made.launches]
+        assert found == ([] if wanted is None else [wanted])
 
 
 @pytest.mark.parametrize(('x', 'w', 'dtype'), [

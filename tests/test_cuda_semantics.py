@@ -193,6 +193,9 @@ def test_one_plan_serves_layouts_and_addresses_in_turn(gpu, tiles_alone):
     x, w = upload(gpu, dtype, data.x, data.w)
     for to in (data.y * 0, last(data.y * 0, 2)):
         same(gpu, calls.forward(problem, x, w, out=gpu.upload(to, dtype)), wanted.forward, dtype)
+    for every in (1, 2):
+        b = gpu.upload(np.repeat(data.b, every)[::every], dtype)
+        same(gpu, calls.forward(problem, x, w, b), wanted.forward + per_channel(data.b, 2), dtype)
 
     def from_element(array, first):
         line = gpu.upload(np.zeros(array.size + first), dtype)

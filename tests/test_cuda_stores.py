@@ -93,6 +93,40 @@ def test_added_to_what_is_there_in_parts_and_groups(monkeypatch, way, where):
         check(gpu, ROWS[rows], way, where)
 
 
+@pytest.mark.parametrize('axis', [0, 1, 2])
+def test_two_samples_lines_or_cells_between_words(monkeypatch, adjacent, axis):
+    """Two more elements behind each of two: the second begins with no word."""
+    gpu, problem = Emulated(monkeypatch), P('two', (2, 2), (1, 1), (8, 20), batch=2)
+    shape = [2, 2, 2, 20]
+    steps = np.cumprod([1, *shape[:0:-1]])[::-1]
+    steps[:axis + 1] += 2 * 2**np.arange(axis, -1, -1)
+    data = problem.integers(low=-2, high=2)
+    memory = gpu.upload(np.full(steps[0] * 2, AROUND), 'float16')
+    wanted = np.full(memory.shape, AROUND)
+
+    def place(array):
+        return np.moveaxis(np.lib.stride_tricks.as_strided(array, shape, steps * array.itemsize), -1, 1)
+
+    place(wanted)[...] = maps(problem, *data[:3]).forward
+    x, w = (gpu.upload(array, 'float16') for array in data[:2])
+    calls.forward(problem, x, w, out=memory.view(place))
+    assert np.array_equal(gpu.download(memory), wanted) and not adjacent[-1]
+
+
+@pytest.mark.parametrize('beside', [2, 4])
+def test_phases_begin_between_words(monkeypatch, adjacent, beside):
+    """Of grad_input: every other cell begins with a word of four, but of two more channels not the first of them."""
+    gpu, problem = Emulated(monkeypatch), P('phases', (6, 8), (3, 3), (20, 8), padding=1, stride=2)
+    monkeypatch.setitem(LAST, 'beside', (0, beside))
+    data = problem.integers(low=-2, high=2)
+    memory, out, place = target_in(gpu, problem.input_shape, 'float16', 'beside')
+    calls.grad_input(problem, *(gpu.upload(array, 'float16') for array in (data.w, data.y)), out=out)
+    wanted = np.full(memory.shape, AROUND)
+    place(wanted)[...] = maps(problem, *data[:3]).grad_input
+    assert np.array_equal(gpu.download(memory), wanted)
+    assert adjacent[-4:] == ([True] * 4 if beside == 4 else [True, False, True, False])
+
+
 @pytest.mark.parametrize('way', [way for way in WAYS if way != 'float64 m16n8k16'])
 def test_the_same_bits_everywhere(monkeypatch, way):
     """Of numbers that have to be rounded, and with values that are not finite among them."""

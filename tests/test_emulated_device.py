@@ -5,6 +5,7 @@ import pytest
 from emulated_device import EmulatedArray, EmulatedDevice
 from emulated_memory import ORIGIN
 from emulator import KernelError, Memory
+from gpus import DTYPES, Emulated
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32', 'float64'])
@@ -53,3 +54,11 @@ def test_device():
         device.run(handle, (1, 1, 1), [1 << 63, 0])
     device.run(handle, (0, 1, 1), [0, 0])
     assert device.launches == 1
+
+
+@pytest.mark.parametrize('dtype', [*DTYPES, 'int32'])
+def test_an_upload_lies_as_the_array_did(monkeypatch, dtype):
+    """Backwards, with gaps or broadcast, whatever type it comes in."""
+    array = np.broadcast_to(np.arange(24.0).reshape(2, 1, 3, 4)[..., ::-1, ::2], (2, 5, 3, 2))
+    found = Emulated(monkeypatch).upload(array, dtype)
+    assert found.strides == (12, 0, -4, 2) and np.array_equal(found.to_numpy(), array)
