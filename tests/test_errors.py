@@ -167,6 +167,10 @@ SHAPES = [
     *((conv_input(size), error, f'input_size {SHAPE} {size!r}')
       for size, error in ((5, TypeError), (None, TypeError), ('abc', TypeError), ((1, 2, 5.0, 5), TypeError),
                           ((1, 2, True, 5), TypeError), ((1, 2, -5, 5), ValueError))),
+    (conv_input(size=list[int]), TypeError, f'input_size {SHAPE} list[int]'),
+    (lambda: pyconv.workspace(list[int], W.shape), TypeError, f'input_shape {SHAPE} list[int]'),
+    (lambda: pyconv.unfold(X, list[int]), TypeError, 'kernel_size must be an int >= 1, which means two axes, '
+     'or a sequence of at least one such; got list[int]'),
     (conv_input(size=(1,) * 65), ValueError, f'input_size {SHAPE} (1, 1, 1, 1, 1, 1, ...)'),
     (conv_input(size=(1, 1, 1, 1, 5, 5)), ValueError, 'input_size must have 4 axes (batch, channels, 2 spatial) or 3 '
      'without batch; got shape (1, 1, 1, 1, 5, 5)'),
