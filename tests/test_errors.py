@@ -447,7 +447,9 @@ def test_buffer_errors(name, call):
         (np.ones(2 * least)[::2], ValueError,
          f'{name} must be contiguous, aligned and writeable, and {need}; got strides (16,)'),
         (read_only(least), ValueError,
-         f'{name} must be contiguous, aligned and writeable, and {need}; got strides (8,)'),
+         f'{name} must be contiguous, aligned and writeable, and {need}; got a read-only array'),
+        (np.frombuffer(bytearray(8 * least + 1), F64, least, 1), ValueError,
+         f'{name} must be contiguous, aligned and writeable, and {need}; got an unaligned array'),
     ):
         with pytest.raises(error) as caught:
             call(**{name: buffer})
