@@ -420,6 +420,15 @@ def test_error(call, error, text):
         assert str(caught.value) == text
 
 
+@pytest.mark.parametrize('log', [57, 60])
+def test_a_result_for_which_there_can_be_no_memory(log):
+    """Of fewer bytes than 2**63, and of more, which NumPy calls a ValueError."""
+    for call, size in ((lambda: pyconv.conv1d(X[:, :1, 0], W[:1, :1, 0], padding=2**log), 2**(log + 1) + 3),
+                       (lambda: pyconv.unfold(X[:1, :1, 0], (1,), padding=2**log), 2**(log + 1) + 5)):
+        with pytest.raises(MemoryError, match=rf'shape \(1, 1, {size}\) and data type float64$'):
+            call()
+
+
 def least_elements(call):
     """How many elements a call says its buffer must have; the message is checked."""
     with pytest.raises(ValueError) as caught:
