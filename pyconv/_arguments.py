@@ -213,9 +213,10 @@ def _check_libraries(names: Sequence[str], given: tuple[Any, ...], present: list
             continue
         library = library_of(given[place])
         if library is not wanted:
+            is_array = library is not None or isinstance(given[place], ndarray)
             raise TypeError(
                 f"{names[place]} must be an array of the library of {names[leader]}, {name_of(wanted)}; "
-                f"got {name_of(library)}"
+                f"got {name_of(library) if is_array else type(given[place]).__name__}"
             )
         if library is not None:
             device, other = (getattr(array, "device", None) for array in (given[leader], given[place]))
@@ -378,7 +379,9 @@ def flat_buffer(
         raise TypeError(f"{name} must have dtype {dtype} and {need}; got {buffer.dtype}")
     flags = buffer.flags
     if not (flags.forc and flags.behaved):
-        raise ValueError(f"{name} must be contiguous, aligned and writeable, and {need}; got strides {buffer.strides}")
+        odd = "a read-only array" if not flags.writeable else "an unaligned array" if not flags.aligned else None
+        got = odd or f"strides {buffer.strides}"
+        raise ValueError(f"{name} must be contiguous, aligned and writeable, and {need}; got {got}")
     if buffer.size < minimum:
         raise ValueError(f"{name} must {need}; got {buffer.size}")
     for other_name, other in others:

@@ -15,6 +15,7 @@ from pyconv._blocks import (
     CORRELATE_DIRECT,
     CORRELATE_FEW,
     CORRELATE_LAST,
+    CORRELATE_POSITIONS,
     CORRELATE_WINOGRAD,
     DEPTH,
     GATHER,
@@ -26,6 +27,7 @@ from pyconv._blocks import (
     GATHER_ROWS,
     GATHER_WINOGRAD,
     GROUPS,
+    LEAST_POSITIONS,
     TASKS,
     UNITS,
     Block,
@@ -62,7 +64,6 @@ PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
-CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as many as leave UNITS of work
 WORK = 1 << 18  # products that make a task worth its handling
 UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
 APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more

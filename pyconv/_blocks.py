@@ -16,6 +16,7 @@ GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may t
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
 TASK = 150000  # products, below which a further one is not worth having
 UNITS = 16  # of work that grad_weight is cut into where its result is small
+CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as many as leave UNITS of work
 # times as long it takes to unroll cells that lie apart: every other one is picked from vectors, others come one by one
 EVERY_OTHER, ONE_BY_ONE = 2.5, 16
 ALL = 7  # all axes share their streams

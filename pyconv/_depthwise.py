@@ -4,11 +4,13 @@ from math import prod
 
 from pyconv._blocks import (
     CORRELATE_LAST,
+    CORRELATE_POSITIONS,
     DEPTH,
     GATHER_DIRECT,
     GATHER_LAST,
     GATHER_ROWS,
     GROUPS,
+    LEAST_POSITIONS,
     UNITS,
     Blocking,
     Tile,
@@ -135,6 +137,7 @@ def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | No
         return None
     units = -(-groups // together)
     wanted = -(-UNITS // (units * z.positions * piece.batch))  # blocks of a plane
-    extent = 1, -(-y.positions // wanted), x.positions
+    across = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, x.positions * y.positions // wanted))  # a row is one sum
+    extent = 1, -(-y.positions // wanted), even_part(x.positions, across)
     return Blocking(
         CORRELATE_LAST, 1, extent, 0, 1, 1, splits_of(blocks_of(piece, (1, extent, 0)), units), groups=together)

@@ -27,7 +27,10 @@ def length_of(value: Any) -> int | None:
     unordered = isinstance(value, str | bytes | bytearray | Mapping | Set)
     if unordered or isinstance(value, type) or not hasattr(value, "__getitem__") or not getattr(value, "ndim", 1):
         return None
-    return len(value)
+    try:
+        return len(value)
+    except (TypeError, ValueError):  # list[int] has no length, and who has a negative one no usual one
+        return None
 
 
 def _exact(value: Any, *counts: int) -> Any:

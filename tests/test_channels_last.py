@@ -139,6 +139,20 @@ def test_channels_are_lanes(problem, name, lanes, itemsize):
         _blocks.GATHER_LAST, _blocks.CORRELATE_LAST)
 
 
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+def test_a_long_row_is_summed_in_parts(dtype):
+    """Threads share them. Errors do not grow with it: sums of 512 products, and of 13 such parts in each of 16 splits,
+    leave some ten roundings of 6e-8 in float32, where one sum of all numbers, of one sign, left 1e-5."""
+    x, y = (last(np.random.default_rng(n).random((1, 16, 100_000)), 1) for n in (0, 1))
+    exact = pyconv.conv1d_weight(x, (16, 1, 3), y, padding=1, groups=16)
+    found = pyconv.conv1d_weight(x.astype(dtype), (16, 1, 3), y.astype(dtype), padding=1, groups=16)
+    assert np.abs(found / exact - 1).max() < 1e-6
+    problem = P('long', (100_000,), (3,), (16, 16), padding=1, groups=16, batch=1)
+    [piece] = _pieces.pieces('grad_weight', geometry_of(problem, x_last=True, y_last=True))
+    blocking = _blocking.correlate_blocking(piece, 16, _blocks.Tile(np.dtype(dtype).itemsize, 8, 8, 3))
+    assert blocking.way == _blocks.CORRELATE_LAST and blocking.splits == _blocks.UNITS and blocking.extent[2] <= 512
+
+
 @pytest.mark.parametrize('problem', LAST, ids=str)
 def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
     """Of the weight, too: a tap that a position lacks is not multiplied by anything. Nothing is written beside."""

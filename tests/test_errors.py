@@ -167,6 +167,10 @@ SHAPES = [
     *((conv_input(size), error, f'input_size {SHAPE} {size!r}')
       for size, error in ((5, TypeError), (None, TypeError), ('abc', TypeError), ((1, 2, 5.0, 5), TypeError),
                           ((1, 2, True, 5), TypeError), ((1, 2, -5, 5), ValueError))),
+    (conv_input(size=list[int]), TypeError, f'input_size {SHAPE} list[int]'),
+    (lambda: pyconv.workspace(list[int], W.shape), TypeError, f'input_shape {SHAPE} list[int]'),
+    (lambda: pyconv.unfold(X, list[int]), TypeError, 'kernel_size must be an int >= 1, which means two axes, '
+     'or a sequence of at least one such; got list[int]'),
     (conv_input(size=(1,) * 65), ValueError, f'input_size {SHAPE} (1, 1, 1, 1, 1, 1, ...)'),
     (conv_input(size=(1, 1, 1, 1, 5, 5)), ValueError, 'input_size must have 4 axes (batch, channels, 2 spatial) or 3 '
      'without batch; got shape (1, 1, 1, 1, 5, 5)'),
@@ -416,6 +420,15 @@ def test_error(call, error, text):
         assert str(caught.value) == text
 
 
+@pytest.mark.parametrize('log', [57, 60])
+def test_a_result_for_which_there_can_be_no_memory(log):
+    """Of fewer bytes than 2**63, and of more, which NumPy calls a ValueError."""
+    for call, size in ((lambda: pyconv.conv1d(X[:, :1, 0], W[:1, :1, 0], padding=2**log), 2**(log + 1) + 3),
+                       (lambda: pyconv.unfold(X[:1, :1, 0], (1,), padding=2**log), 2**(log + 1) + 5)):
+        with pytest.raises(MemoryError, match=rf'shape \(1, 1, {size}\) and data type float64$'):
+            call()
+
+
 def least_elements(call):
     """How many elements a call says its buffer must have; the message is checked."""
     with pytest.raises(ValueError) as caught:
@@ -443,7 +456,9 @@ def test_buffer_errors(name, call):
         (np.ones(2 * least)[::2], ValueError,
          f'{name} must be contiguous, aligned and writeable, and {need}; got strides (16,)'),
         (read_only(least), ValueError,
-         f'{name} must be contiguous, aligned and writeable, and {need}; got strides (8,)'),
+         f'{name} must be contiguous, aligned and writeable, and {need}; got a read-only array'),
+        (np.frombuffer(bytearray(8 * least + 1), F64, least, 1), ValueError,
+         f'{name} must be contiguous, aligned and writeable, and {need}; got an unaligned array'),
     ):
         with pytest.raises(error) as caught:
             call(**{name: buffer})

@@ -494,6 +494,8 @@ ERRORS = [
      'weight must be an array of the library of input, torch; got numpy'),
     (lambda: pyconv.conv2d(X_TORCH, W_TORCH, B), TypeError,
      'bias must be an array of the library of input, torch; got numpy'),
+    (lambda: pyconv.conv2d(X_TORCH, torch.nn.Conv2d(2, 6, 3)), TypeError,
+     'weight must be an array of the library of input, torch; got Conv2d'),
     (lambda: pyconv.conv2d(X.tolist(), W_TORCH, Strict.asked(B)), TypeError,
      'bias must be an array of the library of weight, torch; got array_api_strict'),
     (lambda: pyconv.conv2d(X.tolist(), W_STRICT, strict.asarray(B, device=strict.Device('device1'))), TypeError,
