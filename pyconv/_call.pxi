@@ -154,8 +154,8 @@ cdef class Call:
             step.way.store(&desk.work, desk.result, bias, target, accumulate, self.doubtful)
             desk.work.layout.first = 0
             return
-        step.way.store(&desk.work, desk.result, NULL if step.folds else bias, self.turn_in(step, desk, TARGET, NULL), False,
-                       self.doubtful)
+        step.way.store(&desk.work, desk.result, NULL if step.folds else bias, self.turn_in(step, desk, TARGET, NULL),
+                       False, self.doubtful)
         if step.folds:
             self.fold(step, desk, bias)
         self.turn_out(step, desk, TARGET, target, accumulate)

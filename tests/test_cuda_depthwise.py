@@ -19,7 +19,7 @@ from pyconv._gpu import limits, tiles, walks
 from test_cuda import same
 from test_cuda_defects import plant, without_each_barrier
 from test_cuda_limits import Planned
-from test_cuda_semantics import far_apart
+from test_cuda_semantics import maps_far_apart
 
 # Strips that are whole and strips that are not, along both axes; cells of taps on every side of the image, or none.
 PROBLEMS = [
@@ -281,18 +281,8 @@ def test_what_is_left_to_the_direct_kernels(monkeypatch, problem, dtype, mode, m
 def test_neighbours_far_apart(monkeypatch, role, axis):
     """32 bits hold no stride but that of samples, and of a weight's gradient, which is summed elsewhere, none."""
     gpu, problem = Emulated(monkeypatch, races=False), P('far', (2, 2), (3, 3), (2, 2), groups=2, padding=1)
-    data = problem.integers()
-    wanted = maps(problem, *data[:3])
-
-    def placed(name, array):
-        return far_apart(gpu.memory, array, axis) if name == role else gpu.upload(array, 'float32')
-
-    x, w, y = (placed(name, getattr(data, name)) for name in 'xwy')
-    for call, given, name, exact in ((calls.forward, (x, w), 'y', wanted.forward),
-                                     (calls.grad_input, (w, y), 'x', wanted.grad_input),
-                                     (calls.grad_weight, (x, y), 'w', wanted.grad_weight)):
-        out = placed(name, np.full(exact.shape, np.nan))
-        _, kernels = launched(gpu, lambda call=call, given=given, out=out: call(problem, *given, out=out))
+    for name, run, out, exact in maps_far_apart(gpu, problem, role, axis):
+        _, kernels = launched(gpu, run)
         same(gpu, out, exact, 'float32')
         near = axis == (1 if role == 'w' else 0) or role == name == 'w'
         assert any(kernel.startswith('depthwise') for kernel in kernels) == near

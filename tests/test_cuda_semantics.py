@@ -2,6 +2,8 @@
 
 Which problems and ways go through which kernels: `tiles_alone` leaves no product to the direct kernels.
 """
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -478,6 +480,22 @@ def far_apart(memory, array, axis):
     return found.owning(start)
 
 
+def maps_far_apart(gpu, problem, role, axis):
+    """(operand of the result, the call, its out, what is expected) of each map, x, w or y being far apart."""
+    data = problem.integers()
+    wanted = expected_of(problem, data)
+
+    def placed(name, array):
+        return far_apart(gpu.memory, array, axis) if name == role else gpu.upload(array, 'float32')
+
+    x, w, y = (placed(name, getattr(data, name)) for name in 'xwy')
+    for call, operands, name, exact in ((calls.forward, (x, w), 'y', wanted.forward),
+                                        (calls.grad_input, (w, y), 'x', wanted.grad_input),
+                                        (calls.grad_weight, (x, y), 'w', wanted.grad_weight)):
+        out = placed(name, np.full(exact.shape, np.nan))
+        yield name, partial(call, problem, *operands, out=out), out, exact
+
+
 FAR = 3 << 31
 
 
@@ -488,17 +506,8 @@ def test_every_stride_is_64_bits_wide(monkeypatch, role, axis, direct_rate):
     """Of each operand and result along each axis in turn."""
     monkeypatch.setattr(tiles, 'DIRECT_RATE', 1e9 * direct_rate)
     gpu, problem = Emulated(monkeypatch), P('far', (4, 5), (3, 3), (4, 4), padding=1)
-    data, wanted = problem.integers(), expected_of(problem, problem.integers())
-
-    def placed(name, array):
-        return far_apart(gpu.memory, array, axis) if name == role else gpu.upload(array, 'float32')
-
-    x, w, y = (placed(name, getattr(data, name)) for name in 'xwy')
-    for call, operands, name, exact in ((calls.forward, (x, w), 'y', wanted.forward),
-                                        (calls.grad_input, (w, y), 'x', wanted.grad_input),
-                                        (calls.grad_weight, (x, y), 'w', wanted.grad_weight)):
-        out = placed(name, np.full(exact.shape, np.nan))
-        assert call(problem, *operands, out=out) is out
+    for _, compute, out, exact in maps_far_apart(gpu, problem, role, axis):
+        assert compute() is out
         same(gpu, out, exact, 'float32')
 
 
