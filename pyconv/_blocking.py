@@ -5,7 +5,7 @@ of one sample: the depth; in grad_weight, of all: everything), so the bits are t
 scratch and, for forward and grad_input, any batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import inf, lcm, prod
@@ -40,6 +40,7 @@ from pyconv._blocks import (
     even_part,
     is_flat,
     least_of,
+    power_of_two,
     scratch_of,
     splits_of,
     streams_of,
@@ -337,10 +338,10 @@ def choose(
         tiled = winograd(piece, outputs)
         if tiled and _tiling_pays(map, tiled):
             if map == "grad_weight":
-                return tiled, _of_whole_elements(tiled, correlate_winograd(tiled, groups, tile))
+                return tiled, _of_batches(tiled, groups, tile, correlate_winograd)
             return tiled, _of_whole_elements(tiled, gather_winograd(tiled, tile))
     if map == "grad_weight":
-        return piece, _of_whole_elements(piece, correlate_blocking(piece, groups, tile))
+        return piece, _of_batches(piece, groups, tile, correlate_blocking)
     anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
         axes=tuple(axis._replace(start=0, lattice=1, first=0) for axis in piece.axes),
         source=piece.source._replace(base=0), target=piece.target._replace(base=0),
@@ -351,6 +352,21 @@ def choose(
     blocking = unrolled_blocking(anywhere, groups, channels_at_once(piece), tile)[1]
     extent = tuple(n if axis.lattice else axis.positions for axis, n in zip(piece.axes, blocking.extent))
     return piece, _of_whole_elements(piece, blocking._replace(way=GATHER, extent=extent))
+
+
+def _of_batches(piece: Piece, groups: int, tile: Tile, blocks: Callable[[Piece, int, Tile], Blocking]) -> Blocking:
+    """The blocks of grad_weight: as large as suits a batch of the next power of two, and no larger in this one; so a
+    larger batch than this wants no less scratch than the largest power of two up to this one does."""
+    *outer, x = piece.axes
+    if piece.turned:  # whose positions are samples
+        n = power_of_two(x.positions)
+        larger = piece._replace(axes=(*outer, x._replace(positions=n, size=n)))
+    else:
+        larger = piece._replace(batch=power_of_two(piece.batch))
+    found = blocks(larger, groups, tile)
+    extent = *found.extent[:2], max(1, min(found.extent[2], x.positions))
+    found = found._replace(samples=even_part(piece.batch, found.samples), extent=extent)
+    return _of_whole_elements(piece, found)
 
 
 def _of_whole_elements(piece: Piece, blocking: Blocking) -> Blocking:

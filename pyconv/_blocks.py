@@ -64,6 +64,11 @@ def even_part(total: int, most: int) -> int:
     return -(-total // -(-total // max(1, most))) if total else 1
 
 
+def power_of_two(n: int) -> int:
+    """The least that is not smaller than n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
 def up_to(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 

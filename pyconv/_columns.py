@@ -138,7 +138,7 @@ def workspace(
     """How large finput and fgrad_input should be for a convolution and all of its gradients.
 
     The larger the buffer the faster, up to the first two numbers; a buffer of at least the minimum gives the same bits.
-    Another batch, a smaller one too, may need more.
+    On the CPU a buffer for one batch serves every smaller one.
     dtype is the operands'; result_dtype and per_sample are what the calls are given as dtype and per_sample.
     For GPU arrays: device='cuda' or 'cuda:1' and so on, allow_tf32 as in the calls, dtype also float16 or 'bfloat16'.
     TypeError or ValueError: see the package.

@@ -408,14 +408,26 @@ cdef class Plan:
 
     @property
     def scratch_minimum(self):
-        """Elements that one thread needs, for what is added to out as well: the same for any number of threads."""
+        """Elements that one thread needs, for what is added to out as well: the same for any number of threads, and no
+        less than for a smaller batch. Where samples are not summed it is what one of them needs."""
         if self.minimum == 0:
+            summed = not self.gathers and not self.geometry.per_sample
+            batch = self.geometry.batch
+            most = _blocks.power_of_two(batch) if summed else 1
+            if batch != most:
+                self.minimum = self.of_batch(most).scratch_minimum
+                return self.minimum
             least = self.of_tasks(TASKS).least_scratch
             if self.tiled:
                 other = plan(self.map, self.geometry, self.dtype, "gemm", self.result)
                 least = max(least, other.scratch_minimum)
-            self.minimum = least
+            self.minimum = least if batch == 1 else max(least, self.of_batch(batch // 2).scratch_minimum)
         return self.minimum
+
+    def of_batch(self, batch):
+        """The plan of so many samples."""
+        return plan(self.map, self.geometry._replace(batch=batch), self.dtype, self.algorithm, self.result,
+                    self.is_exact)
 
     def scratch_size(self, threads):
         """Elements that full speed wants on so many threads."""
@@ -445,6 +457,8 @@ cdef class Plan:
         cdef Plan fitting = self.of_tasks(_tasks(number, self.products))
         if scratch is not None and scratch.size < fitting.least_scratch:
             fitting = self.of_tasks(TASKS)
+            if scratch.size < fitting.least_scratch and self.geometry.batch > 1:
+                return self._apart(first, second, out, bias, scratch, accumulate, number)
         fitting.work(first, second, out, bias, scratch, accumulate, number)
 
     cdef object work(self, first, second, out, bias, scratch, accumulate, int threads):
@@ -476,7 +490,8 @@ cdef class Plan:
         if early and self.checks and not (
                 call.is_finite(second, self.stored[0]) and (not self.gapped or call.is_finite(first, self.stored[0]))):
             if self.swapped and self.geometry.batch > 1:
-                return self._one_by_one(second, first, out, bias, scratch, accumulate, call.threads)
+                single = plan(self.map, self.geometry._replace(batch=1), self.dtype, "gemm", self.result)
+                return self._one_by_one(single, second, first, out, bias, scratch, accumulate, call.threads)
             if self.geometry.per_sample and self.geometry.batch > 1 and not self.gathers:
                 return self._alone(range(self.geometry.batch), first, second, out, scratch, accumulate, call.threads)
             return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
@@ -505,9 +520,17 @@ cdef class Plan:
         samples = [n for n in range(self.geometry.batch) if not call.is_finite(out[n], self.stored[2])]
         self._alone(samples, first, second, out, scratch, accumulate, call.threads)
 
+    def _apart(self, first, second, out, bias, scratch, accumulate, threads):
+        """Sample by sample, for which a smaller scratch is enough."""
+        if self.gathers:
+            self._one_by_one(self.of_batch(1), first, second, out, bias, scratch, accumulate, threads)
+        else:
+            assert self.geometry.per_sample, "a sum over the batch must fit the least scratch"
+            self._alone(range(self.geometry.batch), first, second, out, scratch, accumulate, threads)
+
     def _alone(self, samples, first, second, out, scratch, accumulate, threads):
         """The weight's gradients of some samples, each by itself."""
-        single = plan(self.map, self.geometry._replace(batch=1), self.dtype, self.algorithm, self.result)
+        single = self.of_batch(1)
         for n in samples:
             single.run(first[n:n + 1], second[n:n + 1], out[n:n + 1], None, single.enough(scratch), accumulate, threads)
 
@@ -573,11 +596,11 @@ cdef class Plan:
                 call.correlate()
         return 0
 
-    def _one_by_one(self, first, second, out, bias, scratch, accumulate, threads):
-        """Sample by sample, where one that is not finite must not change the bits of the others."""
-        single, batch = self.geometry._replace(batch=1), self.geometry.batch
+    def _one_by_one(self, single, first, second, out, bias, scratch, accumulate, threads):
+        """Sample by sample."""
+        batch = self.geometry.batch
         for sample, result in zip(first.reshape(batch, -1), out.reshape(batch, -1)):
-            self._otherwise(single, sample, second, result, bias, scratch, accumulate, threads)
+            single.run(sample, second, result, bias, single.enough(scratch), accumulate, threads)
 
     def _otherwise(self, geometry, first, second, out, bias, scratch, accumulate, threads):
         """The map without Winograd's algorithm, of this geometry or of one sample."""

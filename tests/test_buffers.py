@@ -198,6 +198,48 @@ def test_the_minimum_is_the_same_for_any_number_of_threads(problem, name, dtype)
     assert len(set(wants)) == 1
 
 
+@pytest.mark.parametrize('spatial, weight, keywords', [
+    ((32, 32), (32, 64, 3, 3), {'groups': 4, 'padding': 1}),
+    ((56, 56), (2, 16, 5, 5), {'padding': 2, 'padding_mode': 'replicate'}),
+    ((14, 14), (6, 8, 3, 3), {'groups': 2, 'padding': 1}),
+    ((1000,), (16, 16, 7), {'padding': 3, 'padding_mode': 'circular'}),
+    ((4096,), (32, 4, 7), {'stride': 2, 'padding': 3}),
+    ((7, 7), (64, 64, 3, 3), {'padding': 1, 'algorithm': 'winograd'}),
+    ((9, 9), (48, 1, 3, 3), {'groups': 48, 'padding': 1}),
+    ((5, 5), (40, 8, 5, 5), {}),
+    ((2, 2), (3, 700, 1, 1), {}),
+    ((6, 6, 6), (8, 8, 3, 3, 3), {'padding': 1, 'per_sample': True}),
+], ids=str)
+def test_a_buffer_for_a_batch_serves_every_smaller_one(spatial, weight, keywords, dtype):
+    """Also the least, and that of full speed for one thread; of what sums no samples the least is that of one."""
+    channels, sizes = weight[1] * keywords.get('groups', 1), []
+    with pyconv.num_threads(1):
+        for batch in range(1, 40):
+            sizes.append(pyconv.workspace((batch, channels, *spatial), weight, **keywords, dtype=dtype)[:4])
+    finput, fgrad_input, finput_least, fgrad_input_least = np.transpose(sizes)
+    assert (np.diff(finput_least) >= 0).all()
+    assert (np.diff(fgrad_input_least) == 0).all()
+    assert (np.maximum.accumulate(finput_least) <= finput).all() and (fgrad_input_least <= fgrad_input).all()
+
+
+@pytest.mark.parametrize('shape, weight, padding', [
+    ((48, 1, 5, 5), (40, 1, 5, 5), 0), ((15, 8, 7, 7), (16, 8, 3, 3), 1), ((17, 3, 9), (8, 3, 3), 1),
+    ((33, 700, 2, 2), (33, 700, 2, 2), 0), ((23, 4, 40), (2, 4, 5), 2), ((13, 16, 4, 4, 4), (24, 16, 3, 3, 3), 1),
+], ids=str)
+def test_a_sum_over_any_batch_fits_the_least(shape, weight, padding, dtype):
+    """Blocks are chosen for a batch of a power of two: in any other they are no larger."""
+    rank = len(shape) - 2
+    rng = np.random.default_rng(0)
+    for batch in range(1, shape[0] + 1):
+        x = rng.standard_normal((batch, *shape[1:])).astype(dtype)
+        sizes = [n + 2 * padding - k + 1 for n, k in zip(shape[2:], weight[2:])]
+        y = rng.standard_normal((batch, weight[0], *sizes)).astype(dtype)
+        conv_weight = getattr(pyconv, f'conv{rank}d_weight')
+        scratch = np.empty(pyconv.workspace(x.shape, weight, padding=padding, dtype=dtype).finput_minimum, dtype)
+        assert_same_bits(conv_weight(x, weight, y, padding=padding, finput=scratch),
+                         conv_weight(x, weight, y, padding=padding))
+
+
 @every_map
 @pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_the_minimum_is_enough_and_exact(problem, name, dtype):
