@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, nonecheck=True
 """Kernels put into a stream by the CUDA driver's own functions, with next to no Python between two launches.
 
 What the driver answers is a number here; pyconv._gpu.launch says it in words. No CUDA is needed to build this.
@@ -140,7 +140,7 @@ cdef class Launcher:
             if elsewhere:
                 self.pop(&current)
 
-    cdef int _one(self, kernel, tuple grid, Arguments arguments, void *stream) except -1:
+    cdef int _one(self, kernel, tuple grid, Arguments arguments, void *stream) except? -1:
         cdef unsigned int x = grid[0], y = grid[1], z = grid[2], threads = kernel.threads, shared = kernel.shared
         cdef void *handle = <void *><uintptr_t>kernel.handle
         cdef int status

@@ -225,6 +225,11 @@ def test_wrong_arguments(device, driver, kernel):
         device.launch([(kernel, (1, 1, 1), launch.Arguments([1, 2]))], 0)
     with pytest.raises(OverflowError):
         device.launch([(kernel, (1, 1, 1), launch.Arguments([1, 2, 2**63]))], 0)
+    for grid, arguments in (((1, 1, 1), None), (None, launch.Arguments([1, 2, 3]))):
+        with pytest.raises((AttributeError, TypeError), match='None'):
+            device.launch([(kernel, grid, arguments)], 0)
+    with pytest.raises(AttributeError, match='None'):
+        Places([(None, 0, 'x', 0)])
     assert 'cuLaunchKernel' not in driver.names()
 
 
