@@ -15,6 +15,7 @@ import calls
 import pyconv
 from calls import assert_equal, per_channel, poisoned
 from problems import LAYERS, VARIED, expected
+from pyconv import _unfolding
 from pyconv._backend import cpu
 from pyconv._geometry import convolved
 
@@ -374,6 +375,29 @@ def test_ctrl_c_is_answered_within_half_a_second(what, run_python):
     alone."""
     seconds = [float(word) for word in run_python(LONG, what).split()]
     assert len(seconds) == 2 and max(seconds) < 0.5
+
+
+@pytest.mark.parametrize('mode', ['zeros', 'circular', 'replicate', 'reflect'])
+def test_columns_that_numpy_moves_take_no_longer_than_ctrl_c_may_wait(mode):
+    """NumPy keeps Ctrl-C waiting, and with its add.at all other Python threads too."""
+    x = np.ones((1, 16, 320, 320), np.float16)
+    start = time.process_time()
+    columns = pyconv.unfold(x, (3, 3), padding=1, padding_mode=mode)
+    folded = pyconv.fold(columns, x.shape[2:], (3, 3), padding=1, padding_mode=mode)
+    assert time.process_time() - start < 0.5
+    assert np.count_nonzero(columns) == folded.sum(dtype=np.float64)
+
+
+@pytest.mark.parametrize('at_once', [1, 20, 100])
+def test_columns_are_moved_a_few_planes_at_a_time(at_once, monkeypatch):
+    monkeypatch.setattr(_unfolding, 'AT_ONCE', at_once)
+    x = np.random.default_rng(0).integers(-9, 10, (2, 5, 4, 3)).astype(np.int16)
+    columns = pyconv.unfold(x, (3, 2), padding=((3, 1), (5, 0)), padding_mode='reflect')
+    weight = np.eye(30, dtype=np.int16).reshape(30, 5, 3, 2)
+    settings = dict(padding=((3, 1), (5, 0)), padding_mode='reflect')
+    assert np.array_equal(columns, pyconv.conv2d(x, weight, **settings).reshape(columns.shape))
+    folded = pyconv.fold(columns, (4, 3), (3, 2), **settings)
+    assert np.array_equal(folded, pyconv.conv2d_input(x.shape, weight, columns.reshape(2, 30, 6, 7), **settings))
 
 
 # Instruction sets
