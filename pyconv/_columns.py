@@ -102,15 +102,16 @@ def _moved(
         target[...] = target if accumulate else 0
     elif not fold:
         cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.get_num_threads())
-    elif part is None and not accumulate:
-        cpu.unfold(geometry, target, ready(source, own), True, threads=_threads.get_num_threads())
     else:
-        sums = empty(shape if part is None else (*shape[:-len(part)], *geometry.input_size[-len(part):]), own)
-        cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.get_num_threads())
-        if not accumulate:
-            target[...] = 0
+        is_whole = part is None and not accumulate
         place: Any = () if part is None else (..., *part)
-        target[place] += sums
+        inner = shape if part is None else (*shape[:-len(part)], *geometry.input_size[-len(part):])
+        sums = target if is_whole else empty(inner, own)
+        with np.errstate(all="ignore"):
+            cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.get_num_threads())
+            if not is_whole:
+                target[...] = target if accumulate else 0
+                target[place] += sums
     return delivered(target, out, like)
 
 
