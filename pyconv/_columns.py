@@ -101,14 +101,14 @@ def _moved(
     if not (source.size and target.size):
         target[...] = target if accumulate else 0
     elif not fold:
-        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.get_num_threads())
+        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.worth(target.size))
     else:
         is_whole = part is None and not accumulate
         place: Any = () if part is None else (..., *part)
         inner = shape if part is None else (*shape[:-len(part)], *geometry.input_size[-len(part):])
         sums = target if is_whole else empty(inner, own)
         with np.errstate(all="ignore"):
-            cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.get_num_threads())
+            cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.worth(source.size))
             if not is_whole:
                 target[...] = target if accumulate else 0
                 target[place] += sums

@@ -442,7 +442,7 @@ def _sum_channels(array: Any, result: Result, dtype: DType, out: Any, settings: 
         else:
             sums = np.empty_like(target) if accumulate else target
             columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
-            cpu.channel_sum(columns, sums.reshape(-1), threads=_threads.get_num_threads())
+            cpu.channel_sum(columns, sums.reshape(-1), threads=_threads.worth(array.size))
             if accumulate:
                 target += sums
     return delivered(target, out, array)

@@ -115,6 +115,39 @@ def test_set_num_threads_goes_before_the_environment(run_python):
     assert run_python(COUNT, '4', OMP_NUM_THREADS='2').split() == ['4', '0', '3']
 
 
+@needs_tasks
+def test_small_sums_and_columns_are_made_by_one_thread(run_python):
+    """A team of threads waits for all of its members, on a busy machine for milliseconds."""
+    assert run_python(SMALL) == '0 True\n'
+
+
+SMALL = '''
+import os
+import numpy as np
+import pyconv
+tasks = lambda: len(os.listdir('/proc/self/task'))
+before = tasks()
+pyconv.set_num_threads(4)
+def moves(*shape):
+    x = np.ones(shape, np.float32)
+    pyconv.conv_bias(x)
+    pyconv.fold(pyconv.unfold(x, (3, 3)), shape[2:], (3, 3))
+moves(2, 3, 16, 16)
+few = tasks() - before
+moves(2, 16, 256, 256)
+print(few, tasks() - before > 0)
+'''
+
+
+@needs_tasks
+@pytest.mark.parametrize('setting', ['OMP_PROC_BIND', 'OMP_PLACES'])
+def test_openmp_may_bind_its_threads(setting, run_python):
+    """Which leaves the first one CPU of those that the process may use."""
+    count = 'import os; n = len(os.sched_getaffinity(0)); import pyconv; print(n, pyconv.get_num_threads())'
+    usable, used = run_python(count, **{setting: 'cores' if setting == 'OMP_PLACES' else 'true'}).split()
+    assert used == usable
+
+
 def test_without_a_setting_there_is_at_least_one_thread(run_python):
     assert int(run_python('import pyconv; print(pyconv.get_num_threads())')) >= 1
 
