@@ -1,5 +1,7 @@
 """unfold and fold, which write the columns of an input and sum them up again; workspace: how much scratch helps."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
