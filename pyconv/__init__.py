@@ -104,7 +104,8 @@ strides. The operands of a call are of one library (lists go with any), and its 
 the first operand's device, over the memory that was written; they are NumPy's where no from_dlpack is known for the
 operand's class. out, finput and fgrad_input may be of any library. A gradient that a tensor requires is not recorded:
 pyconv.torch does that. While torch records gradients, a tensor that requires one is no out and no scratch; autograd
-knows of what is written to any other.
+knows of what is written to any other. To a type checker results, out and scratch are NumPy's arrays: others
+want a cast there.
 
 GPU arrays
 ----------

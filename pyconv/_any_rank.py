@@ -1,5 +1,7 @@
 """The functions for any rank, transposed or not, and the derivatives of higher order: the weight tells the rank."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 

@@ -1,5 +1,7 @@
 """unfold and fold, which write the columns of an input and sum them up again; workspace: how much scratch helps."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -101,16 +103,17 @@ def _moved(
     if not (source.size and target.size):
         target[...] = target if accumulate else 0
     elif not fold:
-        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.get_num_threads())
-    elif part is None and not accumulate:
-        cpu.unfold(geometry, target, ready(source, own), True, threads=_threads.get_num_threads())
+        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.worth(target.size))
     else:
-        sums = empty(shape if part is None else (*shape[:-len(part)], *geometry.input_size[-len(part):]), own)
-        cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.get_num_threads())
-        if not accumulate:
-            target[...] = 0
+        is_whole = part is None and not accumulate
         place: Any = () if part is None else (..., *part)
-        target[place] += sums
+        inner = shape if part is None else (*shape[:-len(part)], *geometry.input_size[-len(part):])
+        sums = target if is_whole else empty(inner, own)
+        with np.errstate(all="ignore"):
+            cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.worth(source.size))
+            if not is_whole:
+                target[...] = target if accumulate else 0
+                target[place] += sums
     return delivered(target, out, like)
 
 

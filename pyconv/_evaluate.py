@@ -431,17 +431,18 @@ def _sum_channels(array: Any, result: Result, dtype: DType, out: Any, settings: 
     target = writing_place(out, shape, own, accumulate)
     if not array.size:
         _put(target, 0, accumulate)
-    elif dtype not in (FLOAT32, FLOAT64) or not cpu.is_ready(array, dtype):
-        # NumPy sums any layout and type without a copy, if more slowly
-        others = tuple(place for place in range(array.ndim) if not axis - len(shape) < place <= axis)
-        wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
-        with np.errstate(all="ignore"):
+        return delivered(target, out, array)
+    with np.errstate(all="ignore"):
+        if dtype not in (FLOAT32, FLOAT64) or not cpu.is_ready(array, dtype):
+            # NumPy sums any layout and type without a copy, if more slowly
+            others = tuple(place for place in range(array.ndim) if not axis - len(shape) < place <= axis)
+            wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
             sums = np.asarray(array).sum(others, dtype=wide)
             target[...] = sums + target if accumulate else sums  # rounded once
-    else:
-        sums = np.empty_like(target) if accumulate else target
-        columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
-        cpu.channel_sum(columns, sums.reshape(-1), threads=_threads.get_num_threads())
-        if accumulate:
-            target += sums
+        else:
+            sums = np.empty_like(target) if accumulate else target
+            columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
+            cpu.channel_sum(columns, sums.reshape(-1), threads=_threads.worth(array.size))
+            if accumulate:
+                target += sums
     return delivered(target, out, array)

@@ -186,9 +186,9 @@ def _geometry(
     """The geometry, once every array is countable and every cell has a 64-bit address. `name` is that of x."""
     in_channels, out_channels = channels
     shapes = {
-        "input": (batch, in_channels, *input_size),
+        name: (batch, in_channels, *input_size),
         "weight": (out_channels, in_channels // settings.groups, *kernel),
-        "output": (batch, out_channels, *output_size),
+        "input" if name == "output" else "output": (batch, out_channels, *output_size),
     }
     for role, shape in shapes.items():
         if prod(size or 1 for size in shape) > LARGEST:

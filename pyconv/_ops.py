@@ -4,6 +4,8 @@ The arguments that all functions share are explained once, in the package's docs
 instances, one for each rank, of one body; so are the other functions with a rank in their name.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeVar
 
@@ -72,7 +74,8 @@ def instance(function: Function, public: str, rank: int, **words: str) -> Functi
     """The function under its public name, its docstring written for its rank with these words."""
     function.__name__ = function.__qualname__ = public
     sizes = {word: ", ".join([digit] * rank) for word, digit in (("twos", "2"), ("threes", "3"), ("fives", "5"))}
-    function.__doc__ = str(function.__doc__).format(rank=rank, **sizes, **words)
+    axes = "axis" if rank == 1 else "axes"
+    function.__doc__ = str(function.__doc__).format(rank=rank, axes=axes, **sizes, **words)
     return function
 
 
@@ -84,7 +87,7 @@ def _conv(rank: int) -> Conv:
         dtype: DTypeLike | None = None, finput: Array | None = None, algorithm: str = "auto",
         allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
-        """Convolution over {rank} spatial axes, as in neural networks: the weight is not turned round.
+        """Convolution over {rank} spatial {axes}, as in neural networks: the weight is not turned round.
 
             output[n, o, a] = bias[o] + sum over i and k of weight[o, i, k] * input[n, i, stride*a + dilation*k - lo]
 
@@ -266,7 +269,7 @@ def _conv_transpose(rank: int) -> ConvTranspose:
         dtype: DTypeLike | None = None, fgrad_input: Array | None = None, algorithm: str = "auto",
         allow_tf32: bool = False, stream: Any = None,
     ) -> Array:
-        """Transposed convolution over {rank} spatial axes: the gradient of conv{rank}d to its input, as a layer.
+        """Transposed convolution over {rank} spatial {axes}: the gradient of conv{rank}d to its input, as a layer.
 
             <conv{rank}d(x, weight), input> = <x, conv_transpose{rank}d(input, weight)>  for every x of the output shape
 

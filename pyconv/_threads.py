@@ -1,5 +1,6 @@
 """How many threads a call uses: one number for the process, and one for a context that asks for its own."""
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,6 +9,7 @@ from contextvars import ContextVar
 from pyconv._backend import cpu
 from pyconv._integers import exact_count
 
+CELLS = 2**18  # that a further thread must find to copy or to add
 MOST = 2**31 - 1  # what the backend's int holds; it starts no thread that finds nothing to do
 
 
@@ -16,6 +18,10 @@ def _first_number() -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if asked.isdecimal() and int(asked) > 0:
         return min(int(asked), MOST)
+    try:  # OpenMP's own count: where it binds threads, as OMP_PROC_BIND asks, this one has but the first of the CPUs
+        return int(ctypes.CDLL(getattr(cpu, "__file__", "")).omp_get_num_procs())
+    except (OSError, AttributeError):
+        pass
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -71,6 +77,11 @@ def get_num_threads() -> int:
     1
     """
     return 1 if _forked else _context.get() or _process
+
+
+def worth(cells: int) -> int:
+    """As many threads as find enough to do where cells are copied or added, and nothing is multiplied."""
+    return max(1, min(get_num_threads(), cells // CELLS))
 
 
 def num_threads(n: int) -> AbstractContextManager[None]:

@@ -1,6 +1,6 @@
 """unfold and fold by NumPy's indices: for types of elements and for padded cells that have no kernels of their own."""
 
-from functools import reduce
+from collections.abc import Iterator
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,6 +14,9 @@ from pyconv._memory import empty
 from pyconv._padding import held
 
 Array = NDArray[Any]
+Run = tuple[slice, slice, bool]
+
+AT_ONCE = 2**18  # cells that one operation of NumPy's takes
 
 
 def _cells(g: Geometry, a: int) -> Array:
@@ -26,28 +29,49 @@ def _cells(g: Geometry, a: int) -> Array:
     return at
 
 
-def _taps(g: Geometry) -> list[tuple[tuple[Array, ...], Array]]:
-    """For each tap the cells that its positions read along each axis, and which positions have one."""
-    axes = [_cells(g, a) for a in range(len(g.input_size))]
-    found = []
-    for tap in product(*(range(k) for k in g.kernel_size)):
-        cells = np.ix_(*(of_axis[:, k] for of_axis, k in zip(axes, tap)))
-        found.append((cells, reduce(np.logical_and, (cell >= 0 for cell in cells))))
+def _shares(planes: int, cells: int) -> Iterator[slice]:
+    """Planes by so few at once that what NumPy does with them, which cannot be interrupted, takes milliseconds."""
+    some = max(AT_ONCE // max(cells, 1), 1)
+    return (slice(first, first + some) for first in range(0, planes, some))
+
+
+def _runs(cells: Array) -> list[Run]:
+    """The positions that read a cell, in runs; what each reads: cells in equal steps, or, True, one for all."""
+    steps, there = np.diff(cells), cells >= 0
+    ends = {*(np.flatnonzero(np.diff(steps)) + 2).tolist(), *(np.flatnonzero(np.diff(there)) + 1).tolist(), len(cells)}
+    found, start = [], 0
+    for end in sorted(ends):
+        first, last = cells[start].item(), cells[end - 1].item()
+        step = 0 if end - start == 1 else (last - first) // (end - start - 1)
+        if first >= 0:
+            beyond = last + (step or 1)
+            read = slice(first, beyond if beyond >= 0 else None, step or 1)
+            found.append((slice(start, end), read, step == 0 and end - start > 1))
+        start = end
     return found
+
+
+def _runs_of_taps(g: Geometry) -> list[list[list[Run]]]:
+    """`_runs` of each tap along each axis."""
+    axes = (_cells(g, a) for a in range(len(g.input_size)))
+    return [[_runs(cells[:, tap]) for tap in range(cells.shape[1])] for cells in axes]
 
 
 def unfold(g: Geometry, input: Array, columns: Array) -> None:
     """columns (batch, channels * taps, positions) <- input."""
-    taps, padded = _taps(g), element(g.padding_value, input.dtype)
-    to = columns.reshape(g.batch, g.in_channels, len(taps), *g.output_size)
-    for cells, there in zip(input.reshape(g.batch, g.in_channels, *g.input_size), to):
-        for tap, (read, inside) in enumerate(taps):
-            if inside.all():
-                there[:, tap] = cells[:, *read]
-            else:
-                there[:, tap] = padded
-                if inside.any():
-                    there[:, tap][:, inside] = cells[:, *np.broadcast_arrays(*read)][:, inside]
+    padded, runs = element(g.padding_value, input.dtype), _runs_of_taps(g)
+    planes = input.reshape(g.batch * g.in_channels, *g.input_size)
+    to = columns.reshape(len(planes), *g.kernel_size, *g.output_size)
+    for share in _shares(len(planes), prod(g.output_size)):
+        cells = planes[share]
+        for tap in product(*(range(k) for k in g.kernel_size)):
+            one: Any = (share, *tap)
+            there, of_tap = to[one], [runs[a][k] for a, k in enumerate(tap)]
+            met = (sum(places.stop - places.start for places, *_ in axis) for axis in of_tap)
+            if any(positions < size for positions, size in zip(met, g.output_size)):
+                there[...] = padded
+            for parts in product(*of_tap):
+                there[:, *(places for places, *_ in parts)] = cells[:, *(read for _, read, _ in parts)]
 
 
 def summed(dtype: DType) -> DType:
@@ -95,13 +119,27 @@ def of_columns(g: Geometry) -> Geometry:
 
 
 def fold(g: Geometry, columns: Array, target: Array) -> None:
-    """target <- the sum of the columns, taps in ascending order; of halves, summed in float32."""
-    taps = _taps(g)
-    read = columns.reshape(g.batch, g.in_channels, len(taps), *g.output_size)
-    for there, cells in zip(read, target.reshape(g.batch, g.in_channels, *g.input_size)):
-        sums = np.zeros(cells.shape, summed(cells.dtype))
-        with np.errstate(all="ignore"):
-            for tap, (place, inside) in enumerate(taps):
-                places: Any = (slice(None), *(index[inside] for index in np.broadcast_arrays(*place)))
-                np.add.at(sums, places, there[:, tap][:, inside])
-        cells[...] = sums
+    """target <- the sum of the columns, axis by axis, the last one first; of halves, summed in float32."""
+    rank, runs = len(g.input_size), _runs_of_taps(g)
+    planes = target.reshape(g.batch * g.in_channels, *g.input_size)
+    read = columns.reshape(len(planes), *g.kernel_size, *g.output_size)
+    with np.errstate(all="ignore"):
+        for share in _shares(len(planes), prod(g.output_size)):
+            sums = read[share]
+            for a in reversed(range(rank)):
+                sums = _folded(sums, a, runs[a], g.input_size[a], summed(target.dtype))
+            planes[share] = sums
+
+
+def _folded(columns: Array, a: int, taps: list[list[Run]], size: int, dtype: DType) -> Array:
+    """The sums over the taps of axis a, of columns (plane, taps up to that axis, positions up to it, cells)."""
+    outer = columns.shape[:1 + a] + columns.shape[2 + a:2 + 2 * a]
+    sums = np.zeros((*outer, size, *columns.shape[3 + 2 * a:]), dtype)
+    before = (slice(None),) * len(outer)
+    for tap, runs in enumerate(taps):
+        one: Any = (slice(None),) * (1 + a) + (tap,)
+        of_tap = columns[one]
+        for positions, cells, is_shared in runs:
+            values = of_tap[*before, positions]
+            sums[*before, cells] += values.sum(len(outer), dtype, keepdims=True) if is_shared else values
+    return sums

@@ -263,14 +263,14 @@ HUGE = [
      'padding must keep every axis within 2**63 - 1 cells; got 4611686018427387904'),
     (conv(padding=((-2**70, 2**70), (0, 0))), ValueError, 'padding must keep every axis within 2**63 - 1 cells; '
      'got ((-1180591620717411303424, 1180591620717411303424), (0, 0))'),
-    (transpose(stride=2**62), ValueError, 'input must have at most 2**63 - 1 elements; '
+    (transpose(stride=2**62), ValueError, 'output must have at most 2**63 - 1 elements; '
      'got shape (1, 2, 9223372036854775811, 9223372036854775811)'),
-    (transpose(dilation=2**62), ValueError, 'input must have at most 2**63 - 1 elements; '
+    (transpose(dilation=2**62), ValueError, 'output must have at most 2**63 - 1 elements; '
      'got shape (1, 2, 9223372036854775811, 9223372036854775811)'),
     (conv_input(size=(1, 2, 2**40, 2**40)), ValueError,
      'grad_output must have shape (1, 3, 1099511627774, 1099511627774); got shape (1, 3, 3, 3)'),
     (lambda: pyconv.workspace((1, 2, 2**40, 2**40), W.shape), ValueError,
-     'input must have at most 2**63 - 1 elements; got shape (1, 2, 1099511627776, 1099511627776)'),
+     'input_shape must have at most 2**63 - 1 elements; got shape (1, 2, 1099511627776, 1099511627776)'),
     (lambda: pyconv.unfold(np.broadcast_to(F64(1), (1, 1, 2**40)), (2**39,)), ValueError,
      'columns must have at most 2**63 - 1 elements; got shape (1, 549755813888, 549755813889)'),
 ]

@@ -176,6 +176,7 @@ def test_public_function(name):
     assert pickle.loads(pickle.dumps(function)) is function
     signature, hints = inspect.signature(function), typing.get_type_hints(function)
     assert set(signature.parameters) | {'return'} == set(hints)
+    assert len(str(signature)) < 1000, 'help shows it, with the names of types and not with what they stand for'
     assert '{' not in function.__doc__
     assert doctest.DocTestParser().get_examples(function.__doc__)
 

@@ -235,3 +235,23 @@ def test_negative_zero_bias_and_signs(problem, dtype):
     zero = np.zeros_like(data.w)
     for answer in (calls.forward(problem, -data.x, zero), calls.grad_input(problem, zero, -data.y)):
         assert (answer == 0).all()
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float32, np.complex128], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize('accumulate', [False, True])
+def test_sums_that_overflow_are_infinite_without_a_word(dtype, accumulate):
+    """Whatever NumPy's errstate says of its own functions, as a convolution's sums are."""
+    most = np.full((2, 3, 6), np.finfo(dtype).max, dtype)
+    weight = np.ones((3, 3, 3), dtype)
+    settings = (1, 1, 1, False, 0, 1)
+    with np.errstate(all='raise'):
+        outs = [{'out': np.full(shape, most.flat[0]), 'accumulate': True} if accumulate else {}
+                for shape in ((3,), (2, 1, 4), (2, 1, 4))]
+        answers = [
+            pyconv.conv_bias(most, **outs[0]),
+            pyconv.fold(most, (4,), (3,), padding=2, **outs[1]),
+            pyconv.fold(most[..., :5], (4,), (3,), padding=((-1, 4),), padding_mode='reflect', **outs[2]),
+        ]
+        of_samples = pyconv.convolution_backward(most, most, weight, *settings, (False, False, True), per_sample=True)
+    for answer in (*answers, of_samples[2]):
+        assert np.isinf(answer).any() and not np.isnan(answer.real).any()

@@ -15,6 +15,7 @@ import calls
 import pyconv
 from calls import assert_equal, per_channel, poisoned
 from problems import LAYERS, VARIED, expected
+from pyconv import _unfolding
 from pyconv._backend import cpu
 from pyconv._geometry import convolved
 
@@ -112,6 +113,39 @@ def test_omp_num_threads_is_honoured(setting, run_python):
 @needs_tasks
 def test_set_num_threads_goes_before_the_environment(run_python):
     assert run_python(COUNT, '4', OMP_NUM_THREADS='2').split() == ['4', '0', '3']
+
+
+@needs_tasks
+def test_small_sums_and_columns_are_made_by_one_thread(run_python):
+    """A team of threads waits for all of its members, on a busy machine for milliseconds."""
+    assert run_python(SMALL) == '0 True\n'
+
+
+SMALL = '''
+import os
+import numpy as np
+import pyconv
+tasks = lambda: len(os.listdir('/proc/self/task'))
+before = tasks()
+pyconv.set_num_threads(4)
+def moves(*shape):
+    x = np.ones(shape, np.float32)
+    pyconv.conv_bias(x)
+    pyconv.fold(pyconv.unfold(x, (3, 3)), shape[2:], (3, 3))
+moves(2, 3, 16, 16)
+few = tasks() - before
+moves(2, 16, 256, 256)
+print(few, tasks() - before > 0)
+'''
+
+
+@needs_tasks
+@pytest.mark.parametrize('setting', ['OMP_PROC_BIND', 'OMP_PLACES'])
+def test_openmp_may_bind_its_threads(setting, run_python):
+    """Which leaves the first one CPU of those that the process may use."""
+    count = 'import os; n = len(os.sched_getaffinity(0)); import pyconv; print(n, pyconv.get_num_threads())'
+    usable, used = run_python(count, **{setting: 'cores' if setting == 'OMP_PLACES' else 'true'}).split()
+    assert used == usable
 
 
 def test_without_a_setting_there_is_at_least_one_thread(run_python):
@@ -374,6 +408,29 @@ def test_ctrl_c_is_answered_within_half_a_second(what, run_python):
     alone."""
     seconds = [float(word) for word in run_python(LONG, what).split()]
     assert len(seconds) == 2 and max(seconds) < 0.5
+
+
+@pytest.mark.parametrize('mode', ['zeros', 'circular', 'replicate', 'reflect'])
+def test_columns_that_numpy_moves_take_no_longer_than_ctrl_c_may_wait(mode):
+    """NumPy keeps Ctrl-C waiting, and with its add.at all other Python threads too."""
+    x = np.ones((1, 16, 320, 320), np.float16)
+    start = time.process_time()
+    columns = pyconv.unfold(x, (3, 3), padding=1, padding_mode=mode)
+    folded = pyconv.fold(columns, x.shape[2:], (3, 3), padding=1, padding_mode=mode)
+    assert time.process_time() - start < 0.5
+    assert np.count_nonzero(columns) == folded.sum(dtype=np.float64)
+
+
+@pytest.mark.parametrize('at_once', [1, 20, 100])
+def test_columns_are_moved_a_few_planes_at_a_time(at_once, monkeypatch):
+    monkeypatch.setattr(_unfolding, 'AT_ONCE', at_once)
+    x = np.random.default_rng(0).integers(-9, 10, (2, 5, 4, 3)).astype(np.int16)
+    columns = pyconv.unfold(x, (3, 2), padding=((3, 1), (5, 0)), padding_mode='reflect')
+    weight = np.eye(30, dtype=np.int16).reshape(30, 5, 3, 2)
+    settings = dict(padding=((3, 1), (5, 0)), padding_mode='reflect')
+    assert np.array_equal(columns, pyconv.conv2d(x, weight, **settings).reshape(columns.shape))
+    folded = pyconv.fold(columns, (4, 3), (3, 2), **settings)
+    assert np.array_equal(folded, pyconv.conv2d_input(x.shape, weight, columns.reshape(2, 30, 6, 7), **settings))
 
 
 # Instruction sets
