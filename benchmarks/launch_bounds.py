@@ -28,7 +28,7 @@ from pyconv._gpu.sass import Loop
 H200 = (9, 0)
 # 132 multiprocessors; the clock that H100's theoretical rates are given for. Registers, shared memory and threads of a
 # multiprocessor: CUDA Programming Guide, capability 9.0.
-MULTIPROCESSORS, CLOCK, SCHEDULERS = 132, 1.755e9, 4
+MULTIPROCESSORS, CLOCK, SCHEDULERS = tiles.MULTIPROCESSORS, tiles.CLOCK, 4
 REGISTERS, SHARED, THREADS = 65536, 228 << 10, 2048
 # NVIDIA's data sheet of the H200. Of the cache the same as H100's: 50 MB, 5120 bytes a cycle, of which a matrix product
 # that others measured on an H100 (672 Tflop/s, tiles of 128 x 256, no multicast) must have had 4500; and of a

@@ -16,7 +16,7 @@ import plan_runs
 import pyconv
 from compiled import OPCODES, OPCODES_BEFORE_SM80, number
 from emulated_device import SHARED_LIMITS
-from gpus import WAYS, Emulated
+from gpus import WAYS, Emulated, take_tile, tiles_of
 from problems import P, some
 from pyconv import _cuda
 from pyconv._gpu import arrays, launch, tiles
@@ -25,11 +25,19 @@ needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason=f'the compiler is not installed: {launch.install_command()}')
 ALL = compiled.by_name()
-# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps; PYCONV_TEST_ALL=1
+# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps, and of the tiles for
+# few rows, whose code differs from others' in its numbers, those that no flag but one says more of; PYCONV_TEST_ALL=1
 # compiles all others as well.
 EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
-MADE = {name: one for name, one in ALL.items()
-        if EVERY or one.tile or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7')}
+
+
+def is_made(name, one):
+    flags = name.partition('x16')[2].split()
+    return EVERY or (flags in ([], ['pointwise'], ['apart']) if one.tile and one.tile.bn < 64 else
+                     one.tile or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7'))
+
+
+MADE = {name: one for name, one in ALL.items() if is_made(name, one)}
 PAIRS = [(name, capability) for name, configuration in MADE.items()
          for capability in compiled.capabilities(configuration)]
 TOGETHER = 12                           # kernels that a process makes at a time: nvdisasm starts once for them
@@ -46,7 +54,7 @@ MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 
 
 
 def label(value):
-    names = {0: 'large', 1: 'second', 2: 'third'}
+    names = {0: 'large', 1: 'second', 2: 'third', 3: 'fourth'}
     return names[value] if isinstance(value, int) else value if isinstance(value, str) else f'sm_{value[0]}{value[1]}'
 
 
@@ -124,7 +132,7 @@ def test_stage(made, name, capability):
 
 
 @needs_compiler
-@pytest.mark.parametrize('name', [name for name in ALL if ALL[name].tile])
+@pytest.mark.parametrize('name', [name for name in MADE if ALL[name].tile])
 def test_products(made, name):
     """The source multiplies as often as the tile needs, each operand's chunks are copied once."""
     configuration = ALL[name]
@@ -177,7 +185,7 @@ def test_strips(made, name):
 
 
 # Tensor cores' results, but those of rows that are cells of a channel, or that are added to what is there.
-STORED = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and not {'apart', 'accumulate'} & set(
+STORED = [name for name, one in MADE.items() if one.tile and one.way != 'fma' and not {'apart', 'accumulate'} & set(
     name.split())]
 
 
@@ -219,32 +227,51 @@ def test_shared_memory_holds_the_blocks_that_registers_are_left_for(capability):
     assert fits and all(fits.values())
 
 
+@pytest.mark.parametrize(('way', 'dtype', 'results', 'chosen'), [
+    ('fma', 'float32', (10**6, 3), (128, 16)), ('fma', 'float32', (10**6, 48), (128, 16)),
+    ('fma', 'float32', (10**6, 49), (64, 64)), ('fma', 'float32', (10**6, 64), (64, 64)),
+    ('fma', 'float32', (10**6, 128), (128, 128)), ('fma', 'float32', (100, 64), (128, 16)),
+    ('f16', 'float16', (10**6, 16), (128, 16)), ('f16', 'float16', (10**6, 17), (64, 64)),
+    ('f16', 'float16', (10**6, 128), (128, 128)), ('f16', 'float16', (100, 16), (64, 64)),
+    ('f64', 'float64', (10**6, 3), (128, 16)), ('f64', 'float64', (10**6, 48), (128, 16)),
+    ('f64_m16n8k4', 'float64', (10**6, 3), (64, 64)), ('wgmma_f16', 'float16', (10**6, 3), (128, 64))])
+def test_the_tile_that_is_predicted_to_take_least(way, dtype, results, chosen):
+    """Of few rows the one that they fill most of; of few blocks the quickest."""
+    element = tiles.ELEMENTS[dtype]
+    assert tiles.tile_of(way, element, results, 1)[:2] == chosen
+    assert tiles.tile_of(way, element, results, 1, kernel='correlate').bn >= 64
+    assert tiles.tile_of(way.removeprefix('wgmma_'), element, results, 1, apart=True)[:2] in ((64, 64), (128, 16))
+
+
+@pytest.mark.parametrize(('kernel', 'rows', 'direct'), [
+    ('gather', 1, False), ('gather', 16, False), ('correlate', 1, True), ('correlate', 16, False)])
+def test_few_rows_that_are_left_to_the_direct_kernels(kernel, rows, direct):
+    """Of 64 channels in float32: gather has a tile of 16 rows, correlate none of fewer than 64."""
+    assert tiles.is_direct('fma', tiles.ELEMENTS['float32'], rows, 64, 10**7, 1, kernel) == direct
+
+
 def test_names_are_distinct():
     assert len(ALL) == len(list(tiles.configurations()))
 
 
-# A third tile is wgmma's alone, as the test finds where another has one.
-SIZES = [(size, capability) for capability in tiles.CAPABILITIES for size in range(3 if capability == (9, 0) else 2)]
+SIZES = [(size, capability) for capability in tiles.CAPABILITIES for size in range(3)]
 
 
 @pytest.mark.parametrize(('size', 'capability'), SIZES, ids=label)
 def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     """Every kernel of some problems' programs is one of the configurations, and all that chips with float64 tensor
     cores may ask for are among them; those without tiles are asked for once."""
-    def chosen(way, element):
-        return tiles.tiles(way, element)[min(size, len(tiles.tiles(way, element)) - 1)]
-
     gpu = Emulated(monkeypatch, capability=capability)
     asked = set()
     gpu.device.kernel = lambda source, threads, shared, blocks=1: asked.add((source.key, threads, blocks))
     gpu.device.launch = lambda *_: None
     monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
+    take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
     for problem, (dtype, keywords) in itertools.product([*ASKING, *SINGLE, PATCHES], ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
-                size == 2 and algorithm != 'wgmma' or size and 'complex' in dtype) or (
+                size and ('complex' in dtype or size >= tiles_of(dtype, keywords))) or (
                 problem in SINGLE and (size or keywords)):
             continue
         for parts, direct in [(1, True)] if problem in SINGLE else itertools.product(
@@ -262,8 +289,8 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     assert asked <= set(known)
     if capability in ((8, 0), (9, 0)):
         expected = {key for key, name in known.items() if capability in ALL[name].capabilities and (
-            size == 0 if ALL[name].tile is None else
-            ALL[name].tile in tiles.tiles(ALL[name].way, ALL[name].element)[size:size + 1])}
+            size == 0 if ALL[name].tile is None else ALL[name].tile in tiles.tiles(
+                ALL[name].way, ALL[name].element, name.partition(' ')[0], 'apart' in name)[size:size + 1])}
         assert not {known[key] for key in expected - asked}
 
 

@@ -195,20 +195,22 @@ def row_of(at):
 
 def put_places():
     """Where the tile's lines and columns lie in the target, and the columns' biases, in shared memory for all threads:
-    each finds those of one. 0 is the place of a line that is not stored.
+    each finds one column's and some lines'. 0 is the place of a line that is not stored.
 
     A line is a position, a column a row. Where a flag says that the weight is not finite no line is stored; if
     BY_SAMPLE, nor is one of a sample whose own flag is set: the second behind it is the first sample's.
     """
-    m: i32 = first_m + t
-    n, z, y, x = position(m)
-    of_line: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z + y * target_y
-                    + x * target_x)
-    stored = (t < BM) & (m < i32(positions)) & (load_i32(flag, flag != 0) == 0)
-    if BY_SAMPLE:
-        of_sample = load_i32(i64(flag + (n + 2) * 4), stored & (flag != 0))
-        stored = stored & (of_sample == 0)
-    put_i64(i32(places + t * 8), t < BM, select(stored, of_line, i64(0)))
+    for i in unrolled(-(-BM // THREADS)):
+        of_tile: i32 = t + i * THREADS
+        m: i32 = first_m + of_tile
+        n, z, y, x = position(m)
+        of_line: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
+                        + y * target_y + x * target_x)
+        stored = (of_tile < BM) & (m < i32(positions)) & (load_i32(flag, flag != 0) == 0)
+        if BY_SAMPLE:
+            of_sample = load_i32(i64(flag + (n + 2) * 4), stored & (flag != 0))
+            stored = stored & (of_sample == 0)
+        put_i64(i32(places + of_tile * 8), of_tile < BM, select(stored, of_line, i64(0)))
     at: i32 = first_n + t
     channel, beside, along = row_of(at)
     of_column = load_result(bias + group * bias_group + channel * bias_row + along * bias_x,

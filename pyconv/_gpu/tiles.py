@@ -6,7 +6,6 @@ What stands here as measured was compiled, not run: no GPU has confirmed a choic
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from inspect import isfunction
-from itertools import pairwise
 from itertools import product as every
 from typing import Any, NamedTuple
 
@@ -126,7 +125,6 @@ class Way(NamedTuple):
     zero: Callable[..., Any]
     fragment: tuple[int, int]  # rows and columns of the result that a warp's acc[i, j] covers
     inner: tuple[int, int]  # DOWN, ACROSS
-    rate: float  # Tflop/s that a full tile is thought to reach on an H200
     mma: str = ""
     operand: Callable[..., Any] | None = None
     parts: tuple[tuple[int, int], ...] = ((0, 0),)  # of both operands, whose products are summed in this order
@@ -140,23 +138,23 @@ _MATRICES, _TRANSPOSED, _WORDS = (
         (fragments.lanes_of_matrices, fragments.matrices_a, fragments.matrices_b),
         (fragments.lanes_of_transposed, fragments.transposed_a, fragments.transposed_b),
         (fragments.lanes_of_words, fragments.words_a, fragments.words_b)))
-_HALF = Way(_MATRICES, _TRANSPOSED, fragments.four, (16, 8), (2, 2), 400, "mma_f16", fragments.as_loaded)
-_TF32 = Way(_MATRICES, _WORDS, fragments.four, (16, 8), (2, 2), 200, "mma_tf32", fragments.rounded)
+_HALF = Way(_MATRICES, _TRANSPOSED, fragments.four, (16, 8), (2, 2), "mma_f16", fragments.as_loaded)
+_TF32 = Way(_MATRICES, _WORDS, fragments.four, (16, 8), (2, 2), "mma_tf32", fragments.rounded)
 _DOUBLES = Way(
     Reading(fragments.lanes_of_doubles, fragments.multiply_doubles, fragments.doubles_a, fragments.doubles_b),
     Reading(fragments.lanes_of_words, fragments.multiply_doubles, fragments.double_words_a, fragments.double_words_b),
-    fragments.two, (8, 8), (1, 2), 40, "mma_f64")
+    fragments.two, (8, 8), (1, 2), "mma_f64")
 # Hopper's products of float64, and how many elements of a row a lane gives them: a fourth of their depth. No GPU has
 # confirmed which is fastest, and so 'auto' takes the smaller product that Ampere has too.
 HOPPER_DOUBLES = {"m16n8k4": 1, "m16n8k8": 2, "m16n8k16": 4}
 _WARPGROUP = Reading(fragments.lanes_of_matrices, hopper.multiply_lines)
-_HOPPER = _HALF._replace(gather=_WARPGROUP, correlate=_WARPGROUP, rate=600)
+_HOPPER = _HALF._replace(gather=_WARPGROUP, correlate=_WARPGROUP)
 WAYS = {
     "f16": _HALF,
     "bf16": _HALF._replace(mma="mma_bf16"),
     "tf32": _TF32,
     # all of a product but the low parts', 2**-22 of it
-    "tf32x3": _TF32._replace(rate=70, operand=fragments.split, parts=((0, 1), (1, 0), (0, 0)), from_zero=True),
+    "tf32x3": _TF32._replace(operand=fragments.split, parts=((0, 1), (1, 0), (0, 0)), from_zero=True),
     "wgmma_f16": _HOPPER._replace(wgmma="wgmma_f16"),
     "wgmma_bf16": _HOPPER._replace(mma="mma_bf16", wgmma="wgmma_bf16"),
     "f64": _DOUBLES,
@@ -164,7 +162,7 @@ WAYS = {
         zero=fragments.four, fragment=(16, 8), inner=(2, 2), mma=f"mma_f64_{shape}", at_once=at_once)
        for shape, at_once in HOPPER_DOUBLES.items()},
     "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
-               Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
+               Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1)),
 }
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
 # Ways whose pointwise problems have kernels of their own, but for float64. On tensor cores these have 26 to 57 % fewer
@@ -175,6 +173,7 @@ POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 # benchmarks' tiny layers, of a single sample, keep the direct kernels, in which they are predicted to be faster.
 SAVED = 20e-6
 LAUNCH = 3e-6
+MULTIPROCESSORS, CLOCK = 132, 1.755e9  # of an H200
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
 DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructions for each product of a thread
 
@@ -182,7 +181,8 @@ DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructi
 class Tile(NamedTuple):
     """BM x BN results of a block of wm x wn warps; `blocks` of them share a multiprocessor's registers.
 
-    `line`: bytes of the reduction in a stage.
+    `line`: bytes of the reduction in a stage. `cycles`: what a stage of gather is predicted to take of a multiprocessor
+    of an H200 (benchmarks/cuda_bounds.py).
     """
 
     bm: int
@@ -192,6 +192,7 @@ class Tile(NamedTuple):
     stages: int = 4
     blocks: int = 2
     line: int = LINE
+    cycles: int = 0
 
     @property
     def threads(self) -> int:
@@ -204,34 +205,40 @@ class Tile(NamedTuple):
         return ring if self.line == LINE else ring + self.bm * 8 + self.bn * 4 + self.stages * 8
 
 
+def _timed(*found: tuple[Tile, int]) -> tuple[Tile, ...]:
+    return tuple(tile._replace(cycles=cycles) for tile, cycles in found)
+
+
 # A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
-# small tile of 32 x 32 a warp is for few rows, and for grids that would not fill the chip. With float64 a result takes
-# two registers, so that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
+# small tile of 32 x 32 a warp is for grids that would not fill the chip. With float64 a result takes two registers, so
+# that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
 # Shared memory holds two of the largest tile's 64 KB on chips of capability 8.0 and 9.0, one on those of 7.5 and 8.6:
 # there the bound on registers serves nothing, and no register spills for it.
-SMALL = Tile(64, 64, 2, 2)
+# FEW is for few rows of a result, where most of 64 would be multiplied in vain. Its two warps copy 16 lines at once:
+# with more of them some would have none of the weight's to copy. In correlate, whose lines hold a row each of a tile,
+# they would be too short for twist to keep banks apart.
+LARGE, SMALL, FEW = Tile(128, 128, 2, 4), Tile(64, 64, 2, 2), Tile(128, 16, 2, 1)
 TILES: dict[str, tuple[Tile, ...]] = {
-    **{way: (Tile(128, 128, 2, 4), SMALL) for way in ("f16", "bf16", "tf32", "fma")},
-    "tf32x3": (Tile(128, 128, 2, 4, blocks=1), SMALL), "f64": (Tile(128, 64, 4, 2), SMALL),
-    **{f"f64_{shape}": (Tile(128, 64, 4, 2, blocks=1), SMALL) for shape in HOPPER_DOUBLES}}
+    **{way: _timed((LARGE, 512), (SMALL, 211), (FEW, 238)) for way in ("f16", "bf16", "tf32")},
+    "fma": _timed((LARGE, 2612), (SMALL, 832), (FEW, 456)),
+    "tf32x3": _timed((LARGE._replace(blocks=1), 1864), (SMALL, 644), (FEW, 422)),
+    "f64": _timed((Tile(128, 64, 4, 2), 1024), (SMALL, 512), (FEW, 256)),
+    **{f"f64_{shape}": _timed((Tile(128, 64, 4, 2, blocks=1), 512), (SMALL, 256)) for shape in HOPPER_DOUBLES}}
 # Hopper's products of float64 want their operands in aligned groups of registers, for which those of two blocks are too
 # few; those of 16 elements take stages of 128 bytes.
-TILES["f64_m16n8k16"] = tuple(tile._replace(stages=3, line=128) for tile in TILES["f64_m16n8k16"])
+TILES["f64_m16n8k16"] = tuple(
+    tile._replace(stages=3, line=128, cycles=2 * tile.cycles) for tile in TILES["f64_m16n8k16"])
 # In hopper's kernels warpgroups of four warps lie one above the other. A multiprocessor's tensor cores make 2048
 # products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions, and from the second-level
 # cache 38.8 bytes arrive by the theoretical rate (others measured 34); so a stage, 64 products deep, is predicted to
-# take, in cycles:
-#  tile         products    shared memory, read + written    issue of 190 instructions by 8 warps    copies    registers
-#  128 x 256        1024                        640 + 384                                     382      1267          168
-#  128 x 128         512                        384 + 256                                     380       845          103
-#  128 x  64         256                        256 + 192                                     380       634           71
-# correlate's threads copy both operands, in 288, 241 and 216 instructions a stage, with 212, 122 and 90 registers.
-# The copies hold up every tile: 81, 61 and 40 % of what the tensor cores can do (benchmarks/cuda_bounds.py). No GPU has
+# take 1024, 512 and 256 cycles of products, 1024, 640 and 448 of shared memory, 380 of issue by 8 warps, with 168, 103
+# and 71 registers; correlate's threads copy both operands, in 288, 241 and 216 instructions, with 212, 122 and 90.
+# The copies hold up every tile, by the cycles below: 81, 61 and 40 % of what the tensor cores can do. No GPU has
 # confirmed any of it, and so 'auto' takes none of these.
-_WARPGROUPS = (Tile(128, 256, 8, 1, blocks=1, line=128), Tile(128, 128, 8, 1, stages=3, line=128),
-               Tile(128, 64, 8, 1, line=128))
+_WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267),
+                     (Tile(128, 128, 8, 1, stages=3, line=128), 845), (Tile(128, 64, 8, 1, line=128), 634))
 TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
-DOUBLE_FMA = (Tile(128, 64, 4, 2, blocks=1), SMALL._replace(blocks=1))
+DOUBLE_FMA = tuple(tile._replace(blocks=1) for tile in TILES["f64"])
 
 
 def held(way: str, element: Element) -> Element:
@@ -239,9 +246,11 @@ def held(way: str, element: Element) -> Element:
     return element._replace(size=4) if way == "fma" and element.size == 2 else element
 
 
-def tiles(way: str, element: Element) -> tuple[Tile, ...]:
-    """The tiles, the largest first."""
-    return DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
+def tiles(way: str, element: Element, kernel: str = "gather", apart: bool = False) -> tuple[Tile, ...]:
+    """The tiles of a kernel; `apart`: those whose registers hold what rows that are cells of a channel take too."""
+    found = DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
+    return tuple(tile for tile in found if (kernel == "gather" or tile.bn >= SMALL.bn) and (
+        not apart or tile.bm * tile.bn <= SMALL.bm * SMALL.bn))
 
 
 def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict[str, Any]:
@@ -420,7 +429,10 @@ def has_pointwise(way: str, element: Element) -> bool:
     return way in POINTWISE and element.size < 8
 
 
-def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1) -> bool:
+def is_direct(
+    way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1,
+    kernel: str = "gather",
+) -> bool:
     """Whether the direct kernel, one launch, is faster than tiles, whose operands have to be packed by others.
 
     Of a batch of 64, products in tiles, of which a group's rows and channels may fill but a small part, have to save
@@ -429,20 +441,30 @@ def is_direct(way: str | None, element: Element, rows: int, channels: int, produ
     if way is None:
         return True
     per_chunk = 16 // element.size
-    filled = rows / (-(-rows // SMALL.bn) * SMALL.bn) * channels / (-(-channels // per_chunk) * per_chunk)
-    rate = filled * WAYS[way].rate
+    filled = channels / (-(-channels // per_chunk) * per_chunk)
+    rate = max(filled * rows * rate_of(way, element, tile) / (-(-rows // across) * across)
+               for tile in tiles(way, element, kernel) for across in [tile.bn if kernel == "gather" else tile.bm])
     least = (SAVED + (pieces - 1) * LAUNCH) * 1e12
     return 2 * products * 64 * (rate - DIRECT_RATE) <= least * rate * DIRECT_RATE
 
 
-def tile_of(way: str, element: Element, results: tuple[int, int], blocks: int) -> Tile:
-    """The largest tile that is filled and of which `blocks` (for groups and parts) fill the chip, else the smallest."""
-    found = tiles(way, element)
-    for large, small in pairwise(found):
-        count = -(-results[0] // large.bm) * -(-results[1] // large.bn) * blocks
-        if count >= 132 and results[1] > small.bn and (results[0] > small.bm or large.bm == small.bm):
-            return large
-    return found[-1]
+def rate_of(way: str, element: Element, tile: Tile) -> float:
+    """Tflop/s that a full tile is predicted to reach."""
+    products = tile.bm * tile.bn * tile.line // held(way, element).size
+    return 2 * products * MULTIPROCESSORS * CLOCK / tile.cycles / 1e12
+
+
+def tile_of(
+    way: str, element: Element, results: tuple[int, int], blocks: int, kernel: str = "gather", apart: bool = False
+) -> Tile:
+    """The tile of which the blocks (`blocks` for groups and parts) of one multiprocessor are predicted to take least.
+
+    In each a result is summed in one order.
+    """
+    def cycles(tile: Tile) -> int:
+        count = -(-results[0] // tile.bm) * -(-results[1] // tile.bn) * blocks
+        return -(-count // MULTIPROCESSORS) * tile.cycles
+    return min(tiles(way, element, kernel, apart), key=cycles)
 
 
 def parts_of_gather(positions: int, stages: int) -> int:
@@ -564,9 +586,9 @@ def configurations() -> Iterator[Configuration]:
         for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate")), ("correlate", "partial")):
             for way in sorted(set().union(*chips.values())):
                 able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
-                found = tiles(way, number)
-                is_also_apart = kernel == "gather" and flag != "partial" and not WAYS[way].wgmma
-                placed = [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart
+                placed = [(tile, False) for tile in tiles(way, number, kernel)]
+                if kernel == "gather" and flag != "partial" and not WAYS[way].wgmma:
+                    placed += [(tile, True) for tile in tiles(way, number, apart=True)]
                 for (tile, apart), pointwise in every(placed, (False, True)[:1 + has_pointwise(way, number)]):
                     made = product(
                         kernel, way, number, tile, flag == "partial", flag == "accumulate", apart, pointwise)
