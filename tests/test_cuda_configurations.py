@@ -25,16 +25,18 @@ needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason=f'the compiler is not installed: {launch.install_command()}')
 ALL = compiled.by_name()
-# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps, and of the tiles for
-# few rows, whose code differs from others' in its numbers, those that no flag but one says more of; PYCONV_TEST_ALL=1
-# compiles all others as well.
+# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps; of the tiles for 64
+# rows and for few, whose code is that of others with other numbers, some. PYCONV_TEST_ALL=1 compiles all.
 EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
 
 
 def is_made(name, one):
-    flags = name.partition('x16')[2].split()
-    return EVERY or (flags in ([], ['pointwise'], ['apart']) if one.tile and one.tile.bn < 64 else
-                     one.tile or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7'))
+    flags = {'accumulate', 'partial', 'apart', 'pointwise'} & set(name.split())
+    if EVERY or one.tile is None:
+        return EVERY or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7')
+    is_further = one.tile[:4] in (tiles.MIDDLE[:4], tiles.FEW[:4])
+    return not is_further or 'bf16' not in name and (
+        name.startswith('correlate') or flags in (set(), {'apart'}, {'pointwise'}))
 
 
 MADE = {name: one for name, one in ALL.items() if is_made(name, one)}
@@ -231,8 +233,11 @@ def test_shared_memory_holds_the_blocks_that_registers_are_left_for(capability):
     ('fma', 'float32', (10**6, 3), (128, 16)), ('fma', 'float32', (10**6, 48), (128, 16)),
     ('fma', 'float32', (10**6, 49), (64, 64)), ('fma', 'float32', (10**6, 64), (64, 64)),
     ('fma', 'float32', (10**6, 128), (128, 128)), ('fma', 'float32', (100, 64), (128, 16)),
-    ('f16', 'float16', (10**6, 16), (128, 16)), ('f16', 'float16', (10**6, 17), (64, 64)),
-    ('f16', 'float16', (10**6, 128), (128, 128)), ('f16', 'float16', (100, 16), (64, 64)),
+    ('f16', 'float16', (10**6, 16), (128, 16)), ('f16', 'float16', (10**6, 17), (128, 64)),
+    ('f16', 'float16', (10**6, 64), (128, 64)), ('f16', 'float16', (10**6, 128), (128, 128)),
+    ('tf32', 'float32', (10**6, 192), (128, 64)), ('tf32', 'float32', (10**6, 256), (128, 128)),
+    ('f16', 'float16', (100, 16), (64, 64)), ('bf16', 'bfloat16', (64, 576), (64, 64)),
+    ('tf32', 'float32', (256, 64), (64, 64)), ('f16', 'float16', (10**6, 65), (128, 128)),
     ('f64', 'float64', (10**6, 3), (128, 16)), ('f64', 'float64', (10**6, 48), (128, 16)),
     ('f64_m16n8k4', 'float64', (10**6, 3), (64, 64)), ('wgmma_f16', 'float16', (10**6, 3), (128, 64))])
 def test_the_tile_that_is_predicted_to_take_least(way, dtype, results, chosen):
@@ -254,7 +259,7 @@ def test_names_are_distinct():
     assert len(ALL) == len(list(tiles.configurations()))
 
 
-SIZES = [(size, capability) for capability in tiles.CAPABILITIES for size in range(3)]
+SIZES = [(size, capability) for capability in tiles.CAPABILITIES for size in range(4 if capability >= (8, 0) else 3)]
 
 
 @pytest.mark.parametrize(('size', 'capability'), SIZES, ids=label)
