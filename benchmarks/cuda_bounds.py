@@ -26,7 +26,7 @@ import planned  # noqa: E402
 from harness import MAPS, Work  # noqa: E402
 from launch_bounds import START, Bound, Kernels  # noqa: E402
 from layers import GPU_NETWORKS  # noqa: E402
-from pyconv._gpu import cubins, tiles  # noqa: E402
+from pyconv._gpu import configurations, cubins  # noqa: E402
 from rows import DEPTHWISE_TARGET, KINDS, PUBLISHED, TARGETS, TINY_TARGET, TRIAL_TARGETS  # noqa: E402
 
 PARTS = "product", "pack", "finish", "idle", "start"
@@ -163,7 +163,7 @@ def tile_table(kernels: Kernels) -> str:
     heads = (
         "kernel", "registers", "blocks (by)", "warps", *units, "binds", "of peak", "Tflop/s", "in flight", "beside")
     rows = [f"| {' | '.join(heads)} |", "|---|--:|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|"]
-    for configuration in tiles.configurations():
+    for configuration in configurations.all_kernels():
         tile = configuration.tile
         if tile is None or launch_bounds.H200 not in configuration.capabilities or (
                 configuration.way not in launch_bounds.PRODUCTS):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import compiled
 from planned import Launching, Wanted
-from pyconv._gpu import tiles
+from pyconv._gpu import configurations, tiles
 from pyconv._gpu.sass import Loop
 
 H200 = (9, 0)
@@ -60,7 +60,7 @@ STRIPS = "depthwise", "depthwise_weight"
 class Kernel:
     """A kernel, compiled when its code is first asked for."""
 
-    def __init__(self, configuration: tiles.Configuration) -> None:
+    def __init__(self, configuration: configurations.Configuration) -> None:
         self.configuration = configuration
 
     @functools.cached_property
@@ -118,7 +118,7 @@ class Kernels:
 
     def __init__(self) -> None:
         self._found: dict[str, Kernel] = {}
-        same = reversed(list(tiles.configurations()))  # of those that are the same text the first
+        same = reversed(list(configurations.all_kernels()))  # of those that are the same text the first
         self._names = {(one.source.key, one.threads, one.blocks): one for one in same}
 
     def of(self, wanted: Wanted) -> Kernel:
@@ -170,7 +170,7 @@ def per_stage(made: compiled.Made, count: Callable[[Loop], float]) -> float:
     return total
 
 
-def ahead(configuration: tiles.Configuration) -> int:
+def ahead(configuration: configurations.Configuration) -> int:
     """Stages between the start of a copy and the wait for it."""
     assert configuration.tile is not None
     # with wgmma the slot that products are still reading waits as well
@@ -351,7 +351,8 @@ def stored_at_once(found: Kernel, one: Launching) -> tuple[int, list[int]]:
     name, across = found.configuration.name.split(), tiles.WAYS[found.configuration.way].inner[1]
     if name[0] == "correlate":
         run = 16 // found.configuration.element.part_size  # without tensor cores: of runs of a chunk a column at a time
-        return 8, [*range(8)] if across == 2 else [*range(0, 4 * run, run)]
+        high = min(8, found.configuration.tile.bm // found.configuration.tile.wm // run)
+        return (8, [*range(8)]) if across == 2 else (high, [*range(0, 32 // high * run, run)])
     if across == 1 or {"apart", "accumulate"} & set(name):
         return 8, [*range(0, 4 * across, across)]
     halves = found.configuration.element.size == 2 and "partial" not in name

@@ -397,7 +397,7 @@ def copy_correlated(p0, slot):
         p: i32 = p0 + a_line + i * A_COPIED
         line: i32 = a_line + i * A_COPIED
         for j in unrolled(A_PANELS):
-            copy16(i32(slot + j * DEPTH * A_LINE + line * A_LINE + ((a_chunk ^ twist(line)) << 4)),
+            copy16(i32(slot + j * DEPTH * A_LINE + line * A_LINE + ((a_chunk ^ twist(line, A_TWIST)) << 4)),
                    a_from[j] + p * y_position, a_wanted[j] & (p < end))
     for i in unrolled(DEPTH // B_COPIED):
         p: i32 = p0 + b_line + i * B_COPIED
@@ -414,7 +414,7 @@ def copy_correlated(p0, slot):
             inside = True if POINTWISE else (
                 u32(cz + off_z[j]) < u32(size_z)) & (u32(cy + off_y[j]) < u32(size_y)) & (
                 u32(cx + off_x[j]) < u32(size_x))
-            copy16(i32(slot + BM * LINE + j * DEPTH * B_LINE + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
+            copy16(i32(slot + BM * LINE + j * DEPTH * B_LINE + line * B_LINE + ((b_chunk ^ twist(line, B_TWIST)) << 4)),
                    b_from[j] + cell, b_wanted[j] & (p < end) & inside)
 
 
@@ -436,6 +436,10 @@ def store_correlated(acc):
                 store_real(to, wanted, result_of(acc, line, c))
 
 
-def twist(line):
-    """What the chunks of a line are permuted by: fragments of 16-bit elements span eight lines, others four."""
-    return (line & 7) if SIZE == 2 else ((line & 3) << 1)
+def twist(line, bits):
+    """What the chunks of a line are permuted by: (down, mask, up) say by which of the bits of its number.
+
+    Fragments of 16-bit elements span eight lines, others four, of two chunks each. Of short lines several fill the
+    banks once; every chunk stays in its line.
+    """
+    return ((line >> bits[0]) & bits[1]) << bits[2]

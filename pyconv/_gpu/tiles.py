@@ -3,16 +3,14 @@
 What stands here as measured was compiled, not run: no GPU has confirmed a choice yet.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from inspect import isfunction
-from itertools import product as every
 from typing import Any, NamedTuple
 
 from pyconv._gpu import arithmetic, fragments, gemm, hopper, packing, plain
 from pyconv._gpu import depthwise as single
 from pyconv._gpu.specialise import Source
-from pyconv._padding import REPEATING
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
 PANEL = 128  # bytes of a line across the reduction, of those that warpgroups read
@@ -199,6 +197,11 @@ class Tile(NamedTuple):
         return 32 * self.wm * self.wn
 
     @property
+    def turned(self) -> "Tile":
+        """The same with rows and columns in each other's place."""
+        return self._replace(bm=self.bn, bn=self.bm, wm=self.wn, wn=self.wm)
+
+    @property
     def shared(self) -> int:
         ring = self.stages * (self.bm + self.bn) * self.line
         # wgmma: the places of lines, the columns' biases, a mbarrier for each stage
@@ -215,8 +218,8 @@ def _timed(*found: tuple[Tile, int]) -> tuple[Tile, ...]:
 # Shared memory holds two of the largest tile's 64 KB on chips of capability 8.0 and 9.0, one on those of 7.5 and 8.6:
 # there the bound on registers serves nothing, and no register spills for it.
 # MIDDLE, of as large warps, is for 64 rows where copies hold up SMALL: a third more products for each byte. FEW is for
-# few rows, where most of 64 are multiplied in vain; its two warps copy 16 lines at once, as many as the weight's are.
-# In correlate a line holds an element of each row: of 16 it would be too short for twist to keep banks apart.
+# few rows, where most of 64 are multiplied in vain, in correlate turned, to 16 x 128; its two warps copy 16 lines at
+# once, as many as the weight has.
 LARGE, SMALL, FEW = Tile(128, 128, 2, 4), Tile(64, 64, 2, 2), Tile(128, 16, 2, 1)
 MIDDLE = Tile(128, 64, 2, 2, blocks=3)
 TILES: dict[str, tuple[Tile, ...]] = {
@@ -251,25 +254,29 @@ def held(way: str, element: Element) -> Element:
 def tiles(way: str, element: Element, kernel: str = "gather", apart: bool = False) -> tuple[Tile, ...]:
     """The tiles of a kernel; `apart`: those whose registers hold what rows that are cells of a channel take too."""
     found = DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
-    return tuple(tile for tile in found if (kernel == "gather" or tile.bn >= SMALL.bn) and (
-        not apart or tile.bm * tile.bn <= SMALL.bm * SMALL.bn))
+    return tuple(tile.turned if kernel == "correlate" and tile.bn < SMALL.bn else tile for tile in found
+                 if not apart or tile.bm * tile.bn <= SMALL.bm * SMALL.bn)
 
 
 def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict[str, Any]:
     way, element = WAYS[way_name], held(way_name, operand)
     wtm, wtn = tile.bm // tile.wm, tile.bn // tile.wn
-    mi, ni = wtm // way.fragment[0], wtn // way.fragment[1]
-    per_chunk = 16 // element.size
-    down, across = way.inner
-    rows = tuple(i * way.fragment[0] + h * 8 for i in range(mi) for h in range(down))
-    columns = tuple(j * way.fragment[1] + v for j in range(ni) for v in range(across))
+    per_chunk, (down, across), (high, wide) = 16 // element.size, way.inner, way.fragment
     if (way_name, kernel) == ("fma", "correlate"):  # runs of a chunk's elements
-        rows = tuple(i // per_chunk * 8 * per_chunk + i % per_chunk for i in range(mi))
-        columns = tuple(j // per_chunk * 4 * per_chunk + j % per_chunk for j in range(ni))
+        high = min(high, wtm // per_chunk)
+        wide = 32 // high
+        rows = tuple(i // per_chunk * high * per_chunk + i % per_chunk for i in range(wtm // high))
+        columns = tuple(j // per_chunk * wide * per_chunk + j % per_chunk for j in range(wtn // wide))
+    else:
+        rows = tuple(i * high + h * 8 for i in range(wtm // high) for h in range(down))
+        columns = tuple(j * wide + v for j in range(wtn // wide) for v in range(across))
+    lines = {name: PANEL if way.wgmma else n * element.size for name, n in (("A", tile.bm), ("B", tile.bn))}
     return {
-        "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
+        "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn,
+        "MI": wtm // high, "NI": wtn // wide, "LANES": high,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
-        **{name: PANEL if way.wgmma else n * element.size for name, n in (("A_LINE", tile.bm), ("B_LINE", tile.bn))},
+        **{f"{name}_LINE": line for name, line in lines.items()},
+        **{f"{name}_TWIST": _twist(line // 16, element) for name, line in lines.items()},
         "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
         "PER_CHUNK": per_chunk, "CHUNK": per_chunk * operand.size,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
@@ -280,6 +287,12 @@ def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict
         "zero": way.zero, "operand": way.operand,
         **getattr(way, kernel)._asdict(),
     }
+
+
+def _twist(chunks: int, element: Element) -> tuple[int, int, int]:
+    """The bits by which gemm.twist turns lines of so many chunks."""
+    chunks = min(chunks, 8)
+    return (8 // chunks).bit_length() - 1, chunks - 1 if element.size == 2 else chunks // 2 - 1, int(element.size > 2)
 
 
 def _functions(*modules: Any) -> dict[str, Any]:
@@ -494,107 +507,3 @@ WAITING_BLOCKS = 4 * NOMINAL_BLOCKS
 def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
     """Into how many parts the positions are cut, so that the blocks fill the chip and none has fewer than 8 stages."""
     return max(1, min(NOMINAL_BLOCKS // tiles_of_result, positions // (8 * depth)))
-
-
-# --- all of them ---
-
-CAPABILITIES = (7, 5), (8, 0), (8, 6), (9, 0)  # one of each kind that `way_of` tells apart
-MODES = (*REPEATING, "constant")
-
-
-def _sets(*flags: str) -> list[tuple[str, ...]]:
-    """Every set of the flags."""
-    return [tuple(flag for flag, wanted in zip(flags, which) if wanted)
-            for which in every((False, True), repeat=len(flags))]
-
-
-# The kernels of `plain` and `packing`, with each set of flags that they are asked for with; a mode is a flag too.
-SIMPLE: dict[str, list[tuple[str, ...]]] = {
-    **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
-    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
-    "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
-    "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
-    "finish": [*_sets("waits", "accumulate"), ("partial",)],
-    "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in REPEATING],
-    "direct": [*_sets("waits", "accumulate", "last", "divided"),
-               *(("partial", *flags) for flags in _sets("waits", "last", "divided")),
-               *((*flags, mode) for flags in _sets("waits", "accumulate", "last") for mode in MODES)]}
-
-
-# Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
-NO_TILES = {"pack", "pack_weight", "clear_flag", "scan", "fill partial"}
-PAIRS = ("int8", "int32"), ("int64", "int64")
-
-
-class Configuration(NamedTuple):
-    """A kernel as it is compiled, and the chips that may ask for it. `tile` is None, and `way` '', for `plain`'s."""
-
-    name: str
-    source: Source
-    threads: int
-    blocks: int
-    way: str
-    element: Element
-    tile: Tile | None
-    capabilities: tuple[tuple[int, int], ...]
-
-
-def ways_of(element: Element, capability: tuple[int, int]) -> set[str]:
-    """The ways in which products of a dtype are made, whatever a call asks for."""
-    algorithms = [name for name in ("auto", "gemm", *MORE_ALGORITHMS[element.name])
-                  if capability == (9, 0) or name not in HOPPERS]
-    found = {way_of(element, algorithm, tf32, capability) for algorithm, tf32 in every(algorithms, (False, True))}
-    return {way for way in found if way is not None}
-
-
-def of_strips(number: Element) -> Iterator[Configuration]:
-    """The kernels of groups of one channel: 3 x 3 taps and stride 1 where their names say no more."""
-    for k, ((up, step), _) in every(STRIP_TAPS, STRIPS.items()):
-        strips = strips_of(number, (k, k), up, step)
-        assert strips is not None
-        words = [number.suffix, *[f"{k}x{k}"] * (k > 3), *["divided"] * (up > 1), *["strided"] * (step > 1)]
-        kinds = [("depthwise", False), ("depthwise", True), *[("depthwise_weight", False)] * (up == 1)]
-        for kernel, accumulate in kinds:
-            name = " ".join([kernel, *words, *["accumulate"] * accumulate])
-            made = depthwise(kernel, number, strips, accumulate)
-            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
-
-
-def configurations() -> Iterator[Configuration]:
-    """Every kernel that there is, some of which are the same text: what tests compile."""
-    for number in (*ELEMENTS.values(), *(element(*pair) for pair in PAIRS)):
-        is_whole = number.name in WHOLE
-        label = number.name.replace("complex", "c") if number.parts == 2 else number.suffix
-        for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
-            if is_whole and ("waits" in flags or NO_TILES & {kernel, " ".join([kernel, *flags])}):
-                continue
-            mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
-            if "waits" in flags and mode != "zeros" and number.name not in ("float32", "complex64"):
-                continue  # padded operands have no padding in tiles: only products that split wait
-            own = {"unfold": number._replace(result=""), "fill": element(number.result or number.name)}.get(
-                kernel, number)
-            made = simple(kernel, own, **{flag: True for flag in flags if flag != mode}, mode=mode)
-            name = " ".join([kernel, label, *flags])
-            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
-        if number.parts == 2:
-            for accumulate in (False, True):
-                made = simple("finish", number, accumulate, combined=True)
-                name = f"finish {label}{' accumulate' * accumulate} combined"
-                yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
-        if number.parts == 2 or is_whole:
-            continue
-        yield from of_strips(number)
-        chips = {chip: ways_of(number, chip) for chip in CAPABILITIES}
-        for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate")), ("correlate", "partial")):
-            for way in sorted(set().union(*chips.values())):
-                able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
-                placed = [(tile, False) for tile in tiles(way, number, kernel)]
-                if kernel == "gather" and flag != "partial" and not WAYS[way].wgmma:
-                    placed += [(tile, True) for tile in tiles(way, number, apart=True)]
-                for (tile, apart), pointwise in every(placed, (False, True)[:1 + has_pointwise(way, number)]):
-                    made = product(
-                        kernel, way, number, tile, flag == "partial", flag == "accumulate", apart, pointwise)
-                    kind = f"{way} {label}" if way == "fma" else way
-                    words = [kernel, kind, f"{tile.bm}x{tile.bn}", *["apart"] * apart, *["pointwise"] * pointwise, flag]
-                    name = " ".join(words).strip()
-                    yield Configuration(name, made, tile.threads, tile.blocks, way, number, tile, able)
