@@ -234,8 +234,8 @@ def double_words_b(slot, pair, j):
 
 def lanes_of_runs():
     """No tensor core: LANES x 32 / LANES; a lane has runs of a chunk's elements, as far apart as there are lanes."""
-    a: i32 = (warp % WM) * WTM // PER_CHUNK + lane % LANES
-    b: i32 = (warp // WM) * WTN // PER_CHUNK + lane // LANES
+    a: i32 = (warp % WM) * WTM // PER_CHUNK + (lane & (LANES - 1))
+    b: i32 = (warp // WM) * WTN // PER_CHUNK + (lane >> LANE_BITS)
     return i32(a * PER_CHUNK), i32(b * PER_CHUNK), a, b
 
 

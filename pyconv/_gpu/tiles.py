@@ -169,7 +169,7 @@ SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of 
 POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 # Seconds that packing, waiting for a flag and tiles that do not fill the chip take of a small problem: so many that the
 # benchmarks' tiny layers, of a single sample, keep the direct kernels, in which they are predicted to be faster.
-SAVED = 20e-6
+SAVED = 40e-6
 LAUNCH = 3e-6
 MULTIPROCESSORS, CLOCK = 132, 1.755e9  # of an H200
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
@@ -254,8 +254,9 @@ def held(way: str, element: Element) -> Element:
 def tiles(way: str, element: Element, kernel: str = "gather", apart: bool = False) -> tuple[Tile, ...]:
     """The tiles of a kernel; `apart`: those whose registers hold what rows that are cells of a channel take too."""
     found = DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
-    return tuple(tile.turned if kernel == "correlate" and tile.bn < SMALL.bn else tile for tile in found
-                 if not apart or tile.bm * tile.bn <= SMALL.bm * SMALL.bn)
+    if kernel == "correlate":  # where MIDDLE was for few columns, its parts would take longer to sum than it saved
+        return tuple(tile.turned if tile[:4] == FEW[:4] else tile for tile in found if tile[:4] != MIDDLE[:4])
+    return tuple(tile for tile in found if not apart or tile.bm * tile.bn <= SMALL.bm * SMALL.bn)
 
 
 def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict[str, Any]:
@@ -273,7 +274,7 @@ def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict
     lines = {name: PANEL if way.wgmma else n * element.size for name, n in (("A", tile.bm), ("B", tile.bn))}
     return {
         "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn,
-        "MI": wtm // high, "NI": wtn // wide, "LANES": high,
+        "MI": wtm // high, "NI": wtn // wide, "LANES": high, "LANE_BITS": high.bit_length() - 1,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
         **{f"{name}_LINE": line for name, line in lines.items()},
         **{f"{name}_TWIST": _twist(line // 16, element) for name, line in lines.items()},
