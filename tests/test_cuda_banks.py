@@ -37,7 +37,7 @@ PROBLEMS = some('2d many channels kernel 1', '2d stride 2 dilation 3', '2d first
 @pytest.mark.parametrize(('way', 'size', 'capability', 'problem'), [
     (way, size, capability, problem)
     for way, size, capability in [*((way, size, (9, 0)) for way, size in IN_TILES),
-                                  *((way, size, capability) for way, capability in WITHOUT for size in range(3))]
+                                  *((way, size, capability) for way, capability in WITHOUT for size in range(4))]
     for problem in PROBLEMS[:2 if size > 1 else None]], ids=str)
 def test_tiles(monkeypatch, way, capability, size, problem):
     dtype, keywords = WAYS[way]

@@ -40,7 +40,7 @@ def test_tiles_are_chosen(monkeypatch, dtype):
 
 
 @pytest.mark.parametrize('problem', [*VARIED[1::5], *LAYERS], ids=str)
-@pytest.mark.parametrize('size', [0, 1, 2], ids=['large', 'small', 'few'])
+@pytest.mark.parametrize('size', range(4), ids=['large', 'small', 'middle', 'few'])
 @every_half
 def test_all_maps(monkeypatch, tiles_alone, problem, size, dtype):
     """In one part and several, channels first and last."""
@@ -68,11 +68,11 @@ def test_bits_are_those_of_float32_rounded_once(monkeypatch, tiles_alone, proble
 def test_same_bits_of_a_sample_in_any_batch_and_tile(monkeypatch, tiles_alone, dtype):
     gpu, problem = before_sm80(monkeypatch), LAYERS[0]._replace(batch=3)
     data, found = problem.floats(), []
-    for size in range(3):
+    for size in range(4):
         take_tile(monkeypatch, size)
         _cuda.forget()
         found += [gpu.download(array) for array in three_maps(gpu, problem, data, dtype)[:2]]
     alone = three_maps(gpu, problem._replace(batch=1), [data.x[2:], data.w, data.y[2:]], dtype)
-    for one, two, three, last_of_all in zip(found[:2], found[2:4], found[4:], alone):
-        assert one.tobytes() == two.tobytes() == three.tobytes()
-        assert one[2:].tobytes() == gpu.download(last_of_all).tobytes()
+    for first, *others, last_of_all in zip(*(found[size:size + 2] for size in range(0, 8, 2)), alone):
+        assert {first.tobytes()} == {other.tobytes() for other in others}
+        assert first[2:].tobytes() == gpu.download(last_of_all).tobytes()

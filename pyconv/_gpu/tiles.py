@@ -217,7 +217,7 @@ def _timed(*found: tuple[Tile, int]) -> tuple[Tile, ...]:
 # that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
 # Shared memory holds two of the largest tile's 64 KB on chips of capability 8.0 and 9.0, one on those of 7.5 and 8.6:
 # there the bound on registers serves nothing, and no register spills for it.
-# MIDDLE, of as large warps, is for 64 rows where copies hold up SMALL: a third more products for each byte. FEW is for
+# MIDDLE, of as large warps, is for 64 rows where SMALL is held up by copies or by what its warps read. FEW is for
 # few rows, where most of 64 are multiplied in vain, in correlate turned, to 16 x 128; its two warps copy 16 lines at
 # once, as many as the weight has.
 LARGE, SMALL, FEW = Tile(128, 128, 2, 4), Tile(64, 64, 2, 2), Tile(128, 16, 2, 1)
@@ -225,7 +225,7 @@ MIDDLE = Tile(128, 64, 2, 2, blocks=3)
 TILES: dict[str, tuple[Tile, ...]] = {
     **{way: _timed((LARGE, 512), (SMALL, 211), (MIDDLE, 317), (FEW, 238))
        for way in ("f16", "bf16", "tf32")},
-    "fma": _timed((LARGE, 2612), (SMALL, 832), (FEW, 456)),
+    "fma": _timed((LARGE, 2612), (SMALL, 832), (MIDDLE, 1321), (FEW, 456)),
     "tf32x3": _timed((LARGE._replace(blocks=1), 1864), (SMALL, 644), (FEW, 422)),
     "f64": _timed((Tile(128, 64, 4, 2), 1024), (SMALL, 512), (FEW, 256)),
     **{f"f64_{shape}": _timed((Tile(128, 64, 4, 2, blocks=1), 512), (SMALL, 256)) for shape in HOPPER_DOUBLES}}
