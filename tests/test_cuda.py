@@ -70,7 +70,7 @@ def test_every_way(gpu, problem, way):
 
 
 @pytest.mark.parametrize(('way', 'size', 'problem'), [
-    (way, size, problem) for way, size in IN_TILES if size != 1 for problem in VARIED[::8 if size else 4]], ids=str)
+    (way, size, problem) for way, size in IN_TILES for problem in VARIED[::16 if size else 4] if size != 1], ids=str)
 def test_large_tiles_and_parts(gpu, problem, way, size, tiles_alone, monkeypatch):
     """And in the tiles for 64 rows and for few."""
     dtype, keywords = WAYS[way]

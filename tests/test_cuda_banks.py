@@ -31,14 +31,14 @@ def counted(monkeypatch, capability=(9, 0)):
     return gpu, found
 
 
-PROBLEMS = some('2d many channels kernel 1', '2d stride 2 dilation 3', '2d first layer')
+PROBLEMS = some('2d stride 2 dilation 3', '2d many channels kernel 1', '2d first layer')
 
 
 @pytest.mark.parametrize(('way', 'size', 'capability', 'problem'), [
     (way, size, capability, problem)
     for way, size, capability in [*((way, size, (9, 0)) for way, size in IN_TILES),
                                   *((way, size, capability) for way, capability in WITHOUT for size in range(4))]
-    for problem in PROBLEMS[:2 if size > 1 else None]], ids=str)
+    for problem in PROBLEMS[:1 if size > 1 else None]], ids=str)
 def test_tiles(monkeypatch, way, capability, size, problem):
     dtype, keywords = WAYS[way]
     gpu, found = counted(monkeypatch, capability)

@@ -35,9 +35,8 @@ def is_made(name, one):
     if EVERY or one.tile is None:
         return EVERY or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7')
     is_further = one.tile[:4] in (tiles.MIDDLE[:4], tiles.FEW[:4], tiles.FEW.turned[:4])
-    is_others = 'bf16' in name or 'fma f16' in name     # text, but for how elements are loaded
-    return not is_further or not is_others and (
-        name.startswith('correlate') or flags in (set(), {'apart'}, {'pointwise'}))
+    of_each = one.way in ('f16', 'tf32', 'f64') or (one.way, one.element.size) == ('fma', 4)
+    return not is_further or of_each and flags in (set(), {'apart'}, {'partial'} if 'correlate' in name else set())
 
 
 MADE = {name: one for name, one in ALL.items() if is_made(name, one)}
