@@ -26,7 +26,7 @@ import planned  # noqa: E402
 from harness import MAPS, Work  # noqa: E402
 from launch_bounds import START, Bound, Kernels  # noqa: E402
 from layers import GPU_NETWORKS  # noqa: E402
-from pyconv._gpu import cubins, tiles  # noqa: E402
+from pyconv._gpu import configurations, cubins  # noqa: E402
 from rows import DEPTHWISE_TARGET, KINDS, PUBLISHED, TARGETS, TINY_TARGET, TRIAL_TARGETS  # noqa: E402
 
 PARTS = "product", "pack", "finish", "idle", "start"
@@ -163,7 +163,7 @@ def tile_table(kernels: Kernels) -> str:
     heads = (
         "kernel", "registers", "blocks (by)", "warps", *units, "binds", "of peak", "Tflop/s", "in flight", "beside")
     rows = [f"| {' | '.join(heads)} |", "|---|--:|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|"]
-    for configuration in tiles.configurations():
+    for configuration in configurations.all_kernels():
         tile = configuration.tile
         if tile is None or launch_bounds.H200 not in configuration.capabilities or (
                 configuration.way not in launch_bounds.PRODUCTS):
@@ -251,21 +251,29 @@ neighbours in memory.
 
 FINDINGS = """## What to look at first
 
-As planned on 2026-11-23, by predicted gain; `--launches resnet50 float16` and the like print every figure.
+As planned on 2026-11-24, by predicted gain; `--launches resnet50 float16` and the like print every figure.
 
 1. **Packing is what bytes allow, and is there at all.** Weights are packed in every call, 5 µs of 512×512×3×3, and
    three channels on 224×224 take 29 µs where bytes take 15, since a position takes three divisions for its one chunk.
    Products that read NCHW themselves would be first.
-2. **The first layer's input gradients in float32 and float64** take 9.1 and 11.2 ms NCHW, in tiles of which 3 rows in
-   64 are filled: a third of what all layers take. In float16 they take 1.2 ms. A tile of fewer rows would be first.
-3. **Tiles of 64 rows** in 16 bits and tf32 are held at 61 % by the second-level cache; 128×64 would reach 81 %.
+2. **The first layer's input gradients** still take a sixth of what all layers take in float32, 2.6 ms NCHW: of 16 rows
+   3 are filled. Half as many rows, and lanes that lie 16 by 2, would save a fourth of it; four phases in one product,
+   which all read the same cells, more. The larger products of float64 (m16n8k4 and others) have no tile for few rows.
+3. **Weight gradients of few rows** are held up by the divisions that find cells, eight for a thread and stage.
 
-Mended on that day: depthwise layers took 3.3 to 9.6 ms in kernels that had close to 700 instructions for nine products,
-and a block for each tap of a weight's gradient, which read one element of each sector where channels lie last. With
-taps known when they are compiled, and strips of 14 or 28 results that share cells, they take 0.30 to 0.80. In 16 bits
-instructions hold most layers, 34 for a result, of which 9 multiply, 10 find addresses, 4 tell whether a cell or a
-result is there and 4 convert, and 49 for a position of a weight's gradient; in float32 and float64 memory holds them,
-forward and for input gradients. The starts of launches are 7 to 23 % of it, a weight's gradient has two.
+Mended on that day: these input gradients took 9.1 ms in float32, 11.2 in float64 and 1.2 in float16, in tiles of 64
+rows; in one of 128 positions and 16 rows they take 2.6, 2.9 and 0.6. Forward from 64 channels to 3 (3×3 on 64×64) took
+0.59 ms in float32 and takes 0.19, in float16 0.10 and 0.06; its weight gradient, in a tile of 16×128, 0.82 and 0.40 in
+float32. Products of 64 rows are in tiles of 128×64, which are predicted to reach 81 % in 16 bits and tf32, where 64×64
+reach 61 %, held up by the second-level cache, and 78 % in float32, where these reach 62 %. A call takes the tiles whose
+stages are predicted to take least.
+
+Mended the day before: depthwise layers took 3.3 to 9.6 ms in kernels that had close to 700 instructions for nine
+products, and a block for each tap of a weight's gradient, which read one element of each sector where channels lie
+last. With taps known when they are compiled, and strips of 14 or 28 results that share cells, they take 0.30 to 0.80.
+In 16 bits instructions hold most layers, 34 for a result, of which 9 multiply, 10 find addresses, 4 tell whether a cell
+or a result is there and 4 convert, and 49 for a position of a weight's gradient; in float32 and float64 memory holds
+them, forward and for input gradients. The starts of launches are 7 to 23 % of it, a weight's gradient has two.
 
 Storing one tile of 128×128 took some 3000 cycles of the schedulers beside its loop, in a wide address and a store of 2
 bytes for each result, and takes 1800, where channels lie side by side 1250: places are found once, and two neighbours

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import compiled
 from planned import Launching, Wanted
-from pyconv._gpu import tiles
+from pyconv._gpu import configurations, tiles
 from pyconv._gpu.sass import Loop
 
 H200 = (9, 0)
 # 132 multiprocessors; the clock that H100's theoretical rates are given for. Registers, shared memory and threads of a
 # multiprocessor: CUDA Programming Guide, capability 9.0.
-MULTIPROCESSORS, CLOCK, SCHEDULERS = 132, 1.755e9, 4
+MULTIPROCESSORS, CLOCK, SCHEDULERS = tiles.MULTIPROCESSORS, tiles.CLOCK, 4
 REGISTERS, SHARED, THREADS = 65536, 228 << 10, 2048
 # NVIDIA's data sheet of the H200. Of the cache the same as H100's: 50 MB, 5120 bytes a cycle, of which a matrix product
 # that others measured on an H100 (672 Tflop/s, tiles of 128 x 256, no multicast) must have had 4500; and of a
@@ -60,7 +60,7 @@ STRIPS = "depthwise", "depthwise_weight"
 class Kernel:
     """A kernel, compiled when its code is first asked for."""
 
-    def __init__(self, configuration: tiles.Configuration) -> None:
+    def __init__(self, configuration: configurations.Configuration) -> None:
         self.configuration = configuration
 
     @functools.cached_property
@@ -118,7 +118,7 @@ class Kernels:
 
     def __init__(self) -> None:
         self._found: dict[str, Kernel] = {}
-        same = reversed(list(tiles.configurations()))  # of those that are the same text the first
+        same = reversed(list(configurations.all_kernels()))  # of those that are the same text the first
         self._names = {(one.source.key, one.threads, one.blocks): one for one in same}
 
     def of(self, wanted: Wanted) -> Kernel:
@@ -170,7 +170,7 @@ def per_stage(made: compiled.Made, count: Callable[[Loop], float]) -> float:
     return total
 
 
-def ahead(configuration: tiles.Configuration) -> int:
+def ahead(configuration: configurations.Configuration) -> int:
     """Stages between the start of a copy and the wait for it."""
     assert configuration.tile is not None
     # with wgmma the slot that products are still reading waits as well
@@ -351,7 +351,8 @@ def stored_at_once(found: Kernel, one: Launching) -> tuple[int, list[int]]:
     name, across = found.configuration.name.split(), tiles.WAYS[found.configuration.way].inner[1]
     if name[0] == "correlate":
         run = 16 // found.configuration.element.part_size  # without tensor cores: of runs of a chunk a column at a time
-        return 8, [*range(8)] if across == 2 else [*range(0, 4 * run, run)]
+        high = min(8, found.configuration.tile.bm // found.configuration.tile.wm // run)
+        return (8, [*range(8)]) if across == 2 else (high, [*range(0, 32 // high * run, run)])
     if across == 1 or {"apart", "accumulate"} & set(name):
         return 8, [*range(0, 4 * across, across)]
     halves = found.configuration.element.size == 2 and "partial" not in name

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from pyconv._gpu import sass, tiles
+from pyconv._gpu import configurations, sass
 
 # What a primitive is in machine code (sm_75 writes LDS.U.128 for LDS.128).
 OPCODES = {
@@ -45,7 +45,7 @@ class Made(NamedTuple):
 
 @functools.cache
 def by_name():
-    return {configuration.name: configuration for configuration in tiles.configurations()}
+    return {configuration.name: configuration for configuration in configurations.all_kernels()}
 
 
 def capabilities(configuration):

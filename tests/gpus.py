@@ -80,6 +80,25 @@ class Real:
         return (array.float() if half else array).cpu().numpy()
 
 
+def tiles_of(dtype, keywords):
+    """How many tiles a way of WAYS has."""
+    element = tiles.ELEMENTS[dtype]
+    way = tiles.way_of(element, keywords.get('algorithm', 'auto'), keywords.get('allow_tf32', False), (9, 0))
+    return len(tiles.tiles(way, element))
+
+
+# (way, number of a tile): of warpgroups' tiles, of which test_hopper has all, two.
+IN_TILES = [(name, size) for name in WAYS for size in range(2 if 'wgmma' in name else tiles_of(*WAYS[name]))]
+
+
+def take_tile(monkeypatch, size):
+    """Every product in its tile of that number, or in its last where it has fewer."""
+    def tile_of(way, element, results, blocks, **how):
+        found = tiles.tiles(way, element, **how)
+        return found[min(size, len(found) - 1)]
+    monkeypatch.setattr(tiles, 'tile_of', tile_of)
+
+
 def skip_what_the_chip_lacks(request):
     """Skip a test whose parameter `way` is one of Hopper's own, where the GPU is another."""
     parameters = request.node.callspec.params if hasattr(request.node, 'callspec') else {}

@@ -30,7 +30,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS.parent))
 
-from pyconv._gpu import tiles  # noqa: E402
+from pyconv._gpu import configurations  # noqa: E402
 
 TOOLS = ('memcheck', 'racecheck', 'synccheck')
 FOUND = 86  # the exit status where a tool has found something; pytest has 0 to 5
@@ -40,7 +40,7 @@ FEW = f'real and (every_way or large_tiles or padding_modes) and ({" or ".join(P
 CHOSEN = {'few': FEW, 'all': f'({FEW}) or (real and every_problem_in_every_type)'}
 FILES = 'test_cuda.py', 'test_cuda_whole_list.py'
 # What pyconv's kernels are called: the others are torch's, and slow to watch.
-KERNELS = tuple(sorted({one.source.name for one in tiles.configurations()}))
+KERNELS = tuple(sorted({one.source.name for one in configurations.all_kernels()}))
 
 
 def parse_arguments():

@@ -17,7 +17,7 @@ import compiled
 import gpus
 import sanitize
 from problems import EVERY, VARIED, VARIED_MODES
-from pyconv._gpu import launch, packing, sass, tiles
+from pyconv._gpu import configurations, launch, packing, sass, tiles
 
 FOLDER = Path(__file__).parents[1] / 'benchmarks'
 if not FOLDER.is_dir():
@@ -318,7 +318,7 @@ def test_the_sanitizer_is_told_which_kernels(tmp_path):
     words = sanitize.command(str(program), 'memcheck', 'some')
     named = {after for word, after in zip(words, words[1:]) if word == '--kernel-regex'}
     assert {'kns=adjoint', 'kns=gather'} <= named and words[-2:] == ['-k', 'some']
-    assert named == {f'kns={one.source.name}' for one in tiles.configurations()}
+    assert named == {f'kns={one.source.name}' for one in configurations.all_kernels()}
     program.write_text('#!/bin/sh\nexit 0\n')
     assert not sanitize.filters(str(program))
 
@@ -368,9 +368,28 @@ def test_packing_takes_no_more_instructions_than_bytes(name, dtype):
         assert opcodes['STG.E.128'] >= 1 and opcodes['STG.E'] <= 3
 
 
+@pytest.mark.parametrize('name', ['fma f32 64x64', 'fma f32 128x64', 'fma f32 128x16', 'tf32x3 128x16'])
+def test_tiles_are_chosen_by_what_a_stage_takes(name):
+    """Of those whose instructions or shared memory may bind."""
+    pytest.importorskip('numba_cuda')
+    kernel = launch_bounds.Kernel(compiled.by_name()[f'gather {name}'])
+    assert max(kernel.stage.values()) == pytest.approx(kernel.configuration.tile.cycles, rel=0.03)
+
+
+def test_no_stage_takes_less_than_its_products_and_copies():
+    """By the rates that the predictions take of an H200."""
+    for one in configurations.all_kernels():
+        if one.tile is not None and launch_bounds.H200 in one.capabilities:
+            products = one.tile.bm * one.tile.bn * one.tile.line // one.element.size * (3 if one.way == 'tf32x3' else 1)
+            copied = (one.tile.bm + one.tile.bn) * one.tile.line
+            least = max(products / launch_bounds.PRODUCTS[one.way],
+                        copied * launch_bounds.MULTIPROCESSORS / launch_bounds.L2_BYTES)
+            assert least - 1 <= one.tile.cycles <= 1.8 * least, one.name
+
+
 def named_kernel(monkeypatch, name, code=None):
     """A kernel of that name, as if its code were this."""
-    found = launch_bounds.Kernel({one.name: one for one in tiles.configurations()}[name])
+    found = launch_bounds.Kernel({one.name: one for one in configurations.all_kernels()}[name])
     if code is not None:
         monkeypatch.setattr(launch_bounds.Kernel, 'whole', code)
     return found

@@ -9,7 +9,7 @@ import pytest
 import calls
 import pyconv
 from calls import per_channel
-from gpus import WAYS, rounded
+from gpus import IN_TILES, WAYS, rounded, take_tile
 from problems import MODES, PROBLEMS, VARIED, expected
 from pyconv._gpu import tiles
 
@@ -47,8 +47,8 @@ def check_maps_of(gpu, problem, data, wanted, dtype, results, **keywords):
         same(gpu, call(problem, *operands, **keywords), result, results)
 
 
-def take_large_tiles_and_parts(monkeypatch):
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, results, blocks: tiles.tiles(way, element)[0])
+def take_tiles_and_parts(monkeypatch, size=0):
+    take_tile(monkeypatch, size)
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda positions, stages: 3)
 
 
@@ -69,9 +69,10 @@ def test_every_way(gpu, problem, way):
     check_maps(gpu, problem, dtype, **keywords)
 
 
-@pytest.mark.parametrize('problem', VARIED[::4], ids=str)
-@every_way
-def test_large_tiles_and_parts(gpu, problem, way, tiles_alone, monkeypatch):
+@pytest.mark.parametrize(('way', 'size', 'problem'), [
+    (way, size, problem) for way, size in IN_TILES for problem in VARIED[::16 if size else 4] if size != 1], ids=str)
+def test_large_tiles_and_parts(gpu, problem, way, size, tiles_alone, monkeypatch):
+    """And in the tiles for 64 rows and for few."""
     dtype, keywords = WAYS[way]
-    take_large_tiles_and_parts(monkeypatch)
+    take_tiles_and_parts(monkeypatch, size)
     check_maps(gpu, problem, dtype, **keywords)

@@ -4,7 +4,7 @@ import pytest
 
 import calls
 import pyconv
-from gpus import WAYS, Emulated
+from gpus import IN_TILES, WAYS, Emulated, take_tile
 from problems import some
 from pyconv._gpu import tiles
 
@@ -31,15 +31,19 @@ def counted(monkeypatch, capability=(9, 0)):
     return gpu, found
 
 
-@pytest.mark.parametrize('problem', some('2d many channels kernel 1', '2d first layer', '2d stride 2 dilation 3'),
-                         ids=str)
-@pytest.mark.parametrize('size', [0, 1], ids=['large', 'small'])
-@pytest.mark.parametrize(('way', 'capability'), [*((way, (9, 0)) for way in WAYS), *WITHOUT])
+PROBLEMS = some('2d stride 2 dilation 3', '2d many channels kernel 1', '2d first layer')
+
+
+@pytest.mark.parametrize(('way', 'size', 'capability', 'problem'), [
+    (way, size, capability, problem)
+    for way, size, capability in [*((way, size, (9, 0)) for way, size in IN_TILES),
+                                  *((way, size, capability) for way, capability in WITHOUT for size in range(4))]
+    for problem in PROBLEMS[:1 if size > 1 else None]], ids=str)
 def test_tiles(monkeypatch, way, capability, size, problem):
     dtype, keywords = WAYS[way]
     gpu, found = counted(monkeypatch, capability)
     monkeypatch.setattr(tiles, 'is_direct', lambda *_: False)
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[size])
+    take_tile(monkeypatch, size)
     shapes = problem.input_shape, problem.weight_shape, problem.output_shape
     calls.three_maps(problem, *(gpu.upload(np.ones(shape), dtype) for shape in shapes), **keywords)
     assert {count for _, statistics in found for count in statistics.values()} == {1}

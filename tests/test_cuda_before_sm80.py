@@ -7,7 +7,7 @@ import pytest
 
 import calls
 from calls import last
-from gpus import Emulated, rounded
+from gpus import Emulated, rounded, take_tile
 from problems import BY_NAME, VARIED, P, maps
 from pyconv import _cuda
 from pyconv._gpu import tiles
@@ -39,14 +39,14 @@ def test_tiles_are_chosen(monkeypatch, dtype):
     assert {'gather', 'correlate'} <= set(gpu.device.launched)
 
 
-@pytest.mark.parametrize('problem', [*VARIED[1::5], *LAYERS], ids=str)
-@pytest.mark.parametrize('size', [0, 1], ids=['large', 'small'])
+@pytest.mark.parametrize(('size', 'problem'), [
+    (size, problem) for size in range(4) for problem in ([] if size > 1 else VARIED[1::5]) + LAYERS], ids=str)
 @every_half
 def test_all_maps(monkeypatch, tiles_alone, problem, size, dtype):
     """In one part and several, channels first and last."""
     gpu, data = before_sm80(monkeypatch), problem.integers(low=-1, high=1)
     wanted = maps(problem, *data[:3])
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[size])
+    take_tile(monkeypatch, size)
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 3 if size else 1)
     for found, exact in zip(three_maps(gpu, problem, data, dtype, size == 1),
                             (wanted.forward, wanted.grad_input, wanted.grad_weight)):
@@ -68,10 +68,11 @@ def test_bits_are_those_of_float32_rounded_once(monkeypatch, tiles_alone, proble
 def test_same_bits_of_a_sample_in_any_batch_and_tile(monkeypatch, tiles_alone, dtype):
     gpu, problem = before_sm80(monkeypatch), LAYERS[0]._replace(batch=3)
     data, found = problem.floats(), []
-    for size in (0, 1):
-        monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_, size=size: tiles.tiles(way, element)[size])
+    for size in range(4):
+        take_tile(monkeypatch, size)
         _cuda.forget()
         found += [gpu.download(array) for array in three_maps(gpu, problem, data, dtype)[:2]]
     alone = three_maps(gpu, problem._replace(batch=1), [data.x[2:], data.w, data.y[2:]], dtype)
-    for one, two, three in zip(found[:2], found[2:], alone):
-        assert one.tobytes() == two.tobytes() and one[2:].tobytes() == gpu.download(three).tobytes()
+    for first, *others, last_of_all in zip(*(found[size:size + 2] for size in range(0, 8, 2)), alone):
+        assert {first.tobytes()} == {other.tobytes() for other in others}
+        assert first[2:].tobytes() == gpu.download(last_of_all).tobytes()

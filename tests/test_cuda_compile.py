@@ -18,7 +18,7 @@ if importlib.util.find_spec('numba_cuda') is None:
 from numba.core.errors import TypingError  # noqa: E402
 from numba.cuda import lowering  # noqa: E402
 
-from pyconv._gpu import ptx, sass, tiles  # noqa: E402
+from pyconv._gpu import configurations, ptx, sass  # noqa: E402
 
 QUICK = ptx._find_singly_assigned_variable
 
@@ -198,7 +198,7 @@ def test_arithmetic_that_nobody_reads_is_dropped():
 @pytest.mark.parametrize('name', ['correlate', 'direct'])  # Numba's own takes the square of their number
 def test_lowering_in_linear_time_finds_what_numba_finds(monkeypatch, name):
     """Of the variables of a whole kernel; and Numba's own is in its place again afterwards."""
-    one = next(one for one in tiles.configurations() if one.source.name == name)
+    one = next(one for one in configurations.all_kernels() if one.source.name == name)
     own, quick, found = vars(lowering.Lower)[QUICK.__name__], QUICK, []
 
     def both(self):
@@ -218,7 +218,7 @@ def test_lowering_in_linear_time_finds_what_numba_finds(monkeypatch, name):
 @pytest.mark.parametrize('name', ['direct c64 last', 'adjoint i8 reflect', 'finish f64 accumulate', 'gather f64 64x64'])
 def test_what_is_quicker_makes_the_same_code(monkeypatch, name):
     """And Python collects garbage again, what is Numba's is in its place."""
-    one = next(one for one in tiles.configurations() if one.name == name)
+    one = next(one for one in configurations.all_kernels() if one.name == name)
     places = (ptx.functions.BaseFunction, 'get_call_type'), (ptx.untyped_passes.ReconstructSSA, 'run_pass')
     before = [vars(place)[name] for place, name in places]
     quick = ptx.to_ptx(one.source, one.threads, one.blocks, HOPPER)

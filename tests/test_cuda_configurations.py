@@ -16,20 +16,30 @@ import plan_runs
 import pyconv
 from compiled import OPCODES, OPCODES_BEFORE_SM80, number
 from emulated_device import SHARED_LIMITS
-from gpus import WAYS, Emulated
+from gpus import WAYS, Emulated, take_tile, tiles_of
 from problems import P, some
 from pyconv import _cuda
-from pyconv._gpu import arrays, launch, tiles
+from pyconv._gpu import arrays, configurations, launch, tiles
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason=f'the compiler is not installed: {launch.install_command()}')
 ALL = compiled.by_name()
-# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps; PYCONV_TEST_ALL=1
-# compiles all others as well.
+# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps; of the tiles for 64
+# rows and for few, whose code is that of others with other numbers, some. PYCONV_TEST_ALL=1 compiles all.
 EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
-MADE = {name: one for name, one in ALL.items()
-        if EVERY or one.tile or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7')}
+
+
+def is_made(name, one):
+    flags = {'accumulate', 'partial', 'apart', 'pointwise'} & set(name.split())
+    if EVERY or one.tile is None:
+        return EVERY or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7')
+    is_further = one.tile[:4] in (tiles.MIDDLE[:4], tiles.FEW[:4], tiles.FEW.turned[:4])
+    of_each = one.way in ('f16', 'tf32', 'f64') or (one.way, one.element.size) == ('fma', 4)
+    return not is_further or of_each and flags in (set(), {'apart'}, {'partial'} if 'correlate' in name else set())
+
+
+MADE = {name: one for name, one in ALL.items() if is_made(name, one)}
 PAIRS = [(name, capability) for name, configuration in MADE.items()
          for capability in compiled.capabilities(configuration)]
 TOGETHER = 12                           # kernels that a process makes at a time: nvdisasm starts once for them
@@ -46,7 +56,7 @@ MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 
 
 
 def label(value):
-    names = {0: 'large', 1: 'second', 2: 'third'}
+    names = {0: 'large', 1: 'second', 2: 'third', 3: 'fourth'}
     return names[value] if isinstance(value, int) else value if isinstance(value, str) else f'sm_{value[0]}{value[1]}'
 
 
@@ -124,7 +134,7 @@ def test_stage(made, name, capability):
 
 
 @needs_compiler
-@pytest.mark.parametrize('name', [name for name in ALL if ALL[name].tile])
+@pytest.mark.parametrize('name', [name for name in MADE if ALL[name].tile])
 def test_products(made, name):
     """The source multiplies as often as the tile needs, each operand's chunks are copied once."""
     configuration = ALL[name]
@@ -177,7 +187,7 @@ def test_strips(made, name):
 
 
 # Tensor cores' results, but those of rows that are cells of a channel, or that are added to what is there.
-STORED = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and not {'apart', 'accumulate'} & set(
+STORED = [name for name, one in MADE.items() if one.tile and one.way != 'fma' and not {'apart', 'accumulate'} & set(
     name.split())]
 
 
@@ -219,32 +229,56 @@ def test_shared_memory_holds_the_blocks_that_registers_are_left_for(capability):
     assert fits and all(fits.values())
 
 
+@pytest.mark.parametrize(('way', 'dtype', 'results', 'chosen'), [
+    ('fma', 'float32', (10**6, 3), (128, 16)), ('fma', 'float32', (10**6, 32), (128, 16)),
+    ('fma', 'float32', (10**6, 33), (128, 64)), ('fma', 'float32', (10**6, 64), (128, 64)),
+    ('fma', 'float32', (10**6, 128), (128, 128)), ('fma', 'float32', (100, 64), (128, 16)),
+    ('f16', 'float16', (10**6, 16), (128, 16)), ('f16', 'float16', (10**6, 17), (128, 64)),
+    ('f16', 'float16', (10**6, 64), (128, 64)), ('f16', 'float16', (10**6, 128), (128, 128)),
+    ('tf32', 'float32', (10**6, 192), (128, 64)), ('tf32', 'float32', (10**6, 256), (128, 128)),
+    ('f16', 'float16', (100, 16), (64, 64)), ('bf16', 'bfloat16', (64, 576), (64, 64)),
+    ('tf32', 'float32', (256, 64), (64, 64)), ('f16', 'float16', (10**6, 65), (128, 128)),
+    ('f64', 'float64', (10**6, 3), (128, 16)), ('f64', 'float64', (10**6, 48), (128, 16)),
+    ('f64_m16n8k4', 'float64', (10**6, 3), (64, 64)), ('wgmma_f16', 'float16', (10**6, 3), (128, 64))])
+def test_the_tile_that_is_predicted_to_take_least(way, dtype, results, chosen):
+    """Of few rows the one that they fill most of; of few blocks the quickest."""
+    element = tiles.ELEMENTS[dtype]
+    assert tiles.tile_of(way, element, results, 1)[:2] == chosen
+    if chosen == (128, 16):
+        assert tiles.tile_of(way, element, results[::-1], 1, kernel='correlate')[:2] == (16, 128)
+    assert tiles.tile_of(way.removeprefix('wgmma_'), element, results, 1, apart=True)[:2] in ((64, 64), (128, 16))
+
+
+@pytest.mark.parametrize('kernel', ['gather', 'correlate'])
+@pytest.mark.parametrize(('way', 'rows', 'direct'), [
+    ('f64', 1, False), ('f64', 16, False), ('f64_m16n8k4', 1, True), ('f64_m16n8k4', 2, False)])
+def test_few_rows_that_are_left_to_the_direct_kernels(kernel, way, rows, direct):
+    """Of 64 channels: a tile of 16 rows is faster, one of 64 of which most are none is not."""
+    assert tiles.is_direct(way, tiles.ELEMENTS['float64'], rows, 64, 10**7, 1, kernel) == direct
+
+
 def test_names_are_distinct():
-    assert len(ALL) == len(list(tiles.configurations()))
+    assert len(ALL) == len(list(configurations.all_kernels()))
 
 
-# A third tile is wgmma's alone, as the test finds where another has one.
-SIZES = [(size, capability) for capability in tiles.CAPABILITIES for size in range(3 if capability == (9, 0) else 2)]
+SIZES = [(size, capability) for capability in configurations.CAPABILITIES for size in range(4)]
 
 
 @pytest.mark.parametrize(('size', 'capability'), SIZES, ids=label)
 def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     """Every kernel of some problems' programs is one of the configurations, and all that chips with float64 tensor
     cores may ask for are among them; those without tiles are asked for once."""
-    def chosen(way, element):
-        return tiles.tiles(way, element)[min(size, len(tiles.tiles(way, element)) - 1)]
-
     gpu = Emulated(monkeypatch, capability=capability)
     asked = set()
     gpu.device.kernel = lambda source, threads, shared, blocks=1: asked.add((source.key, threads, blocks))
     gpu.device.launch = lambda *_: None
     monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: chosen(way, element))
+    take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
     for problem, (dtype, keywords) in itertools.product([*ASKING, *SINGLE, PATCHES], ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
-                size == 2 and algorithm != 'wgmma' or size and 'complex' in dtype) or (
+                size and ('complex' in dtype or size >= tiles_of(dtype, keywords))) or (
                 problem in SINGLE and (size or keywords)):
             continue
         for parts, direct in [(1, True)] if problem in SINGLE else itertools.product(
@@ -254,16 +288,16 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
             _cuda.forget()
             has_modes = parts == 1 and (not keywords or algorithm == 'tf32x3') and problem in ASKING[:3]
-            modes = tiles.MODES if size == 0 and has_modes else ()
+            modes = configurations.MODES if size == 0 and has_modes else ()
             everything(gpu, problem, dtype, keywords, modes)
-    for problem, types in itertools.product(ASKING[:3:2], tiles.PAIRS if size == 0 else ()):
+    for problem, types in itertools.product(ASKING[:3:2], configurations.PAIRS if size == 0 else ()):
         of_whole_numbers(gpu, problem, *types)
     known = {(one.source.key, one.threads, one.blocks): one.name for one in ALL.values()}
     assert asked <= set(known)
     if capability in ((8, 0), (9, 0)):
         expected = {key for key, name in known.items() if capability in ALL[name].capabilities and (
-            size == 0 if ALL[name].tile is None else
-            ALL[name].tile in tiles.tiles(ALL[name].way, ALL[name].element)[size:size + 1])}
+            size == 0 if ALL[name].tile is None else ALL[name].tile in tiles.tiles(
+                ALL[name].way, ALL[name].element, name.partition(' ')[0], 'apart' in name)[size:size + 1])}
         assert not {known[key] for key in expected - asked}
 
 
@@ -306,7 +340,7 @@ def of_whole_numbers(gpu, problem, dtype, result):
     shapes = problem.input_shape, problem.weight_shape, problem.output_shape
     for last in (False, True):
         given, made = ([laid_out(gpu, shape, kind, last) for shape in shapes] for kind in (dtype, result))
-        plans(gpu, problem, ('zeros', *tiles.MODES), given, made, {})
+        plans(gpu, problem, ('zeros', *configurations.MODES), given, made, {})
         summed = gpu.empty(problem.weight_shape[:1], result)
         for accumulate in (False, True):
             plan_runs.now(

@@ -16,7 +16,7 @@ import pytest
 import calls
 import pyconv
 from emulator import KernelError
-from gpus import WAYS, Emulated
+from gpus import WAYS, Emulated, take_tile
 from problems import P, maps
 from pyconv._gpu import tiles
 from test_cuda import same
@@ -72,9 +72,9 @@ GATHER = {
 }
 CORRELATE = {
     'chunks are copied to another place': (
-        CHIPS, r'(b_chunk \^ \(?line_in\d+) & ([37])', r'\1 + 1 & \2'),
+        CHIPS, r'(b_chunk \^ \(line_in\d+ >> 0) & ([37])', r'\1 + 1 & \2'),
     'chunks are read from another place': (
-        CHIPS, r'(\^ \(?lane) & ([37])(?=\)* << )|(a_at \+ \d+ \^) 2',
+        CHIPS, r'(\^ \(\(lane & [37]\) >> 0) & ([37])|(a_at \+ \d+ \^) 2',
         lambda match: f'{match[1]} + 1 & {match[2]}' if match[1] else f'{match[3]} 0'),
     'positions beyond the last are read': (CHIPS, r' & \(p_in\d+ < end\)', ''),
     'taps go the other way': (CHIPS, r'offset_x \+ tx', 'offset_x - tx'),
@@ -83,10 +83,20 @@ FINISH = {
     'the last part is not summed': (CHIPS, r'range\(i32\(parts\) - 1\)', 'range(i32(parts) - 2)'),
     'the first part is summed twice': (CHIPS, r'\((part\w*) \+ 1\) \* partial_part', r'\1 * partial_part'),
 }
-CASES = [(kernel, defect, *chip) for kernel, defects in (
-    ('gather', BOTH | GATHER), ('correlate', BOTH | CORRELATE), ('finish', FINISH))
-    for defect, (chips, _, _) in defects.items() for chip in chips]
-DEFECTS = {'gather': BOTH | GATHER, 'correlate': BOTH | CORRELATE, 'finish': FINISH}
+# Of the tile for few rows, whose threads find the places of two lines each.
+FEW = {
+    'places are found for half of the lines': (r'of_tile_in(\d+) = i32\(t \+ 64\)', r'of_tile_in\1 = t'),
+    'places are those of lines before': (r'(m_in\d+ = i32\(first_m \+ of_tile_in\d+)\)', r'\1 % 64)'),
+}
+DEFECTS = {'gather': BOTH | GATHER | {name: ([], *how) for name, how in FEW.items()}, 'correlate': BOTH | CORRELATE,
+           'finish': FINISH}
+SMALL, LAST = 1, 3  # numbers of tiles
+CASES = [(kernel, defect, *chip, SMALL) for kernel, defects in DEFECTS.items()
+         for defect, (chips, _, _) in defects.items() for chip in chips]
+CASES += [(kernel, defect, *chip, LAST)
+          for kernel, chip, defects in (('gather', ('float16', (9, 0)), BOTH), ('correlate', ('float32', (9, 0)), BOTH),
+                                        ('correlate', ('float16', (9, 0)), CORRELATE))
+          for defect in [*(FEW if kernel == 'gather' else ()), *(name for name in defects if chip in defects[name][0])]]
 
 
 def plant(gpu, kernel, change):
@@ -103,7 +113,7 @@ def plant(gpu, kernel, change):
 
 
 def check(gpu, way, kernel):
-    """One map that the kernel is of, with small tiles and several parts, against the reference."""
+    """One map that the kernel is of, in tiles and several parts, against the reference."""
     dtype, keywords = WAYS[way]
     data = PROBLEM.integers(np.dtype('float64'))
     x, w, y = (gpu.upload(array, dtype) for array in (data.x, data.w, data.y))
@@ -116,23 +126,27 @@ def check(gpu, way, kernel):
 
 @pytest.fixture
 def prepared(monkeypatch):
-    """A GPU of that capability, all work in small tiles and in two parts."""
+    """A GPU of that capability, all work in tiles of that number and in two parts."""
     monkeypatch.setattr(tiles, 'is_direct', lambda *_: False)
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[1])
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 2)
     monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_: 2)
-    return lambda capability: Emulated(monkeypatch, capability=capability)
+
+    def made(capability, size=SMALL):
+        take_tile(monkeypatch, size)
+        return Emulated(monkeypatch, capability=capability)
+    return made
 
 
-@pytest.mark.parametrize('kernel', ['gather', 'correlate'])
+@pytest.mark.parametrize(('kernel', 'size'), [
+    (kernel, size) for kernel in ('gather', 'correlate') for size in (SMALL, LAST)])
 @pytest.mark.parametrize(('way', 'capability'), CHIPS)
-def test_no_defect(prepared, kernel, way, capability):
-    check(prepared(capability), way, kernel)
+def test_no_defect(prepared, kernel, size, way, capability):
+    check(prepared(capability, size), way, kernel)
 
 
-@pytest.mark.parametrize(('kernel', 'defect', 'way', 'capability'), CASES)
-def test_defect(prepared, kernel, defect, way, capability):
-    gpu = prepared(capability)
+@pytest.mark.parametrize(('kernel', 'defect', 'way', 'capability', 'size'), CASES)
+def test_defect(prepared, kernel, defect, way, capability, size):
+    gpu = prepared(capability, size)
     _, pattern, replacement = DEFECTS[kernel][defect]
     plant(gpu, kernel, lambda text: re.sub(pattern, replacement, text))
     with pytest.raises((KernelError, AssertionError)) as caught:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import calls
-from gpus import Emulated, Real
+from gpus import Emulated, Real, take_tile
 from problems import P, maps
 from pyconv import _cuda
 from pyconv._gpu import launch, tiles
@@ -34,7 +34,7 @@ def test_all_maps(hopper, shape, monkeypatch, tiles_alone):
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 3)
     bits = []
     for size in (0, 1):
-        monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_, size=size: tiles.tiles(way, element)[size])
+        take_tile(monkeypatch, size)
         _cuda.forget()
         x, w, y = (hopper.upload(array, 'float64') for array in (whole.x, whole.w, whole.y))
         for found, exact in zip(calls.three_maps(PROBLEM, x, w, y, algorithm=shape),

@@ -15,7 +15,7 @@ import pytest
 
 import pyconv
 from pyconv._driver import Places
-from pyconv._gpu import cubins, launch, program, specialise, tiles
+from pyconv._gpu import configurations, cubins, launch, program, specialise, tiles
 
 CALLER, PRIMARY = 0x111, 0x222
 FACTS = {'COMPUTE_CAPABILITY_MAJOR': 8, 'COMPUTE_CAPABILITY_MINOR': 6, 'MULTIPROCESSOR_COUNT': 82}
@@ -546,7 +546,7 @@ def test_names_differ_with_an_installed_toolkit(monkeypatch, tmp_path, packages,
 
 def test_names_differ_with_every_file_that_a_kernel_is_made_of(monkeypatch):
     """Those of the functions that kernels are written in, and of what writes, chooses, compiles and keeps them."""
-    functions = {value for made in tiles.configurations() for value in (made.source._made_of[0],
+    functions = {value for made in configurations.all_kernels() for value in (made.source._made_of[0],
                  *made.source._made_of[1].values()) if inspect.isfunction(value)}
     files = {Path(inspect.getsourcefile(function)).resolve() for function in functions}
     assert {path.stem for path in files} >= {'gemm', 'hopper', 'plain', 'fragments'}

@@ -10,7 +10,7 @@ import pytest
 import calls
 from calls import last
 from emulator import KernelError
-from gpus import WAYS, Emulated
+from gpus import IN_TILES, WAYS, Emulated, take_tile
 from problems import P, maps
 from pyconv import _cuda
 from pyconv._gpu import program, tiles
@@ -23,7 +23,6 @@ PROBLEMS = [
     CHANNELS, P('pointwise odd', (5, 7), (1, 1), (17, 5), batch=3), P('pointwise 1d', (13,), (1,), (8, 24)),
     P('pointwise 3d', (3, 4, 5), (1, 1, 1), (16, 8)), P('pointwise one cell', (1, 1), (1, 1), (65, 33), batch=9),
     P('pointwise one of each', (1, 1), (1, 1), (1, 1), batch=1)]
-every_way = pytest.mark.parametrize('way', WAYS)
 OWN = [way for way in WAYS if not way.startswith(('float64', 'wgmma'))]  # with pointwise kernels
 
 
@@ -68,13 +67,12 @@ def check_maps(gpu, problem, dtype, lay=first, **keywords):
         same(gpu, one, exact, dtype)
 
 
-@pytest.mark.parametrize('problem', PROBLEMS, ids=str)
-@pytest.mark.parametrize('size', [0, 1], ids=['large', 'small'])
-@every_way
+@pytest.mark.parametrize(('way', 'size', 'problem'), [
+    (way, size, problem) for way, size in IN_TILES for problem in PROBLEMS[:2 if size > 1 else None]], ids=str)
 def test_all_maps(gpu, problem, way, size, tiles_alone, monkeypatch):
     """In one part and several, channels first and last."""
     dtype, keywords = WAYS[way]
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[size])
+    take_tile(monkeypatch, size)
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 3 if size else 1)
     launched = noted(gpu) if isinstance(gpu, Emulated) else None
     for lay in (first, last):

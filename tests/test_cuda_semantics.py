@@ -13,7 +13,7 @@ import reference
 from calls import last, per_channel
 from emulated_device import EmulatedArray
 from emulator import run
-from gpus import WAYS, Emulated, rounded
+from gpus import WAYS, Emulated, rounded, take_tile
 from problems import BY_NAME, VARIED, P, expected, maps, some
 from pyconv import _cuda
 from pyconv._gpu import tiles
@@ -580,7 +580,7 @@ def test_the_way_that_a_chip_multiplies(capability, dtype, algorithm, allow_tf32
 def test_large_tiles_of_chips_that_hold_one(monkeypatch, tiles_alone, capability, dtype):
     """Shared memory, 64 and 99 KiB, holds one block where registers hold two."""
     gpu, problem = Emulated(monkeypatch, capability=capability), BY_NAME['2d channels 33 33']
-    monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_: tiles.tiles(way, element)[0])
+    take_tile(monkeypatch, 0)
     data, wanted = problem.integers(low=-1, high=1), maps(problem, *problem.integers(low=-1, high=1)[:3])
     x, w, y = upload(gpu, dtype, *data[:3])
     same(gpu, calls.forward(problem, x, w), wanted.forward, dtype)

@@ -8,7 +8,7 @@ import importlib.util
 
 import pytest
 
-from pyconv._gpu import launch, tiles
+from pyconv._gpu import configurations, launch
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
@@ -87,7 +87,7 @@ def test_padding_modes(run_python):
 
 
 def test_all_kernels_are_simulated():
-    assert ASKED_FOR | FOR_TILES | {'adjoint'} == set(tiles.SIMPLE)
+    assert ASKED_FOR | FOR_TILES | {'adjoint'} == set(configurations.SIMPLE)
 
 
 @pytest.mark.parametrize('kernel', ['direct_weight', 'channel_sum'])

@@ -9,7 +9,7 @@ import pytest
 import calls
 from calls import per_channel
 from emulator import KernelError
-from gpus import WAYS, Emulated, rounded
+from gpus import WAYS, Emulated, rounded, take_tile
 from problems import P, maps
 from pyconv._gpu import program, tiles
 from test_cuda_defects import plant
@@ -85,8 +85,8 @@ def test_added_to_what_is_there_in_parts_and_groups(monkeypatch, way, where):
     gpu = Emulated(monkeypatch)
     check(gpu, ROWS[20], way, where, accumulate=True)
     check(gpu, GROUPS, way, where)
-    for large in (0, 1):
-        monkeypatch.setattr(tiles, 'tile_of', lambda way, element, *_, large=large: tiles.tiles(way, element)[large])
+    for size in (0, 1, 3):
+        take_tile(monkeypatch, size)
         check(gpu, LARGE, way, where)
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 3)
     for rows in ROWS:

@@ -13,7 +13,7 @@ from pyconv import _cuda
 from pyconv._dtypes import INTEGERS, result_dtype
 from pyconv._gpu import launch, tiles
 from pyconv._gpu.arrays import DTYPES
-from test_cuda import check_maps_of, take_large_tiles_and_parts
+from test_cuda import check_maps_of, take_tiles_and_parts
 
 # Dtype and keywords by name.
 MORE_WAYS = {**{dtype: (dtype, {}) for dtype in ('complex64', 'complex128', *INTEGERS)},
@@ -57,7 +57,7 @@ def failure(gpu, problem, way, tiling):
         if tiling != 'auto':
             patch.setattr(tiles, 'DIRECT_RATE', 0.0)
         if tiling == LARGE:
-            take_large_tiles_and_parts(patch)
+            take_tiles_and_parts(patch)
         _cuda.forget()
         try:
             check_maps_of(gpu, problem, *numbers(problem, dtype), dtype, result_dtype(DTYPES[dtype], None).name,

@@ -76,7 +76,7 @@ BOTH = {
     'a bit too many': (DESCRIPTOR, str(1 << 62 | 1 << 46 | 64 << 32), 'mean nothing'),
     'beyond the memory': (DESCRIPTOR, str(1 << 62 | 512 << 16 | 0x3f80 << 32), 'out of the'),
     'rows of the other warpgroup': (r'\(warp >> 2\)', '(1 - (warp >> 2))', None),
-    'chunks as they come': (r'(chunk\w*) \^ line\w* & 7', r'\1', None),
+    'chunks as they come': (r'(chunk\w*) \^ (?:line\w* & 7|\(line\w* >> 0 & 7\) << 0)', r'\1', None),
 }
 DEFECTS = {
     'no fence after mbarriers': (r'fence_async\(\)\n    barrier', r'barrier', 'must see the mbarrier'),

@@ -180,13 +180,13 @@ def lanes_of_transposed():
 def transposed_a(slot, step, i):
     """A step is 16 lines; chunks of 8 rows are those of (warp, i, lane / 8 % 2)."""
     chunk: i32 = (warp % WM) * (WTM // 8) + ((lane >> 3) & 1) + i * 2
-    return ldmatrix_transposed(i32(slot + a_at + step * 16 * A_LINE + ((chunk ^ (lane & 7)) << 4)))
+    return ldmatrix_transposed(i32(slot + a_at + step * 16 * A_LINE + ((chunk ^ twist(lane & 7, A_TWIST)) << 4)))
 
 
 def transposed_b(slot, step, j):
     """Those of (warp, j, lane / 16)."""
     chunk: i32 = (warp // WM) * (WTN // 8) + (lane >> 4) + j
-    return ldmatrix_transposed(i32(slot + b_at + step * 16 * B_LINE + ((chunk ^ (lane & 7)) << 4)))
+    return ldmatrix_transposed(i32(slot + b_at + step * 16 * B_LINE + ((chunk ^ twist(lane & 7, B_TWIST)) << 4)))
 
 
 def lanes_of_words():
@@ -197,23 +197,24 @@ def lanes_of_words():
     return row, i32((warp // WM) * WTN + r * 2), i32(r * A_LINE), i32(r * B_LINE)
 
 
-def word(first, element):
+def word(first, element, bits):
     """The offset of an element of the line at `first`, whose number is lane % 4 modulo 4."""
-    return i32(first + (((element >> PER_CHUNK // 2) ^ ((lane & 3) << 1)) << 4) + (element & (PER_CHUNK - 1)) * SIZE)
+    return i32(first + (((element >> PER_CHUNK // 2) ^ twist(lane & 3, bits)) << 4)
+               + (element & (PER_CHUNK - 1)) * SIZE)
 
 
 def words_a(slot, step, i):
     """A step is 8 lines. Rows g and g + 8 of lines r and r + 4."""
-    at = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16))
-    below = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16 + 8))
+    at = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16), A_TWIST)
+    below = word(i32(slot + a_at + step * 8 * A_LINE), i32(lane_row + i * 16 + 8), A_TWIST)
     return shared_b32(at), shared_b32(below), shared_b32(i32(at + 4 * A_LINE)), shared_b32(i32(below + 4 * A_LINE))
 
 
 def words_b(slot, step, j):
     """Columns g of lines r and r + 4, of two neighbouring fragments."""
     column: i32 = (warp // WM) * WTN + (lane >> 2) + j * 8
-    at = word(i32(slot + b_at + step * 8 * B_LINE), column)
-    beside = word(i32(slot + b_at + step * 8 * B_LINE), i32(column + 8))
+    at = word(i32(slot + b_at + step * 8 * B_LINE), column, B_TWIST)
+    beside = word(i32(slot + b_at + step * 8 * B_LINE), i32(column + 8), B_TWIST)
     return shared_b32(at), shared_b32(i32(at + 4 * B_LINE)), shared_b32(beside), shared_b32(i32(beside + 4 * B_LINE))
 
 
@@ -221,34 +222,35 @@ def double_words_a(slot, pair, i):
     """Row g of two of the lines r, r + 4, ..."""
     first: i32 = slot + a_at + pair * 8 * A_LINE
     row: i32 = lane_row + i * 8
-    return shared_f64(word(first, row)), shared_f64(word(i32(first + 4 * A_LINE), row))
+    return shared_f64(word(first, row, A_TWIST)), shared_f64(word(i32(first + 4 * A_LINE), row, A_TWIST))
 
 
 def double_words_b(slot, pair, j):
     """Column g of these."""
     first: i32 = slot + b_at + pair * 8 * B_LINE
     column: i32 = (warp // WM) * WTN + (lane >> 2) + j * 8
-    return shared_f64(word(first, column)), shared_f64(word(i32(first + 4 * B_LINE), column))
+    return shared_f64(word(first, column, B_TWIST)), shared_f64(word(i32(first + 4 * B_LINE), column, B_TWIST))
 
 
 def lanes_of_runs():
-    """No tensor core: 8 x 4 lanes; a lane has runs of a chunk's elements: every 8th of rows, every 4th of columns."""
-    a: i32 = (warp % WM) * WTM // PER_CHUNK + (lane & 7)
-    b: i32 = (warp // WM) * WTN // PER_CHUNK + (lane >> 3)
+    """No tensor core: LANES x 32 / LANES; a lane has runs of a chunk's elements, as far apart as there are lanes."""
+    a: i32 = (warp % WM) * WTM // PER_CHUNK + (lane & (LANES - 1))
+    b: i32 = (warp // WM) * WTN // PER_CHUNK + (lane >> LANE_BITS)
     return i32(a * PER_CHUNK), i32(b * PER_CHUNK), a, b
 
 
 def multiply_runs(slot_a, slot_b, acc):
     """Line by line, four at a time: an outer product of the chunks that a lane reads of either operand's line."""
     a = registers()
+    BESIDE = 32 // LANES
     for four in range(DEPTH // 4):
         line_a: i32 = slot_a + four * 4 * A_LINE
         line_b: i32 = slot_b + four * 4 * B_LINE
         for line in unrolled(4):
             for i in unrolled(MI // PER_CHUNK):
-                a[i] = shared_chunk(i32(line_a + line * A_LINE + (((a_at + i * 8) ^ twist(line)) << 4)))
+                a[i] = shared_chunk(i32(line_a + line * A_LINE + (((a_at + i * LANES) ^ twist(line, A_TWIST)) << 4)))
             for j in unrolled(NI // PER_CHUNK):
-                b = shared_chunk(i32(line_b + line * B_LINE + (((b_at + j * 4) ^ twist(line)) << 4)))
+                b = shared_chunk(i32(line_b + line * B_LINE + (((b_at + j * BESIDE) ^ twist(line, B_TWIST)) << 4)))
                 for e in unrolled(PER_CHUNK):
                     for i in unrolled(MI):
                         acc[i, j * PER_CHUNK + e] = fma(

@@ -195,20 +195,22 @@ def row_of(at):
 
 def put_places():
     """Where the tile's lines and columns lie in the target, and the columns' biases, in shared memory for all threads:
-    each finds those of one. 0 is the place of a line that is not stored.
+    each finds one column's and some lines'. 0 is the place of a line that is not stored.
 
     A line is a position, a column a row. Where a flag says that the weight is not finite no line is stored; if
     BY_SAMPLE, nor is one of a sample whose own flag is set: the second behind it is the first sample's.
     """
-    m: i32 = first_m + t
-    n, z, y, x = position(m)
-    of_line: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z + y * target_y
-                    + x * target_x)
-    stored = (t < BM) & (m < i32(positions)) & (load_i32(flag, flag != 0) == 0)
-    if BY_SAMPLE:
-        of_sample = load_i32(i64(flag + (n + 2) * 4), stored & (flag != 0))
-        stored = stored & (of_sample == 0)
-    put_i64(i32(places + t * 8), t < BM, select(stored, of_line, i64(0)))
+    for i in unrolled(-(-BM // THREADS)):
+        of_tile: i32 = t + i * THREADS
+        m: i32 = first_m + of_tile
+        n, z, y, x = position(m)
+        of_line: i64 = (target + part * target_part + group * target_group + n * target_n + z * target_z
+                        + y * target_y + x * target_x)
+        stored = (of_tile < BM) & (m < i32(positions)) & (load_i32(flag, flag != 0) == 0)
+        if BY_SAMPLE:
+            of_sample = load_i32(i64(flag + (n + 2) * 4), stored & (flag != 0))
+            stored = stored & (of_sample == 0)
+        put_i64(i32(places + of_tile * 8), of_tile < BM, select(stored, of_line, i64(0)))
     at: i32 = first_n + t
     channel, beside, along = row_of(at)
     of_column = load_result(bias + group * bias_group + channel * bias_row + along * bias_x,
@@ -395,7 +397,7 @@ def copy_correlated(p0, slot):
         p: i32 = p0 + a_line + i * A_COPIED
         line: i32 = a_line + i * A_COPIED
         for j in unrolled(A_PANELS):
-            copy16(i32(slot + j * DEPTH * A_LINE + line * A_LINE + ((a_chunk ^ twist(line)) << 4)),
+            copy16(i32(slot + j * DEPTH * A_LINE + line * A_LINE + ((a_chunk ^ twist(line, A_TWIST)) << 4)),
                    a_from[j] + p * y_position, a_wanted[j] & (p < end))
     for i in unrolled(DEPTH // B_COPIED):
         p: i32 = p0 + b_line + i * B_COPIED
@@ -412,7 +414,7 @@ def copy_correlated(p0, slot):
             inside = True if POINTWISE else (
                 u32(cz + off_z[j]) < u32(size_z)) & (u32(cy + off_y[j]) < u32(size_y)) & (
                 u32(cx + off_x[j]) < u32(size_x))
-            copy16(i32(slot + BM * LINE + j * DEPTH * B_LINE + line * B_LINE + ((b_chunk ^ twist(line)) << 4)),
+            copy16(i32(slot + BM * LINE + j * DEPTH * B_LINE + line * B_LINE + ((b_chunk ^ twist(line, B_TWIST)) << 4)),
                    b_from[j] + cell, b_wanted[j] & (p < end) & inside)
 
 
@@ -434,6 +436,10 @@ def store_correlated(acc):
                 store_real(to, wanted, result_of(acc, line, c))
 
 
-def twist(line):
-    """What the chunks of a line are permuted by: fragments of 16-bit elements span eight lines, others four."""
-    return (line & 7) if SIZE == 2 else ((line & 3) << 1)
+def twist(line, bits):
+    """What the chunks of a line are permuted by: (down, mask, up) say by which of the bits of its number.
+
+    Fragments of 16-bit elements span eight lines, others four, of two chunks each. Of short lines several fill the
+    banks once; every chunk stays in its line.
+    """
+    return ((line >> bits[0]) & bits[1]) << bits[2]

@@ -52,7 +52,8 @@ class Problem(NamedTuple):
         products = prod(g.output_size) * prod(g.kernel_size) * g.out_channels * g.in_channels // g.groups
         parts = self.element.parts
         return g.groups <= MOST_GROUPS and not tiles.is_direct(
-            self.way, self.element.in_tiles, rows * parts, channels * parts, products * parts**2, pieces)
+            self.way, self.element.in_tiles, rows * parts, channels * parts, products * parts**2, pieces,
+            "correlate" if self.map == "grad_weight" else "gather")
 
     def x(self, layout: Layout, base: str) -> Operand:
         """The convolution's input."""
@@ -239,9 +240,9 @@ class Sums:
             partial = Ref("scratch", self.partial_at)  # the same for every piece: one after the other
             size = parts * samples * positions * weight.rows * weight.groups * self.element.real_size
             self.made.scratch = max(self.made.scratch, self.partial_at + size)
-        tile = tiles.tile_of(way, self.element.in_tiles, (samples * positions, weight.rows), weight.groups * parts)
-        if self.element.parts == 2:
-            tile = tiles.tiles(way, self.element.in_tiles)[-1]  # whose registers hold a row's parts too
+        element = self.element
+        tile = tiles.tile_of(way, element.in_tiles, (samples * positions, weight.rows * element.parts),
+                             weight.groups * parts, apart=element.parts == 2)
         program.gather(
             self.made, source, weight, self.weight_space or weight.place, target, axes, samples, self.element, way,
             tile, parts, partial, self.flags)
@@ -252,9 +253,11 @@ class Sums:
         assert self.problem.way is not None
         way = self.problem.way.removeprefix("wgmma_")  # whose registers are full, as are those of a large tile
         weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
-        tile = tiles.tiles(way, self.element)[-1]
+        axes = disjoint_axes(g)
+        positions = samples * prod(axis.positions for axis in axes)
+        tile = tiles.tile_of(way, self.element, (positions, weight.rows), weight.groups, apart=True)
         program.gather(
-            self.made, source, weight, self.weight_space or weight.place, target, disjoint_axes(g), samples,
+            self.made, source, weight, self.weight_space or weight.place, target, axes, samples,
             self.element, way, tile, 1, None, self.flags, g.kernel_size,
             [d * step for d, step in zip(g.dilation, target.layout[2:5])])
 
@@ -329,7 +332,8 @@ class Correlation:
         x, axes = self._as_read()
         padded = program.chunks_of(x.channels, element) * 16 // element.size
         columns, rows = prod(axis.taps for axis in axes) * padded * element.parts, y.channels * element.parts
-        tile = tiles.tile_of(way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS)
+        tile = tiles.tile_of(way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS,
+                             kernel="correlate")
         parts = self._parts(-(-rows // tile.bm) * -(-columns // tile.bn) * g.groups, tile)
         blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
         most = blocks * parts.samples

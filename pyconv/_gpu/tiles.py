@@ -3,17 +3,14 @@
 What stands here as measured was compiled, not run: no GPU has confirmed a choice yet.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from inspect import isfunction
-from itertools import pairwise
-from itertools import product as every
 from typing import Any, NamedTuple
 
 from pyconv._gpu import arithmetic, fragments, gemm, hopper, packing, plain
 from pyconv._gpu import depthwise as single
 from pyconv._gpu.specialise import Source
-from pyconv._padding import REPEATING
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
 PANEL = 128  # bytes of a line across the reduction, of those that warpgroups read
@@ -126,7 +123,6 @@ class Way(NamedTuple):
     zero: Callable[..., Any]
     fragment: tuple[int, int]  # rows and columns of the result that a warp's acc[i, j] covers
     inner: tuple[int, int]  # DOWN, ACROSS
-    rate: float  # Tflop/s that a full tile is thought to reach on an H200
     mma: str = ""
     operand: Callable[..., Any] | None = None
     parts: tuple[tuple[int, int], ...] = ((0, 0),)  # of both operands, whose products are summed in this order
@@ -140,23 +136,23 @@ _MATRICES, _TRANSPOSED, _WORDS = (
         (fragments.lanes_of_matrices, fragments.matrices_a, fragments.matrices_b),
         (fragments.lanes_of_transposed, fragments.transposed_a, fragments.transposed_b),
         (fragments.lanes_of_words, fragments.words_a, fragments.words_b)))
-_HALF = Way(_MATRICES, _TRANSPOSED, fragments.four, (16, 8), (2, 2), 400, "mma_f16", fragments.as_loaded)
-_TF32 = Way(_MATRICES, _WORDS, fragments.four, (16, 8), (2, 2), 200, "mma_tf32", fragments.rounded)
+_HALF = Way(_MATRICES, _TRANSPOSED, fragments.four, (16, 8), (2, 2), "mma_f16", fragments.as_loaded)
+_TF32 = Way(_MATRICES, _WORDS, fragments.four, (16, 8), (2, 2), "mma_tf32", fragments.rounded)
 _DOUBLES = Way(
     Reading(fragments.lanes_of_doubles, fragments.multiply_doubles, fragments.doubles_a, fragments.doubles_b),
     Reading(fragments.lanes_of_words, fragments.multiply_doubles, fragments.double_words_a, fragments.double_words_b),
-    fragments.two, (8, 8), (1, 2), 40, "mma_f64")
+    fragments.two, (8, 8), (1, 2), "mma_f64")
 # Hopper's products of float64, and how many elements of a row a lane gives them: a fourth of their depth. No GPU has
 # confirmed which is fastest, and so 'auto' takes the smaller product that Ampere has too.
 HOPPER_DOUBLES = {"m16n8k4": 1, "m16n8k8": 2, "m16n8k16": 4}
 _WARPGROUP = Reading(fragments.lanes_of_matrices, hopper.multiply_lines)
-_HOPPER = _HALF._replace(gather=_WARPGROUP, correlate=_WARPGROUP, rate=600)
+_HOPPER = _HALF._replace(gather=_WARPGROUP, correlate=_WARPGROUP)
 WAYS = {
     "f16": _HALF,
     "bf16": _HALF._replace(mma="mma_bf16"),
     "tf32": _TF32,
     # all of a product but the low parts', 2**-22 of it
-    "tf32x3": _TF32._replace(rate=70, operand=fragments.split, parts=((0, 1), (1, 0), (0, 0)), from_zero=True),
+    "tf32x3": _TF32._replace(operand=fragments.split, parts=((0, 1), (1, 0), (0, 0)), from_zero=True),
     "wgmma_f16": _HOPPER._replace(wgmma="wgmma_f16"),
     "wgmma_bf16": _HOPPER._replace(mma="mma_bf16", wgmma="wgmma_bf16"),
     "f64": _DOUBLES,
@@ -164,7 +160,7 @@ WAYS = {
         zero=fragments.four, fragment=(16, 8), inner=(2, 2), mma=f"mma_f64_{shape}", at_once=at_once)
        for shape, at_once in HOPPER_DOUBLES.items()},
     "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
-               Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1), 40),
+               Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1)),
 }
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
 # Ways whose pointwise problems have kernels of their own, but for float64. On tensor cores these have 26 to 57 % fewer
@@ -173,8 +169,9 @@ SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of 
 POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 # Seconds that packing, waiting for a flag and tiles that do not fill the chip take of a small problem: so many that the
 # benchmarks' tiny layers, of a single sample, keep the direct kernels, in which they are predicted to be faster.
-SAVED = 20e-6
+SAVED = 40e-6
 LAUNCH = 3e-6
+MULTIPROCESSORS, CLOCK = 132, 1.755e9  # of an H200
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
 DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructions for each product of a thread
 
@@ -182,7 +179,8 @@ DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructi
 class Tile(NamedTuple):
     """BM x BN results of a block of wm x wn warps; `blocks` of them share a multiprocessor's registers.
 
-    `line`: bytes of the reduction in a stage.
+    `line`: bytes of the reduction in a stage. `cycles`: what a stage of gather is predicted to take of a multiprocessor
+    of an H200 (benchmarks/cuda_bounds.py).
     """
 
     bm: int
@@ -192,10 +190,16 @@ class Tile(NamedTuple):
     stages: int = 4
     blocks: int = 2
     line: int = LINE
+    cycles: int = 0
 
     @property
     def threads(self) -> int:
         return 32 * self.wm * self.wn
+
+    @property
+    def turned(self) -> "Tile":
+        """The same with rows and columns in each other's place."""
+        return self._replace(bm=self.bn, bn=self.bm, wm=self.wn, wn=self.wm)
 
     @property
     def shared(self) -> int:
@@ -204,34 +208,42 @@ class Tile(NamedTuple):
         return ring if self.line == LINE else ring + self.bm * 8 + self.bn * 4 + self.stages * 8
 
 
+def _timed(*found: tuple[Tile, int]) -> tuple[Tile, ...]:
+    return tuple(tile._replace(cycles=cycles) for tile, cycles in found)
+
+
 # A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
-# small tile of 32 x 32 a warp is for few rows, and for grids that would not fill the chip. With float64 a result takes
-# two registers, so that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
+# small tile of 32 x 32 a warp is for grids that would not fill the chip. With float64 a result takes two registers, so
+# that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
 # Shared memory holds two of the largest tile's 64 KB on chips of capability 8.0 and 9.0, one on those of 7.5 and 8.6:
 # there the bound on registers serves nothing, and no register spills for it.
-SMALL = Tile(64, 64, 2, 2)
+# MIDDLE, of as large warps, is for 64 rows where SMALL is held up by copies or by what its warps read. FEW is for
+# few rows, where most of 64 are multiplied in vain, in correlate turned, to 16 x 128; its two warps copy 16 lines at
+# once, as many as the weight has.
+LARGE, SMALL, FEW = Tile(128, 128, 2, 4), Tile(64, 64, 2, 2), Tile(128, 16, 2, 1)
+MIDDLE = Tile(128, 64, 2, 2, blocks=3)
 TILES: dict[str, tuple[Tile, ...]] = {
-    **{way: (Tile(128, 128, 2, 4), SMALL) for way in ("f16", "bf16", "tf32", "fma")},
-    "tf32x3": (Tile(128, 128, 2, 4, blocks=1), SMALL), "f64": (Tile(128, 64, 4, 2), SMALL),
-    **{f"f64_{shape}": (Tile(128, 64, 4, 2, blocks=1), SMALL) for shape in HOPPER_DOUBLES}}
+    **{way: _timed((LARGE, 512), (SMALL, 211), (MIDDLE, 317), (FEW, 238))
+       for way in ("f16", "bf16", "tf32")},
+    "fma": _timed((LARGE, 2612), (SMALL, 832), (MIDDLE, 1321), (FEW, 456)),
+    "tf32x3": _timed((LARGE._replace(blocks=1), 1864), (SMALL, 644), (FEW, 422)),
+    "f64": _timed((Tile(128, 64, 4, 2), 1024), (SMALL, 512), (FEW, 256)),
+    **{f"f64_{shape}": _timed((Tile(128, 64, 4, 2, blocks=1), 512), (SMALL, 256)) for shape in HOPPER_DOUBLES}}
 # Hopper's products of float64 want their operands in aligned groups of registers, for which those of two blocks are too
 # few; those of 16 elements take stages of 128 bytes.
-TILES["f64_m16n8k16"] = tuple(tile._replace(stages=3, line=128) for tile in TILES["f64_m16n8k16"])
+TILES["f64_m16n8k16"] = tuple(
+    tile._replace(stages=3, line=128, cycles=2 * tile.cycles) for tile in TILES["f64_m16n8k16"])
 # In hopper's kernels warpgroups of four warps lie one above the other. A multiprocessor's tensor cores make 2048
 # products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions, and from the second-level
 # cache 38.8 bytes arrive by the theoretical rate (others measured 34); so a stage, 64 products deep, is predicted to
-# take, in cycles:
-#  tile         products    shared memory, read + written    issue of 190 instructions by 8 warps    copies    registers
-#  128 x 256        1024                        640 + 384                                     382      1267          168
-#  128 x 128         512                        384 + 256                                     380       845          103
-#  128 x  64         256                        256 + 192                                     380       634           71
-# correlate's threads copy both operands, in 288, 241 and 216 instructions a stage, with 212, 122 and 90 registers.
-# The copies hold up every tile: 81, 61 and 40 % of what the tensor cores can do (benchmarks/cuda_bounds.py). No GPU has
+# take 1024, 512 and 256 cycles of products, 1024, 640 and 448 of shared memory, 380 of issue by 8 warps, with 168, 103
+# and 71 registers; correlate's threads copy both operands, in 288, 241 and 216 instructions, with 212, 122 and 90.
+# The copies hold up every tile, by the cycles below: 81, 61 and 40 % of what the tensor cores can do. No GPU has
 # confirmed any of it, and so 'auto' takes none of these.
-_WARPGROUPS = (Tile(128, 256, 8, 1, blocks=1, line=128), Tile(128, 128, 8, 1, stages=3, line=128),
-               Tile(128, 64, 8, 1, line=128))
+_WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267),
+                     (Tile(128, 128, 8, 1, stages=3, line=128), 845), (Tile(128, 64, 8, 1, line=128), 634))
 TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
-DOUBLE_FMA = (Tile(128, 64, 4, 2, blocks=1), SMALL._replace(blocks=1))
+DOUBLE_FMA = tuple(tile._replace(blocks=1) for tile in TILES["f64"])
 
 
 def held(way: str, element: Element) -> Element:
@@ -239,26 +251,33 @@ def held(way: str, element: Element) -> Element:
     return element._replace(size=4) if way == "fma" and element.size == 2 else element
 
 
-def tiles(way: str, element: Element) -> tuple[Tile, ...]:
-    """The tiles, the largest first."""
-    return DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
+def tiles(way: str, element: Element, kernel: str = "gather", apart: bool = False) -> tuple[Tile, ...]:
+    """The tiles of a kernel; `apart`: those whose registers hold what rows that are cells of a channel take too."""
+    found = DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
+    if kernel == "correlate":  # where MIDDLE was for few columns, its parts would take longer to sum than it saved
+        return tuple(tile.turned if tile[:4] == FEW[:4] else tile for tile in found if tile[:4] != MIDDLE[:4])
+    return tuple(tile for tile in found if not apart or tile.bm * tile.bn <= SMALL.bm * SMALL.bn)
 
 
 def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict[str, Any]:
     way, element = WAYS[way_name], held(way_name, operand)
     wtm, wtn = tile.bm // tile.wm, tile.bn // tile.wn
-    mi, ni = wtm // way.fragment[0], wtn // way.fragment[1]
-    per_chunk = 16 // element.size
-    down, across = way.inner
-    rows = tuple(i * way.fragment[0] + h * 8 for i in range(mi) for h in range(down))
-    columns = tuple(j * way.fragment[1] + v for j in range(ni) for v in range(across))
+    per_chunk, (down, across), (high, wide) = 16 // element.size, way.inner, way.fragment
     if (way_name, kernel) == ("fma", "correlate"):  # runs of a chunk's elements
-        rows = tuple(i // per_chunk * 8 * per_chunk + i % per_chunk for i in range(mi))
-        columns = tuple(j // per_chunk * 4 * per_chunk + j % per_chunk for j in range(ni))
+        high = min(high, wtm // per_chunk)
+        wide = 32 // high
+        rows = tuple(i // per_chunk * high * per_chunk + i % per_chunk for i in range(wtm // high))
+        columns = tuple(j // per_chunk * wide * per_chunk + j % per_chunk for j in range(wtn // wide))
+    else:
+        rows = tuple(i * high + h * 8 for i in range(wtm // high) for h in range(down))
+        columns = tuple(j * wide + v for j in range(wtn // wide) for v in range(across))
+    lines = {name: PANEL if way.wgmma else n * element.size for name, n in (("A", tile.bm), ("B", tile.bn))}
     return {
-        "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn, "MI": mi, "NI": ni,
+        "BM": tile.bm, "BN": tile.bn, "WM": tile.wm, "WN": tile.wn, "WTM": wtm, "WTN": wtn,
+        "MI": wtm // high, "NI": wtn // wide, "LANES": high, "LANE_BITS": high.bit_length() - 1,
         "STAGES": tile.stages, "THREADS": tile.threads, "LINE": tile.line,
-        **{name: PANEL if way.wgmma else n * element.size for name, n in (("A_LINE", tile.bm), ("B_LINE", tile.bn))},
+        **{f"{name}_LINE": line for name, line in lines.items()},
+        **{f"{name}_TWIST": _twist(line // 16, element) for name, line in lines.items()},
         "STAGE_BYTES": (tile.bm + tile.bn) * tile.line, "OUTSIDE": OUTSIDE, "SIZE": element.size,
         "PER_CHUNK": per_chunk, "CHUNK": per_chunk * operand.size,
         "DEPTH": tile.line // element.size, "REAL": element.real_size,
@@ -269,6 +288,12 @@ def _constants(kernel: str, way_name: str, operand: Element, tile: Tile) -> dict
         "zero": way.zero, "operand": way.operand,
         **getattr(way, kernel)._asdict(),
     }
+
+
+def _twist(chunks: int, element: Element) -> tuple[int, int, int]:
+    """The bits by which gemm.twist turns lines of so many chunks."""
+    chunks = min(chunks, 8)
+    return (8 // chunks).bit_length() - 1, chunks - 1 if element.size == 2 else chunks // 2 - 1, int(element.size > 2)
 
 
 def _functions(*modules: Any) -> dict[str, Any]:
@@ -420,7 +445,10 @@ def has_pointwise(way: str, element: Element) -> bool:
     return way in POINTWISE and element.size < 8
 
 
-def is_direct(way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1) -> bool:
+def is_direct(
+    way: str | None, element: Element, rows: int, channels: int, products: int, pieces: int = 1,
+    kernel: str = "gather",
+) -> bool:
     """Whether the direct kernel, one launch, is faster than tiles, whose operands have to be packed by others.
 
     Of a batch of 64, products in tiles, of which a group's rows and channels may fill but a small part, have to save
@@ -429,20 +457,30 @@ def is_direct(way: str | None, element: Element, rows: int, channels: int, produ
     if way is None:
         return True
     per_chunk = 16 // element.size
-    filled = rows / (-(-rows // SMALL.bn) * SMALL.bn) * channels / (-(-channels // per_chunk) * per_chunk)
-    rate = filled * WAYS[way].rate
+    filled = channels / (-(-channels // per_chunk) * per_chunk)
+    rate = max(filled * rows * rate_of(way, element, tile) / (-(-rows // across) * across)
+               for tile in tiles(way, element, kernel) for across in [tile.bn if kernel == "gather" else tile.bm])
     least = (SAVED + (pieces - 1) * LAUNCH) * 1e12
     return 2 * products * 64 * (rate - DIRECT_RATE) <= least * rate * DIRECT_RATE
 
 
-def tile_of(way: str, element: Element, results: tuple[int, int], blocks: int) -> Tile:
-    """The largest tile that is filled and of which `blocks` (for groups and parts) fill the chip, else the smallest."""
-    found = tiles(way, element)
-    for large, small in pairwise(found):
-        count = -(-results[0] // large.bm) * -(-results[1] // large.bn) * blocks
-        if count >= 132 and results[1] > small.bn and (results[0] > small.bm or large.bm == small.bm):
-            return large
-    return found[-1]
+def rate_of(way: str, element: Element, tile: Tile) -> float:
+    """Tflop/s that a full tile is predicted to reach."""
+    products = tile.bm * tile.bn * tile.line // held(way, element).size
+    return 2 * products * MULTIPROCESSORS * CLOCK / tile.cycles / 1e12
+
+
+def tile_of(
+    way: str, element: Element, results: tuple[int, int], blocks: int, kernel: str = "gather", apart: bool = False
+) -> Tile:
+    """The tile of which the blocks (`blocks` for groups and parts) of one multiprocessor are predicted to take least.
+
+    In each a result is summed in one order.
+    """
+    def cycles(tile: Tile) -> int:
+        count = -(-results[0] // tile.bm) * -(-results[1] // tile.bn) * blocks
+        return -(-count // MULTIPROCESSORS) * tile.cycles
+    return min(tiles(way, element, kernel, apart), key=cycles)
 
 
 def parts_of_gather(positions: int, stages: int) -> int:
@@ -470,107 +508,3 @@ WAITING_BLOCKS = 4 * NOMINAL_BLOCKS
 def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
     """Into how many parts the positions are cut, so that the blocks fill the chip and none has fewer than 8 stages."""
     return max(1, min(NOMINAL_BLOCKS // tiles_of_result, positions // (8 * depth)))
-
-
-# --- all of them ---
-
-CAPABILITIES = (7, 5), (8, 0), (8, 6), (9, 0)  # one of each kind that `way_of` tells apart
-MODES = (*REPEATING, "constant")
-
-
-def _sets(*flags: str) -> list[tuple[str, ...]]:
-    """Every set of the flags."""
-    return [tuple(flag for flag, wanted in zip(flags, which) if wanted)
-            for which in every((False, True), repeat=len(flags))]
-
-
-# The kernels of `plain` and `packing`, with each set of flags that they are asked for with; a mode is a flag too.
-SIMPLE: dict[str, list[tuple[str, ...]]] = {
-    **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
-    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
-    "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
-    "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
-    "finish": [*_sets("waits", "accumulate"), ("partial",)],
-    "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in REPEATING],
-    "direct": [*_sets("waits", "accumulate", "last", "divided"),
-               *(("partial", *flags) for flags in _sets("waits", "last", "divided")),
-               *((*flags, mode) for flags in _sets("waits", "accumulate", "last") for mode in MODES)]}
-
-
-# Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
-NO_TILES = {"pack", "pack_weight", "clear_flag", "scan", "fill partial"}
-PAIRS = ("int8", "int32"), ("int64", "int64")
-
-
-class Configuration(NamedTuple):
-    """A kernel as it is compiled, and the chips that may ask for it. `tile` is None, and `way` '', for `plain`'s."""
-
-    name: str
-    source: Source
-    threads: int
-    blocks: int
-    way: str
-    element: Element
-    tile: Tile | None
-    capabilities: tuple[tuple[int, int], ...]
-
-
-def ways_of(element: Element, capability: tuple[int, int]) -> set[str]:
-    """The ways in which products of a dtype are made, whatever a call asks for."""
-    algorithms = [name for name in ("auto", "gemm", *MORE_ALGORITHMS[element.name])
-                  if capability == (9, 0) or name not in HOPPERS]
-    found = {way_of(element, algorithm, tf32, capability) for algorithm, tf32 in every(algorithms, (False, True))}
-    return {way for way in found if way is not None}
-
-
-def of_strips(number: Element) -> Iterator[Configuration]:
-    """The kernels of groups of one channel: 3 x 3 taps and stride 1 where their names say no more."""
-    for k, ((up, step), _) in every(STRIP_TAPS, STRIPS.items()):
-        strips = strips_of(number, (k, k), up, step)
-        assert strips is not None
-        words = [number.suffix, *[f"{k}x{k}"] * (k > 3), *["divided"] * (up > 1), *["strided"] * (step > 1)]
-        kinds = [("depthwise", False), ("depthwise", True), *[("depthwise_weight", False)] * (up == 1)]
-        for kernel, accumulate in kinds:
-            name = " ".join([kernel, *words, *["accumulate"] * accumulate])
-            made = depthwise(kernel, number, strips, accumulate)
-            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
-
-
-def configurations() -> Iterator[Configuration]:
-    """Every kernel that there is, some of which are the same text: what tests compile."""
-    for number in (*ELEMENTS.values(), *(element(*pair) for pair in PAIRS)):
-        is_whole = number.name in WHOLE
-        label = number.name.replace("complex", "c") if number.parts == 2 else number.suffix
-        for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
-            if is_whole and ("waits" in flags or NO_TILES & {kernel, " ".join([kernel, *flags])}):
-                continue
-            mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
-            if "waits" in flags and mode != "zeros" and number.name not in ("float32", "complex64"):
-                continue  # padded operands have no padding in tiles: only products that split wait
-            own = {"unfold": number._replace(result=""), "fill": element(number.result or number.name)}.get(
-                kernel, number)
-            made = simple(kernel, own, **{flag: True for flag in flags if flag != mode}, mode=mode)
-            name = " ".join([kernel, label, *flags])
-            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
-        if number.parts == 2:
-            for accumulate in (False, True):
-                made = simple("finish", number, accumulate, combined=True)
-                name = f"finish {label}{' accumulate' * accumulate} combined"
-                yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
-        if number.parts == 2 or is_whole:
-            continue
-        yield from of_strips(number)
-        chips = {chip: ways_of(number, chip) for chip in CAPABILITIES}
-        for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate")), ("correlate", "partial")):
-            for way in sorted(set().union(*chips.values())):
-                able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
-                found = tiles(way, number)
-                is_also_apart = kernel == "gather" and flag != "partial" and not WAYS[way].wgmma
-                placed = [(tile, False) for tile in found] + [(found[-1], True)] * is_also_apart
-                for (tile, apart), pointwise in every(placed, (False, True)[:1 + has_pointwise(way, number)]):
-                    made = product(
-                        kernel, way, number, tile, flag == "partial", flag == "accumulate", apart, pointwise)
-                    kind = f"{way} {label}" if way == "fma" else way
-                    words = [kernel, kind, f"{tile.bm}x{tile.bn}", *["apart"] * apart, *["pointwise"] * pointwise, flag]
-                    name = " ".join(words).strip()
-                    yield Configuration(name, made, tile.threads, tile.blocks, way, number, tile, able)
