@@ -364,9 +364,9 @@ def _of_batches(piece: Piece, groups: int, tile: Tile, blocks: Callable[[Piece, 
     else:
         larger = piece._replace(batch=power_of_two(piece.batch))
     found = blocks(larger, groups, tile)
-    extent = *found.extent[:2], max(1, min(found.extent[2], x.positions))
-    found = found._replace(samples=even_part(piece.batch, found.samples), extent=extent)
-    return _of_whole_elements(piece, found)
+    if piece.turned:
+        found = found._replace(extent=(*found.extent[:2], min(found.extent[2], x.positions)))
+    return _of_whole_elements(piece, found._replace(samples=even_part(piece.batch, found.samples)))
 
 
 def _of_whole_elements(piece: Piece, blocking: Blocking) -> Blocking:
