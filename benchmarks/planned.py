@@ -32,7 +32,7 @@ from pyconv._integers import Shape, steps_of
 from rows import KINDS, default_networks
 
 # Of the chip that the targets are set for, the H200; what plans ask of a device.
-CAPABILITY, MULTIPROCESSORS = (9, 0), 132
+CAPABILITY, MULTIPROCESSORS = (9, 0), tiles.MULTIPROCESSORS
 TESTS = Path(__file__).parents[1] / "tests"
 
 

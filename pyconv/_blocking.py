@@ -355,17 +355,15 @@ def choose(
 
 
 def _of_batches(piece: Piece, groups: int, tile: Tile, blocks: Callable[[Piece, int, Tile], Blocking]) -> Blocking:
-    """The blocks of grad_weight: as large as suits a batch of the next power of two, and no larger in this one; so a
-    larger batch than this wants no less scratch than the largest power of two up to this one does."""
-    *outer, x = piece.axes
-    if piece.turned:  # whose positions are samples
+    """The blocks of grad_weight: those of a batch of the next power of two, cut to this one; so this batch wants no
+    more scratch than that power of two does."""
+    if piece.turned:  # whose positions along the last axis are samples
+        *outer, x = piece.axes
         n = power_of_two(x.positions)
-        larger = piece._replace(axes=(*outer, x._replace(positions=n, size=n)))
-    else:
-        larger = piece._replace(batch=power_of_two(piece.batch))
-    found = blocks(larger, groups, tile)
-    if piece.turned:
+        found = blocks(piece._replace(axes=(*outer, x._replace(positions=n, size=n))), groups, tile)
         found = found._replace(extent=(*found.extent[:2], min(found.extent[2], x.positions)))
+    else:
+        found = blocks(piece._replace(batch=power_of_two(piece.batch)), groups, tile)
     return _of_whole_elements(piece, found._replace(samples=even_part(piece.batch, found.samples)))
 
 

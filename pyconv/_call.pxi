@@ -39,14 +39,36 @@ cdef class Call:
     cdef int each(self, job_t job, step_t *step, index_t tasks, int threads) except -1:
         """Every task of a job, on so many threads: one is not worth what a team of one costs, some microseconds."""
         cdef index_t task
+        cdef int first
+        cdef char *taken
         if threads > 1:
-            for task in prange(tasks, nogil=True, num_threads=threads, schedule="dynamic"):
-                self.do(job, step, task, threadid())
+            taken = <char *>calloc(threads, LINE)  # how many of each thread's tasks were, a cache line each
+            if taken == NULL:
+                raise MemoryError
+            for first in prange(threads, nogil=True, num_threads=threads, schedule="static", chunksize=1):
+                self.take_tasks(job, step, tasks, threads, first, taken)
+            free(taken)
         else:
             with nogil:
                 for task in range(tasks):
                     self.do(job, step, task, 0)
         return self.watch.settle()
+
+    cdef void take_tasks(self, job_t job, step_t *step, index_t tasks, int threads, int first,
+                         char *taken) noexcept nogil:
+        """A thread's own tasks, then those that others have not come to. Its own are neighbours and the same in every
+        call: what it reads and writes is in its caches, which may be far from another's."""
+        cdef index_t begin, count, task
+        cdef int i, owner
+        for i in range(threads):
+            owner = (first + i) % threads
+            begin = tasks * owner // threads
+            count = tasks * (owner + 1) // threads - begin
+            while True:
+                task = pyconv_take(<index_t *>(taken + owner * LINE), count)
+                if task >= count:
+                    break
+                self.do(job, step, begin + task, threadid())
 
     cdef void do(self, job_t job, step_t *step, index_t task, int thread) noexcept nogil:
         if self.watch.look():
@@ -97,15 +119,18 @@ cdef class Call:
         return 0
 
     cdef void pack_parts(self, index_t task, int thread) noexcept nogil:
-        """One share of the weights, for all steps: most read the same cache lines, if not the same taps."""
+        """One share of the weights, for all steps: most read the same cache lines, if not the same taps. In the order
+        in which they lie, so that of a few blocks a thread packs what it is to read, as far as it can."""
         cdef desk_t desk
         cdef step_t *step
-        cdef index_t part
+        cdef index_t place, parts, part
         cdef int i
         for i in range(self.plan.count):
             step = &self.plan.steps[i]
+            parts = step.row_blocks * step.group_blocks
             self.sit(step, thread, &desk)
-            for part in range(step.packs * task // self.packs, step.packs * (task + 1) // self.packs):
+            for place in range(step.packs * task // self.packs, step.packs * (task + 1) // self.packs):
+                part = place % step.depth_blocks * parts + place // step.depth_blocks
                 _part(step, part, &desk.work.part)
                 self.pack(step, &desk, self.panel_at(step, part))
 

@@ -112,7 +112,8 @@ def _moved(
         with np.errstate(all="ignore"):
             cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.worth(source.size))
             if not is_whole:
-                target[...] = target if accumulate else 0
+                if not accumulate:
+                    target[...] = 0
                 target[place] += sums
     return delivered(target, out, like)
 

@@ -26,7 +26,7 @@ from pyconv._dtypes import element, scratch_dtype
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
     pyconv_kernels_of_bytes,
-    pyconv_openmp, pyconv_seconds, way_t, work_t)
+    pyconv_openmp, pyconv_seconds, pyconv_take, way_t, work_t)
 from pyconv._libraries import Visitor
 from pyconv._memory import empty
 from pyconv._padding import MODES

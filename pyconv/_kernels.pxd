@@ -73,3 +73,4 @@ cdef extern from "_tiles/kernels.h" nogil:
 cdef extern from "_tiles/host.h" nogil:
     int pyconv_openmp()
     double pyconv_seconds()
+    index_t pyconv_take(index_t *next, index_t end)

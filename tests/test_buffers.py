@@ -222,22 +222,23 @@ def test_a_buffer_for_a_batch_serves_every_smaller_one(spatial, weight, keywords
     assert (np.maximum.accumulate(finput_least) <= finput).all() and (fgrad_input_least <= fgrad_input).all()
 
 
-@pytest.mark.parametrize('shape, weight, padding', [
-    ((48, 1, 5, 5), (40, 1, 5, 5), 0), ((15, 8, 7, 7), (16, 8, 3, 3), 1), ((17, 3, 9), (8, 3, 3), 1),
-    ((33, 700, 2, 2), (33, 700, 2, 2), 0), ((23, 4, 40), (2, 4, 5), 2), ((13, 16, 4, 4, 4), (24, 16, 3, 3, 3), 1),
+@pytest.mark.parametrize('shape, weight, padding, dilation', [
+    ((48, 1, 5, 5), (40, 1, 5, 5), 0, 1), ((15, 8, 7, 7), (16, 8, 3, 3), 1, 1), ((17, 3, 9), (8, 3, 3), 1, 1),
+    ((33, 700, 2, 2), (33, 700, 2, 2), 0, 1), ((23, 4, 40), (2, 4, 5), 2, 1),
+    ((13, 16, 4, 4, 4), (24, 16, 3, 3, 3), 1, 1), ((9, 32, 9, 10), (32, 32, 3, 3), 6, 6),
 ], ids=str)
-def test_a_sum_over_any_batch_fits_the_least(shape, weight, padding, dtype):
+def test_a_sum_over_any_batch_fits_the_least(shape, weight, padding, dilation, dtype):
     """Blocks are chosen for a batch of a power of two: in any other they are no larger."""
     rank = len(shape) - 2
     rng = np.random.default_rng(0)
     for batch in range(1, shape[0] + 1):
         x = rng.standard_normal((batch, *shape[1:])).astype(dtype)
-        sizes = [n + 2 * padding - k + 1 for n, k in zip(shape[2:], weight[2:])]
+        sizes = [n + 2 * padding - dilation * (k - 1) for n, k in zip(shape[2:], weight[2:])]
         y = rng.standard_normal((batch, weight[0], *sizes)).astype(dtype)
-        conv_weight = getattr(pyconv, f'conv{rank}d_weight')
-        scratch = np.empty(pyconv.workspace(x.shape, weight, padding=padding, dtype=dtype).finput_minimum, dtype)
-        assert_same_bits(conv_weight(x, weight, y, padding=padding, finput=scratch),
-                         conv_weight(x, weight, y, padding=padding))
+        settings = {'padding': padding, 'dilation': dilation}
+        conv_weight = partial(getattr(pyconv, f'conv{rank}d_weight'), x, weight, y, **settings)
+        scratch = np.empty(pyconv.workspace(x.shape, weight, **settings, dtype=dtype).finput_minimum, dtype)
+        assert_same_bits(conv_weight(finput=scratch), conv_weight())
 
 
 @every_map

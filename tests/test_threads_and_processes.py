@@ -115,6 +115,24 @@ def test_set_num_threads_goes_before_the_environment(run_python):
     assert run_python(COUNT, '4', OMP_NUM_THREADS='2').split() == ['4', '0', '3']
 
 
+@pytest.mark.parametrize('limit', ['1', '2'])
+def test_fewer_threads_than_asked_for_do_every_task(limit, run_python):
+    """OpenMP may start fewer: those take what the others would have had."""
+    assert run_python(LIMITED, OMP_THREAD_LIMIT=limit) == 'True True True\n'
+
+
+LIMITED = '''
+import numpy as np
+import pyconv
+rng = np.random.default_rng(0)
+x, w, y = (rng.standard_normal(s).astype(np.float32) for s in ((5, 16, 40, 40), (24, 16, 3, 3), (5, 24, 38, 38)))
+def maps(threads):
+    with pyconv.num_threads(threads):
+        return pyconv.conv2d(x, w), pyconv.conv2d_input(x.shape, w, y), pyconv.conv2d_weight(x, w.shape, y)
+print(*(a.tobytes() == b.tobytes() for a, b in zip(maps(5), maps(1))))
+'''
+
+
 @needs_tasks
 def test_small_sums_and_columns_are_made_by_one_thread(run_python):
     """A team of threads waits for all of its members, on a busy machine for milliseconds."""
