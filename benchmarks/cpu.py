@@ -23,7 +23,9 @@ products over peak and bytes over bandwidth, as a share of pyconv's time. Produc
 are those of both operands and the result, once each. The peak is that of multiply-adds between registers with as many
 threads (see peak.py), the bandwidth that of torch's copy of 256 MB (bytes read and bytes written), both in a process of
 their own. An algorithm that saves multiplications, or operands that stay in the cache, may pass 100 %. Both limits are
-measured before and after; a difference shows that something else was running.
+measured before and after; a difference shows that something else was running. "apart" is how long a cache line takes to
+the other processor and back (see handover.py), the longer of before and after the row: where that is several hundred
+nanoseconds, as it is at times on a virtual machine, whatever two threads share takes longer.
 
 The results go to benchmarks/results as JSON, with machine, threads, date, versions and command, and as a picture (see
 picture.py, which can also draw it again).
@@ -48,6 +50,7 @@ import torch
 
 import harness
 import pyconv
+from handover import handover_seconds
 from harness import MAPS, RESULTS, duration, quartiles
 from layers import NETWORKS, Layer, Network
 from peak import multiply_add_rate
@@ -124,6 +127,12 @@ def timed_block(call, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
+def apart(threads: int) -> float | None:
+    """Seconds of a handover between two processors, once OpenMP's threads have gone to sleep; none for one thread."""
+    time.sleep(PAUSE_SECONDS)
+    return handover_seconds() if threads > 1 else None
+
+
 def copy_rate(threads: int, seconds: float = 1.5) -> float:
     """Best bytes per second, read and written, of copying 256 MB."""
     torch.set_num_threads(threads)
@@ -163,7 +172,9 @@ def time_row(
     errors = [harness.relative_error(call(), reference) for call in calls]
     del reference
     limit = (ERROR_LIMIT if arguments.algorithm == "auto" else ERROR_LIMIT_ON_REQUEST)[dtype]
+    before = apart(arguments.threads)
     medians, spreads, samples = interleaved_medians(calls, arguments.seconds)
+    after = apart(arguments.threads)
     bound, bound_by = harness.bound_of(
         layer, network.batch, DTYPES[dtype].itemsize, limits[dtype], limits["bandwidth"])
     return {
@@ -174,12 +185,12 @@ def time_row(
         "torch_quartiles": spreads[0], "pyconv_quartiles": spreads[1], "samples": samples,
         "bound_seconds": bound, "bound_by": bound_by, "share_of_bound": bound / medians[1],
         "torch_error": errors[0], "pyconv_error": max(errors[1::2]),
-        "right": max(errors[1::2]) <= limit,
+        "right": max(errors[1::2]) <= limit, "apart_seconds": max(before, after) if before and after else None,
     }
 
 
 HEADING = (f"{'layer':36} {'map':11} {'torch cl':>10} {'torch':>10} {'pyconv cl':>10} {'pyconv':>10} {'ratio':>6} "
-           f"{'bound':>11} {'error':>8}")
+           f"{'bound':>11} {'error':>8} {'apart':>7}")
 
 
 def row_text(row: dict) -> str:
@@ -188,8 +199,9 @@ def row_text(row: dict) -> str:
     columns = "torch_channels_last", "torch", "pyconv_channels_last", "pyconv"
     times = " ".join(f"{duration(row[f'{name}_seconds']):>10}" for name in columns)
     bound = f"{100 * row['share_of_bound']:.0f}% {row['bound_by'][:5]}"
+    between = f"{1e9 * row['apart_seconds']:4.0f} ns" if row["apart_seconds"] else "-"
     return (f"{harness.label_of(row):36} {row['map']:11} {times} {row['ratio']:6.2f} {bound:>11} "
-            f"{row['pyconv_error']:8.1e}{mark}")
+            f"{row['pyconv_error']:8.1e} {between:>7}{mark}")
 
 
 def order_means(rows: list[dict]) -> list[dict]:

@@ -7,9 +7,9 @@ scratch and, for forward and grad_input, any batch.
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import product
-from math import inf, lcm, prod
+from math import inf, prod
 
+from pyconv import _tiled
 from pyconv._blocks import (
     CORRELATE,
     CORRELATE_DIRECT,
@@ -36,6 +36,7 @@ from pyconv._blocks import (
     best_block,
     blocks_of,
     candidates,
+    cells_met,
     cost_of,
     even_part,
     is_flat,
@@ -56,7 +57,7 @@ from pyconv._depthwise import (
     last_weight_blocking,
     rows_blocking,
 )
-from pyconv._pieces import Axis, Piece, Triple, of_frequency, winograd
+from pyconv._pieces import Piece, Triple, winograd
 
 FEW_CELLS = 64  # of a plane, as of 7x7
 RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
@@ -68,9 +69,6 @@ CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's ou
 WORK = 1 << 18  # products that make a task worth its handling
 UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
 APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more
-WINOGRAD_DEPTH = 1 << 10  # channels * taps * frequencies that Winograd's algorithm sums at a time
-WINOGRAD_ROOM = 14 << 17  # bytes of all arrays of a block: most is touched once in many products, L2 need not hold it
-TRANSFORM = 7  # vector operations of a transform for each vector of a frequency
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 # operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
 CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
@@ -98,14 +96,6 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
     return min(groups, max(1, min(most, blocks * groups // tile.tasks)))
 
 
-def _met(axis: Axis) -> tuple[int, int]:
-    """How many taps have a cell, summed over the positions of an axis, and over its stretches of equal taps."""
-    ends = [(x.start, x.start + x.lattice * x.positions) for x in (axis.clipped(tap) for tap in range(axis.taps))]
-    starts = {axis.start, *(end for pair in ends for end in pair)} - {axis.start + axis.lattice * axis.positions}
-    return (sum(end - start for start, end in ends) // axis.lattice,
-            sum(start <= at < end for at in starts for start, end in ends))
-
-
 def broadcast_blocking(
     piece: Piece, groups: int, channels: int, tile: Tile, members: int = 1
 ) -> tuple[float, Blocking | None]:
@@ -114,7 +104,7 @@ def broadcast_blocking(
     As many `members` have their results in L2 at once; None where there is no room for those of several.
     """
     count, taps = tuple(axis.positions for axis in piece.axes), tuple(axis.taps for axis in piece.axes)
-    met, of_stretches = zip(*(_met(axis) for axis in piece.axes))
+    met, of_stretches = zip(*(cells_met(axis) for axis in piece.axes))
     pages = channels * piece.source.channel * tile.itemsize > PAGES
     near = CELL_COST_OF_PAGE if pages else CELL_COST
     if taps[2] == 1 and not piece.source_last:
@@ -263,85 +253,18 @@ def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
     return min(options, key=cost)
 
 
-def _frequencies(piece: Piece) -> int:
-    return prod(n + 2 for n in piece.tile if n > 1)
-
-
-def _tiled_blocks(one: Piece, tile: Tile) -> "set[Block]":
-    """Blocks of tiles that Winograd's algorithm may take: some vectors of them, no cells between their rows."""
-    count = tuple(axis.positions for axis in one.axes)
-    whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
-    unit = lcm(tile.lanes, one.axes[2].tap_step)
-    return {(n, extent, 1 << first) for vectors in range(1, 15, 2)
-            for extent, first in candidates(count, vectors * tile.lanes, unit, least_of(one))
-            for n in (whole if extent == count else (1,))}
-
-
-def _of_tiles(piece: Piece) -> tuple[Piece, int, int, int]:
-    """The piece of one frequency, how many frequencies, taps of a frequency, and channels summed at a time."""
-    one, frequencies = of_frequency(piece), _frequencies(piece)
-    taps = one.axes[0].taps
-    return one, frequencies, taps, even_part(piece.channels, max(1, WINOGRAD_DEPTH // frequencies // taps))
-
-
-def gather_winograd(piece: Piece, tile: Tile) -> Blocking:
-    """For forward and grad_input in tiles: the rows and positions whose vector operations are fewest."""
-    one, frequencies, taps, channels = _of_tiles(piece)
-    of_axes = streams_of(one.axes)
-
-    def cost(option: tuple[int, Block]) -> float:
-        rows, block = option
-        size, _, positions = scratch_of(of_axes, block, tile.lanes)
-        vectors = -(-positions // tile.lanes)
-        elements = channels * size + rows * (vectors * tile.lanes + channels * taps)
-        if frequencies * tile.itemsize * elements > WINOGRAD_ROOM:
-            return inf
-        products = channels * taps * rows * (vectors + 0.3 * -(-vectors // tile.vectors) + 6 / tile.lanes)
-        transforms = TRANSFORM * vectors * (channels + rows * channels / piece.channels)
-        times = blocks_of(one, block) * -(-piece.rows // rows)
-        return times * (products + transforms) * unevenness(times, tile.tasks)
-
-    sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROW_BLOCKS[:3]}
-    rows, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)
-    return Blocking(GATHER_WINOGRAD, *block, channels, rows)
-
-
-def correlate_winograd(piece: Piece, groups: int, tile: Tile) -> Blocking:
-    """For grad_weight in tiles, likewise."""
-    one, frequencies, taps, channels = _of_tiles(piece)
-    of_axes = streams_of(one.axes)
-
-    def cost(option: tuple[int, Block]) -> float:
-        columns, block = option
-        size, _, positions = scratch_of(of_axes, block, tile.lanes)
-        vectors = -(-columns // tile.lanes)
-        sums = 2 * (1 + prod(axis.taps for axis in piece.axes[1:]) / frequencies)  # two partial ones, with gradients
-        elements = channels * size + vectors * tile.lanes * (positions + sums * channels * taps)
-        if frequencies * tile.itemsize * elements > WINOGRAD_ROOM:
-            return inf
-        products = channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
-        transforms = TRANSFORM * (channels * -(-positions // tile.lanes) + positions * vectors)
-        return blocks_of(one, block) * -(-piece.rows // columns) * (products + transforms)
-
-    sizes = {up_to(even_part(piece.rows, n * tile.vectors * tile.lanes), tile.lanes) for n in range(1, 5)}
-    columns, block = min(product(sorted(sizes), sorted(_tiled_blocks(one, tile))), key=cost)
-    units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-    splits = splits_of(blocks_of(one, block), units)
-    return Blocking(CORRELATE_WINOGRAD, *block, channels, columns, splits)
-
-
 def choose(
     map: str, piece: Piece, groups: int, tile: Tile, algorithm: str, most_taps: int = 0, may_direct: bool = True
 ) -> tuple[Piece, Blocking]:
     """The piece as it is to be worked on, and its blocks."""
     for outputs in {"auto": (2,), "winograd": (4, 2)}.get(algorithm, ()):
         tiled = winograd(piece, outputs)
-        if tiled and _tiling_pays(map, tiled):
+        if tiled and _tiled.tiling_pays(map, tiled):
             if map == "grad_weight":
-                return tiled, _of_batches(tiled, groups, tile, correlate_winograd)
-            return tiled, _of_whole_elements(tiled, gather_winograd(tiled, tile))
+                return tiled, _of_batches(tiled, groups, tile, _tiled.correlate)
+            return tiled, _of_whole_elements(tiled, _tiled.gather(tiled, tile))
     if map == "grad_weight":
-        return piece, _of_batches(piece, groups, tile, correlate_blocking)
+        return piece, _of_batches(piece, groups, tile._replace(tasks=TASKS), correlate_blocking)
     anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
         axes=tuple(axis._replace(start=0, lattice=1, first=0) for axis in piece.axes),
         source=piece.source._replace(base=0), target=piece.target._replace(base=0),
@@ -379,20 +302,6 @@ def name_of(piece: Piece, blocking: Blocking) -> str:
         return f"Winograd F({max(piece.tile)}, 3)"
     direct = GATHER_ACROSS, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST
     return "direct" if blocking.way in direct else "matrix product of bytes" if piece.quads else "matrix product"
-
-
-def _tiling_pays(map: str, piece: Piece) -> bool:
-    """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
-    source, target = -(-piece.rows // 128), 1  # how often each is transformed
-    if map == "grad_weight":
-        source, target = -(-piece.rows // 64), -(-piece.channels // 64)
-    one, frequencies = of_frequency(piece), _frequencies(piece)
-    tiles = prod(axis.positions for axis in one.axes)
-    tiled = frequencies * tiles * piece.rows * piece.channels * piece.axes[0].taps
-    met = (axis.positions * axis.taps if piece.edge != "zeros" else _met(axis)[0] for axis in piece.axes)
-    direct = prod(met) * piece.rows * piece.channels
-    transforms = TRANSFORM * frequencies * tiles * (piece.channels * source + piece.rows * target)
-    return tiled + transforms < 0.9 * direct
 
 
 def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Tile, gaps: bool = True) -> Block:

@@ -6,7 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from pyconv._edges import NO_FOLDS, Folds, held_in
-from pyconv._pieces import Axes, Piece, Strides, Triple
+from pyconv._pieces import Axes, Axis, Piece, Strides, Triple
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
 Streams = tuple[tuple[tuple[int, int], tuple[int, int]], ...]
@@ -32,6 +32,7 @@ class Tile(NamedTuple):
     rows: int
     vectors: int
     tasks: int = TASKS
+    narrow: bool = False
 
 
 # the ways of kernels.h
@@ -149,6 +150,14 @@ def blocks_of(piece: Piece, block: Block) -> int:
 def splits_of(blocks: int, units: int, wanted: int = UNITS) -> int:
     """Into how many partial sums grad_weight's blocks go, where there are so many parts of the weight."""
     return max(1, min(blocks, -(-wanted // units)))
+
+
+def cells_met(axis: Axis) -> tuple[int, int]:
+    """How many taps have a cell, summed over the positions of an axis, and over its stretches of equal taps."""
+    ends = [(x.start, x.start + x.lattice * x.positions) for x in (axis.clipped(tap) for tap in range(axis.taps))]
+    starts = {axis.start, *(end for pair in ends for end in pair)} - {axis.start + axis.lattice * axis.positions}
+    return (sum(end - start for start, end in ends) // axis.lattice,
+            sum(start <= at < end for at in starts for start, end in ends))
 
 
 def is_flat(piece: Piece) -> bool:

@@ -174,14 +174,14 @@ cdef class Plan:
     cdef index_t least_scratch
     cdef Plan padding  # of the terms whose volume of x is padding, if there are such
     cdef int tasks  # how many blocks it should have at least
-    cdef readonly dict others  # the same for other numbers of threads, by how many
+    cdef readonly dict others  # the same for other numbers of threads, by how many, and for scarce scratch at 0
     cdef bint is_exact
     cdef index_t minimum  # see scratch_minimum; 0 while it is not known
     cdef int stored[3]  # the types of source, target and weight
     cdef index_t size[3]  # bytes that a stride counts in them
     cdef index_t weights  # elements of a weight, as strides count them
 
-    def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0):
+    def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0, narrow=False):
         cdef const kernels_t *of_bytes
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
@@ -198,8 +198,6 @@ cdef class Plan:
         self.chosen = set()
         self.gathers = map != "grad_weight"
         self.tasks = tasks or _tasks(_process_threads, 0)
-        if not self.gathers:  # they decide in which order it sums
-            self.tasks = TASKS
         self.others, self.is_exact = {}, exact
         types = (reads, writes, reads) if self.gathers else (reads, reads, writes)
         for i in range(3):
@@ -220,7 +218,7 @@ cdef class Plan:
         else:
             found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry)
         tile = _blocks.Tile(
-            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks)
+            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow)
         woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
         if woven > 1:
             found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
@@ -397,12 +395,19 @@ cdef class Plan:
             self.least_scratch = max(self.least_scratch, self.padding.least_scratch)
 
     cdef Plan of_tasks(self, int tasks):
-        """The same in at least so many blocks, where there is work for them."""
-        if tasks == self.tasks or not self.gathers:
-            return self
+        """The same in at least so many blocks, where there is work for them: of grad_weight only tiles' sums are in the
+        same order."""
+        return self if tasks == self.tasks or not (self.gathers or self.tiled) else self._other(tasks)
+
+    cdef Plan narrow(self):
+        """The same in as little scratch as there may be."""
+        return self._other(0) if self.tiled else self.of_tasks(TASKS)
+
+    cdef Plan _other(self, int tasks):
         cdef Plan other = self.others.get(tasks)
         if other is None:
-            other = Plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, self.is_exact, tasks)
+            other = Plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, self.is_exact,
+                         tasks or TASKS, tasks == 0)
             self.others[tasks] = other
         return other
 
@@ -417,7 +422,7 @@ cdef class Plan:
             if batch != most:
                 self.minimum = self.of_batch(most).scratch_minimum
                 return self.minimum
-            least = self.of_tasks(TASKS).least_scratch
+            least = self.narrow().least_scratch
             if self.tiled:
                 other = plan(self.map, self.geometry, self.dtype, "gemm", self.result)
                 least = max(least, other.scratch_minimum)
@@ -438,6 +443,10 @@ cdef class Plan:
         cdef index_t own = self.shared_scratch + threads * self.thread_scratch + LINE // self.kernels.itemsize
         return own if self.padding is None else max(own, self.padding.own_scratch(threads))
 
+    cdef index_t wanted_scratch(self, int threads):
+        """Below it narrow blocks are better: large ones of tiles leave other threads without scratch."""
+        return self.own_scratch(_worth(threads, self.most_tasks, self.products)) if self.tiled else self.least_scratch
+
     cdef object new_scratch(self, int threads):
         """As much, of a call of its own; a small one makes it without a function of Python's."""
         cdef cnp.npy_intp size = self.own_scratch(threads)
@@ -455,8 +464,8 @@ cdef class Plan:
         """out <- the map of (first, second), plus bias, or added to out; see _backend for the operands."""
         cdef int number = _process_threads if threads is None else threads
         cdef Plan fitting = self.of_tasks(_tasks(number, self.products))
-        if scratch is not None and scratch.size < fitting.least_scratch:
-            fitting = self.of_tasks(TASKS)
+        if scratch is not None and scratch.size < fitting.wanted_scratch(number):
+            fitting = self.narrow()
             if scratch.size < fitting.least_scratch and self.geometry.batch > 1:
                 return self._apart(first, second, out, bias, scratch, accumulate, number)
         fitting.work(first, second, out, bias, scratch, accumulate, number)

@@ -12,7 +12,7 @@ import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from plan_runs import geometry_of
 from problems import LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
-from pyconv import _blocking, _blocks, _known, _phases, _pieces
+from pyconv import _blocking, _blocks, _known, _phases, _pieces, _tiled
 from pyconv._geometry import convolved
 
 MORE = [
@@ -69,7 +69,7 @@ def test_exact_for_small_integers(problem, dtype):
 
 @pytest.mark.parametrize('problem', [p for p in PROBLEMS + MORE if 3 in p.kernel], ids=str)
 def test_in_tiles_everywhere(monkeypatch, problem, dtype):
-    monkeypatch.setattr(_blocking, '_tiling_pays', lambda name, piece: True)
+    monkeypatch.setattr(_tiled, 'tiling_pays', lambda name, piece: True)
     _known.forget()
     check(problem, dtype)
     _known.forget()

@@ -19,6 +19,7 @@ import packages  # noqa: E402, F401  before torch
 
 import cpu as cpu_benchmark  # noqa: E402
 import environments  # noqa: E402
+import handover  # noqa: E402
 import layers  # noqa: E402
 import peak  # noqa: E402
 
@@ -93,3 +94,9 @@ def test_the_peak_counts_what_its_loop_does(dtype, lanes):
     with peak.compiled_chains(dtype, lanes) as chains:
         chains(room.ctypes.data)
     assert (room[:lanes] == peak.ROUNDS * peak.CHAINS).all() and (room[lanes:] == 1).all()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason='two threads pass a number to and fro')
+def test_a_handover_takes_a_moment():
+    """No less than two misses of a cache; a millisecond would be a thread that has no processor."""
+    assert 10e-9 < handover.handover_seconds() < 1e-3

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from problems import LAYERS
-from pyconv import _blocking, _blocks, _edges, _phases, _pieces
+from pyconv import _blocking, _blocks, _edges, _phases, _pieces, _tiled
 from pyconv._geometry import convolved
 from pyconv._padding import Mode, held
 
@@ -270,7 +270,7 @@ def test_results_of_phases_fit_the_cache_together():
 
 
 def test_phases_in_tiles_share_nothing_with_those_that_are_not(monkeypatch):
-    monkeypatch.setattr(_blocking, "_tiling_pays", lambda name, piece: True)
+    monkeypatch.setattr(_tiled, "tiling_pays", lambda name, piece: True)
     g = convolved(2, (2, 2, 3, 411), (2, 1, 3, 5), None, None, 2, (1, 2), 1, 2)[0]
     for tile in (_blocks.Tile(8, 2, 4, 2), _blocks.Tile(4, 16, 8, 3)):
         found = _phases.choose_all("grad_input", _pieces.pieces("grad_input", g), 2, tile, "auto")

@@ -13,7 +13,7 @@ import test_bits as bits
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, P, maps
-from pyconv import _blocking, _blocks, _known, _pieces
+from pyconv import _blocking, _blocks, _known, _pieces, _tiled
 from pyconv._geometry import convolved
 
 WAYS = (_blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)
@@ -53,7 +53,7 @@ every_problem = pytest.mark.parametrize('problem', TILED, ids=str)
 
 @pytest.fixture(autouse=True)
 def tiles_everywhere(monkeypatch):
-    monkeypatch.setattr(_blocking, '_tiling_pays', lambda name, piece: True)
+    monkeypatch.setattr(_tiled, 'tiling_pays', lambda name, piece: True)
     monkeypatch.setattr(_pieces, 'is_swapped', lambda name, geometry: False)
     _known.forget()
     yield
@@ -109,6 +109,26 @@ def test_any_buffer(problem, dtype):
             assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input, algorithm=algorithm),
                              alone[1])
             assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput, algorithm=algorithm), alone[2])
+
+
+@pytest.mark.parametrize('algorithm', ['auto', 'winograd'])
+@pytest.mark.parametrize('channels, size, dilation, batch', [(64, 56, 1, 2), (128, 28, 2, 3), (256, 14, 1, 5), (512, 7, 1, 8)])
+def test_blocks_are_narrow_where_scratch_is_scarce(channels, size, dilation, batch, algorithm, dtype):
+    """Large blocks, of several megabytes, are faster; DESIGN's least scratch of 2 MB makes small ones of the same bits."""
+    problem = P('layer', (size, size), (3, 3), (channels, channels), padding=dilation, dilation=dilation, batch=batch)
+    data = problem.floats(dtype)
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype,
+                             algorithm=algorithm)
+    for full, least in (sizes[::2][:2], sizes[1::2][:2]):
+        assert least * dtype.itemsize <= 2 << 20 < full * dtype.itemsize
+    alone = calls.three_maps(problem, *data[:3], algorithm=algorithm)
+    for part in range(4):  # the least, and more in which some threads have room for large blocks
+        finput, fgrad_input = (calls.poisoned(least + (full - least) * part // 4, dtype)
+                               for full, least in (sizes[::2][:2], sizes[1::2][:2]))
+        assert_same_bits(calls.forward(problem, data.x, data.w, finput=finput, algorithm=algorithm), alone[0])
+        assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input, algorithm=algorithm),
+                         alone[1])
+        assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput, algorithm=algorithm), alone[2])
 
 
 @every_problem

@@ -1,0 +1,152 @@
+"""Blocks of Winograd's tiles, and whether these pay: reckoned in vector operations, of which a processor makes two a
+cycle.
+
+A block has arrays for every frequency. Large ones are read from beyond L2, which costs less than transforming anew for
+every small one: so a block may be large, and where scratch is scarce there are narrow ones of the same sums.
+"""
+
+from itertools import product
+from math import inf, lcm, prod
+
+from pyconv._blocks import (
+    CORRELATE_WINOGRAD,
+    GATHER_WINOGRAD,
+    TASKS,
+    Block,
+    Blocking,
+    Tile,
+    blocks_of,
+    candidates,
+    cells_met,
+    even_part,
+    least_of,
+    scratch_of,
+    splits_of,
+    streams_of,
+    unevenness,
+    up_to,
+)
+from pyconv._pieces import Piece, of_frequency
+
+DEPTH = 1 << 11  # channels * taps * frequencies summed at a time, by outputs of a tile: results are then taken up again
+ROOM, NARROW_ROOM = 5 << 20, 14 << 17  # bytes of all arrays of a block
+ROWS = 64, 128, 256  # of a block
+CHANNELS = 8, 16, 24, 32, 48, 64, 96, 128  # channels * taps of a block of grad_weight
+MOST_VECTORS = 15  # of tiles in a block
+# operations of one axis's transform for a vector of tiles, with what it loads and stores, by the outputs of a tile: of
+# cells or outputs that are dealt to the tiles of a row; of those of all rows, for each of which it is a pass
+ROW = {1: 4, 2: 22, 4: 56}
+PASS = {1: 0, 2: 20, 4: 42}
+TRANSFORM = 7  # and of all for a vector of one frequency, where rows of tiles fill vectors
+RUN_COST = 6  # of a row of outputs, which is stored by itself
+
+
+def _frequencies(piece: Piece) -> int:
+    return prod(n + 2 for n in piece.tile if n > 1)
+
+
+def _of_axis(outputs: int) -> int:
+    """Frequencies along an axis."""
+    return outputs + 2 if outputs > 1 else 1
+
+
+def tiling_pays(map: str, piece: Piece) -> bool:
+    """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
+    source, target = -(-piece.rows // 128), 1  # how often each is transformed
+    if map == "grad_weight":
+        source, target = -(-piece.rows // 64), -(-piece.channels // 64)
+    one, frequencies = of_frequency(piece), _frequencies(piece)
+    tiles = prod(axis.positions for axis in one.axes)
+    tiled = frequencies * tiles * piece.rows * piece.channels * piece.axes[0].taps
+    products = (axis.positions * axis.taps if piece.edge != "zeros" else cells_met(axis)[0] for axis in piece.axes)
+    direct = prod(products) * piece.rows * piece.channels
+    transforms = TRANSFORM * frequencies * tiles * (piece.channels * source + piece.rows * target)
+    return tiled + transforms < 0.9 * direct
+
+
+def _blocks(one: Piece, tile: Tile) -> set[Block]:
+    """Blocks of tiles: some vectors of them, no cells between their rows."""
+    count = tuple(axis.positions for axis in one.axes)
+    whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
+    unit = lcm(tile.lanes, one.axes[2].tap_step)
+    return {(n, extent, 1 << first) for vectors in range(1, MOST_VECTORS, 2)
+            for extent, first in candidates(count, vectors * tile.lanes, unit, least_of(one))
+            for n in (whole if extent == count else (1,))}
+
+
+def _cells_cost(piece: Piece, block: Block, tile: Tile) -> float:
+    """Of transforming one channel of a block of source."""
+    samples, (z, y, x), _ = block
+    planes = samples * (z + piece.axes[0].taps - 1)
+    of_y, of_x = piece.tile[1:]
+    rows = y * of_y + 2 * (of_y > 1)
+    along = rows * -(-x // tile.lanes) * ROW[of_x] * (1 if piece.axes[2].tap_step == 1 else 1.5)
+    return planes * (along + _of_axis(of_x) * -(-y * x // tile.lanes) * PASS[of_y])
+
+
+def _outputs_cost(piece: Piece, block: Block, tile: Tile) -> float:
+    """Of transforming and storing one row of a block of results."""
+    samples, (z, y, x), _ = block
+    of_y, of_x = piece.tile[1:]
+    vectors = -(-samples * z * y * x // tile.lanes)
+    return vectors * (_of_axis(of_x) * PASS[of_y] + of_y * (ROW[of_x] + 3 * of_x)) + RUN_COST * samples * z * y * of_y
+
+
+def gather(piece: Piece, tile: Tile) -> Blocking:
+    """For forward and grad_input: the rows and positions whose vector operations are fewest."""
+    one, frequencies = of_frequency(piece), _frequencies(piece)
+    taps, of_axes = one.axes[0].taps, streams_of(one.axes)
+    channels = even_part(piece.channels, max(1, DEPTH // max(32, frequencies) // taps))
+
+    def cost(option: tuple[int, Block]) -> float:
+        rows, block = option
+        size, _, positions = scratch_of(of_axes, block, tile.lanes)
+        vectors = -(-positions // tile.lanes)
+        elements = channels * size + rows * (vectors * tile.lanes + channels * taps)
+        if frequencies * tile.itemsize * elements > (NARROW_ROOM if tile.narrow else ROOM):
+            return inf
+        products = frequencies * piece.channels * taps * rows * (
+            vectors + 0.3 * -(-vectors // tile.vectors) + 6 / tile.lanes)
+        transforms = piece.channels * _cells_cost(piece, block, tile) + rows * _outputs_cost(piece, block, tile)
+        times = blocks_of(one, block) * -(-piece.rows // rows)
+        return times * (products + transforms) * unevenness(times, tile.tasks)
+
+    sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}
+    rows, block = min(product(sorted(sizes), sorted(_blocks(one, tile))), key=cost)
+    return Blocking(GATHER_WINOGRAD, *block, channels, rows)
+
+
+def correlate(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """For grad_weight, likewise: source is transformed for every block of columns, target for every one of channels.
+
+    The order of sums is that of the blocks of positions and of the partial sums, which are the same for any scratch and
+    any number of threads; how much of the weight a task does is not.
+    """
+    one, frequencies = of_frequency(piece), _frequencies(piece)
+    taps, of_axes = one.axes[0].taps, streams_of(one.axes)
+    gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
+
+    def units(channels: int, columns: int) -> int:
+        return groups * -(-piece.rows // columns) * -(-piece.channels // channels)
+
+    def cost(channels: int, columns: int, block: Block, splits: int, tile: Tile) -> float:
+        size, _, positions = scratch_of(of_axes, block, tile.lanes)
+        vectors = -(-columns // tile.lanes)
+        sums = (1 + (splits > 1)) * (1 + gradients)
+        elements = channels * size + vectors * tile.lanes * (positions + sums * channels * taps)
+        if frequencies * tile.itemsize * elements > (NARROW_ROOM if tile.narrow else ROOM):
+            return inf
+        products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
+        transforms = channels * _cells_cost(piece, block, tile) + TRANSFORM * frequencies * positions * vectors
+        tasks = units(channels, columns)
+        return blocks_of(one, block) * tasks * (products + transforms) * unevenness(tasks * splits, tile.tasks)
+
+    columns = {up_to(even_part(piece.rows, n * tile.vectors * tile.lanes), tile.lanes) for n in range(1, 5)}
+    channels = {min(piece.channels, up_to(even_part(piece.channels, max(1, most // taps)), tile.rows))
+                for most in CHANNELS}
+    parts, any_tile = list(product(sorted(channels), sorted(columns))), tile._replace(tasks=TASKS, narrow=False)
+    blocks = ((*part, block, splits_of(blocks_of(one, block), units(*part), TASKS))
+              for part in parts for block in sorted(_blocks(one, tile)))
+    _, _, block, splits = min(blocks, key=lambda option: cost(*option, any_tile))
+    part = min(parts, key=lambda part: cost(*part, block, splits, tile))
+    return Blocking(CORRELATE_WINOGRAD, *block, *part, splits)
