@@ -23,13 +23,12 @@ from pyconv._blocks import (
     scratch_of,
     splits_of,
     streams_of,
-    unevenness,
     up_to,
 )
 from pyconv._pieces import Piece, of_frequency
 
-DEPTH = 1 << 11  # channels * taps * frequencies summed at a time, by outputs of a tile: results are then taken up again
-ROOM, NARROW_ROOM = 5 << 20, 14 << 17  # bytes of all arrays of a block
+DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
+ROOM, WEIGHT_ROOM, NARROW_ROOM = 6 << 20, 5 << 20, 14 << 17  # bytes of all arrays of a block; of grad_weight; the least
 ROWS = 64, 128, 256  # of a block
 CHANNELS = 8, 16, 24, 32, 48, 64, 96, 128  # channels * taps of a block of grad_weight
 MOST_VECTORS = 15  # of tiles in a block
@@ -39,6 +38,7 @@ ROW = {1: 4, 2: 22, 4: 56}
 PASS = {1: 0, 2: 20, 4: 42}
 TRANSFORM = 7  # and of all for a vector of one frequency, where rows of tiles fill vectors
 RUN_COST = 6  # of a row of outputs, which is stored by itself
+WEIGHTS_COST = 24  # of a vector of weights from beyond L2
 
 
 def _frequencies(piece: Piece) -> int:
@@ -96,7 +96,7 @@ def gather(piece: Piece, tile: Tile) -> Blocking:
     """For forward and grad_input: the rows and positions whose vector operations are fewest."""
     one, frequencies = of_frequency(piece), _frequencies(piece)
     taps, of_axes = one.axes[0].taps, streams_of(one.axes)
-    channels = even_part(piece.channels, max(1, DEPTH // max(32, frequencies) // taps))
+    channels = even_part(piece.channels, max(1, DEPTH[sum(n > 1 for n in piece.tile)] // taps))
 
     def cost(option: tuple[int, Block]) -> float:
         rows, block = option
@@ -106,10 +106,9 @@ def gather(piece: Piece, tile: Tile) -> Blocking:
         if frequencies * tile.itemsize * elements > (NARROW_ROOM if tile.narrow else ROOM):
             return inf
         products = frequencies * piece.channels * taps * rows * (
-            vectors + 0.3 * -(-vectors // tile.vectors) + 6 / tile.lanes)
+            vectors + 0.3 * -(-vectors // tile.vectors) + WEIGHTS_COST / tile.lanes)
         transforms = piece.channels * _cells_cost(piece, block, tile) + rows * _outputs_cost(piece, block, tile)
-        times = blocks_of(one, block) * -(-piece.rows // rows)
-        return times * (products + transforms) * unevenness(times, tile.tasks)
+        return (products + transforms) * up_to(blocks_of(one, block) * -(-piece.rows // rows), tile.tasks)
 
     sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}
     rows, block = min(product(sorted(sizes), sorted(_blocks(one, tile))), key=cost)
@@ -134,12 +133,12 @@ def correlate(piece: Piece, groups: int, tile: Tile) -> Blocking:
         vectors = -(-columns // tile.lanes)
         sums = (1 + (splits > 1)) * (1 + gradients)
         elements = channels * size + vectors * tile.lanes * (positions + sums * channels * taps)
-        if frequencies * tile.itemsize * elements > (NARROW_ROOM if tile.narrow else ROOM):
+        if frequencies * tile.itemsize * elements > (NARROW_ROOM if tile.narrow else WEIGHT_ROOM):
             return inf
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
         transforms = channels * _cells_cost(piece, block, tile) + TRANSFORM * frequencies * positions * vectors
         tasks = units(channels, columns)
-        return blocks_of(one, block) * tasks * (products + transforms) * unevenness(tasks * splits, tile.tasks)
+        return blocks_of(one, block) / splits * (products + transforms) * up_to(tasks * splits, tile.tasks)
 
     columns = {up_to(even_part(piece.rows, n * tile.vectors * tile.lanes), tile.lanes) for n in range(1, 5)}
     channels = {min(piece.channels, up_to(even_part(piece.channels, max(1, most // taps)), tile.rows))

@@ -112,9 +112,10 @@ def test_any_buffer(problem, dtype):
 
 
 @pytest.mark.parametrize('algorithm', ['auto', 'winograd'])
-@pytest.mark.parametrize('channels, size, dilation, batch', [(64, 56, 1, 2), (128, 28, 2, 3), (256, 14, 1, 5), (512, 7, 1, 8)])
+@pytest.mark.parametrize('channels, size, dilation, batch', [
+    (64, 56, 1, 2), (128, 28, 2, 3), (256, 14, 1, 5), (512, 7, 1, 8)])
 def test_blocks_are_narrow_where_scratch_is_scarce(channels, size, dilation, batch, algorithm, dtype):
-    """Large blocks, of several megabytes, are faster; DESIGN's least scratch of 2 MB makes small ones of the same bits."""
+    """Large blocks, of megabytes, are faster; in DESIGN's least scratch of 2 MB small ones make the same bits."""
     problem = P('layer', (size, size), (3, 3), (channels, channels), padding=dilation, dilation=dilation, batch=batch)
     data = problem.floats(dtype)
     sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype,
