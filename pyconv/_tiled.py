@@ -5,6 +5,8 @@ A block has arrays for every frequency. Large ones are read from beyond L2, whic
 every small one: so a block may be large, and where scratch is scarce there are narrow ones of the same sums.
 """
 
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from math import inf, lcm, prod
 
@@ -30,7 +32,7 @@ from pyconv._pieces import Piece, of_frequency
 DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
 ROOM, WEIGHT_ROOM, NARROW_ROOM = 6 << 20, 5 << 20, 14 << 17  # bytes of all arrays of a block; of grad_weight; the least
 ROWS = 64, 128, 256  # of a block
-CHANNELS = 8, 16, 24, 32, 48, 64, 96, 128  # channels * taps of a block of grad_weight
+CHANNELS, COLUMNS = (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4)  # channels * taps, register tiles, of one of grad_weight
 MOST_VECTORS = 15  # of tiles in a block
 # operations of one axis's transform for a vector of tiles, with what it loads and stores, by the outputs of a tile: of
 # cells or outputs that are dealt to the tiles of a row; of those of all rows, for each of which it is a pass
@@ -121,31 +123,38 @@ def correlate(piece: Piece, groups: int, tile: Tile) -> Blocking:
     The order of sums is that of the blocks of positions and of the partial sums, which are the same for any scratch and
     any number of threads; how much of the weight a task does is not.
     """
-    one, frequencies = of_frequency(piece), _frequencies(piece)
-    taps, of_axes = one.axes[0].taps, streams_of(one.axes)
-    gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
-
-    def units(channels: int, columns: int) -> int:
-        return groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-
-    def cost(channels: int, columns: int, block: Block, splits: int, tile: Tile) -> float:
-        size, _, positions = scratch_of(of_axes, block, tile.lanes)
-        vectors = -(-columns // tile.lanes)
-        sums = (1 + (splits > 1)) * (1 + gradients)
-        elements = channels * size + vectors * tile.lanes * (positions + sums * channels * taps)
-        if frequencies * tile.itemsize * elements > (NARROW_ROOM if tile.narrow else WEIGHT_ROOM):
-            return inf
-        products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
-        transforms = channels * _cells_cost(piece, block, tile) + TRANSFORM * frequencies * positions * vectors
-        tasks = units(channels, columns)
-        return blocks_of(one, block) / splits * (products + transforms) * up_to(tasks * splits, tile.tasks)
-
-    columns = {up_to(even_part(piece.rows, n * tile.vectors * tile.lanes), tile.lanes) for n in range(1, 5)}
-    channels = {min(piece.channels, up_to(even_part(piece.channels, max(1, most // taps)), tile.rows))
-                for most in CHANNELS}
-    parts, any_tile = list(product(sorted(channels), sorted(columns))), tile._replace(tasks=TASKS, narrow=False)
-    blocks = ((*part, block, splits_of(blocks_of(one, block), units(*part), TASKS))
-              for part in parts for block in sorted(_blocks(one, tile)))
-    _, _, block, splits = min(blocks, key=lambda option: cost(*option, any_tile))
-    part = min(parts, key=lambda part: cost(*part, block, splits, tile))
+    block, splits = _sums(piece, groups, tile._replace(tasks=TASKS, narrow=False))
+    _, _, part = min(_costs(piece, groups, tile, block, splits))
     return Blocking(CORRELATE_WINOGRAD, *block, *part, splits)
+
+
+@lru_cache(maxsize=256)
+def _sums(piece: Piece, groups: int, tile: Tile) -> tuple[Block, int]:
+    """The blocks of grad_weight's positions, and how many partial sums there are."""
+    blocks = sorted(_blocks(of_frequency(piece), tile))
+    (_, splits, _), block = min((min(_costs(piece, groups, tile, block)), block) for block in blocks)
+    return block, splits
+
+
+def _costs(
+    piece: Piece, groups: int, tile: Tile, block: Block, splits: int | None = None
+) -> Iterator[tuple[float, int, tuple[int, int]]]:
+    """Of grad_weight in such blocks of positions: what every part that a task may do costs, in how many partial sums,
+    which are as many as suit it where none are named, and its channels and columns."""
+    one, frequencies = of_frequency(piece), _frequencies(piece)
+    taps, count = one.axes[0].taps, blocks_of(one, block)
+    gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
+    size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
+    cells, room = _cells_cost(piece, block, tile), (NARROW_ROOM if tile.narrow else WEIGHT_ROOM) / tile.itemsize
+    for most, wide in product(CHANNELS, COLUMNS):
+        columns = up_to(even_part(piece.rows, wide * tile.vectors * tile.lanes), tile.lanes)
+        channels = min(piece.channels, up_to(even_part(piece.channels, max(1, most // taps)), tile.rows))
+        tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
+        parts = splits or splits_of(count, tasks, TASKS)
+        sums = (1 + (parts > 1)) * (1 + gradients)
+        fits = frequencies * (channels * size + columns * (positions + sums * channels * taps)) <= room
+        vectors = columns // tile.lanes
+        products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
+        transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
+        cost = count / parts * (products + transforms) * up_to(tasks * parts, tile.tasks)
+        yield cost if fits else inf, parts, (channels, columns)
