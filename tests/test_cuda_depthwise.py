@@ -45,6 +45,12 @@ PROBLEMS = [
     P('an axis unlike the other', (30, 23), (3, 3), (2, 2), groups=2, padding=3, stride=(1, 2), dilation=(3, 4)),
     P('more sums than threads', (8, 7), (7, 7), (9, 9), groups=9, padding=3, batch=1),
 ]
+INTO_ONE = [  # whose input gradients have several rows of a group
+    P('three channels into one', (9, 10), (3, 3), (3, 1), padding=1),
+    P('two channels into one of each group', (9, 10), (3, 3), (8, 4), groups=4, padding=1),
+    P('three channels into one, stride 2', (16, 15), (3, 3), (6, 2), groups=2, padding=1, stride=2),
+    P('four channels into one, 5 by 5', (11, 17), (5, 5), (4, 1), padding=2),
+]
 FEW = [PROBLEMS[place] for place in (1, 4, 6, 12)]
 # grad_input sums over the rows of a channel; a stride has its own kernel for dilation 1
 WHOLE = [problem for problem in PROBLEMS if problem.channels[0] == problem.channels[1] and (
@@ -98,6 +104,21 @@ def test_every_problem(gpu, problem, order):
 @pytest.mark.parametrize('dtype', [dtype for dtype in DTYPES if dtype != 'float32'])
 def test_every_type(gpu, problem, dtype, order):
     check(gpu, problem, dtype, order)
+
+
+@pytest.mark.parametrize('turned', [False, True])
+@every_order
+@pytest.mark.parametrize('problem', INTO_ONE, ids=str)
+def test_several_rows_of_a_group(gpu, problem, order, turned):
+    """Also where the weight lies so that rows of all groups are not evenly far apart."""
+    _, w, y, *_ = data = problem.integers()
+    wanted = maps(problem, *data[:3]).grad_input
+    w, y = uploaded(gpu, (w, y), 'float32', order)
+    if turned:
+        w = gpu.upload(np.ascontiguousarray(data.w.transpose(1, 3, 0, 2)).transpose(2, 0, 3, 1), 'float32')
+    found, names = launched(gpu, lambda: calls.grad_input(problem, w, y))
+    assert names in (None, ['depthwise'])
+    same(gpu, found, wanted, 'float32')
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)

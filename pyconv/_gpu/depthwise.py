@@ -13,7 +13,7 @@ def depthwise(
     source, weight, target, bias, last, count, n0, m0, s0, n1, m1, s1, rows, rows_magic, rows_shift, turns,
     size_y, size_x, py, px, lattice_y, lattice_y_magic, lattice_y_shift, lattice_x, lattice_x_magic, lattice_x_shift,
     begin_y, begin_x, along_y, along_x, first_y, first_x, step_y, step_x, tap_y, tap_x,
-    source_n, source_channel, source_y, source_x, weight_row, weight_y, weight_x,
+    source_n, source_channel, source_y, source_x, weight_group, weight_row, weight_y, weight_x,
     target_n, target_row, target_y, target_x, bias_row,
 ):
     """forward or grad_input of a sample: `turns` strips a thread; lanes lie along rows where `last` says so, else x."""
@@ -27,13 +27,13 @@ def depthwise(
     row: i32 = select(last == 1, in_0, i1)
     line_y, residue_y = of_lattice(select(last == 1, i1, in_1), lattice_y, lattice_y_magic, lattice_y_shift)
     line_x, residue_x = of_lattice(select(last == 1, in_1, in_0), lattice_x, lattice_x_magic, lattice_x_shift)
-    from_weight = along(weight, row, weight_row)
+    group: i32 = divide(row, rows_magic, rows_shift)
+    from_weight = along(along(weight, group, weight_group), row - group * i32(rows), weight_row)
     of_tap = registers()
     for y in unrolled(K):
         for x in unrolled(K):
             of_tap[y, x] = load(along(from_weight, 1, i32(y * weight_y + x * weight_x)), True)
     n: i32 = block_y()
-    group: i32 = divide(row, rows_magic, rows_shift)
     from_source = along(i64(source + n * source_n), group, source_channel)
     from_column = registers()
     is_column = registers()

@@ -98,7 +98,8 @@ def sums(
     """forward or grad_input of so many samples, if there is a kernel for it: whether there is."""
     walks, rows, to = of_map(map, g, element), weight.rows * weight.groups, target.layout
     steps = {"source_n": source.layout.outer, "source_channel": source.layout.channel, "target_n": to.outer,
-             "target_row": to.channel, "weight_row": weight.layout.outer, "bias_row": target.bias_stride}
+             "target_row": to.channel, "weight_group": weight.group, "weight_row": weight.row,
+             "bias_row": target.bias_stride}
     for name, layout in (("source", source.layout), ("target", to), ("weight", weight.layout)):
         steps |= {f"{name}_y": layout.y, f"{name}_x": layout.x}
     if walks is None or weight.channels > 1 or not _fit(steps):
