@@ -128,6 +128,20 @@ def test_facts(device):
     assert device.name == 'Some GPU'
 
 
+def old_gpu(monkeypatch, driver):
+    driver.answers['cuDeviceGetAttribute'] = lambda attribute, device: attribute.value - 2
+
+
+def test_a_chip_that_is_too_old(monkeypatch, driver):
+    launch.device.cache_clear()
+    assert launch.device(0).capability == (8, 6)
+    launch.device.cache_clear()
+    old_gpu(monkeypatch, driver)
+    wanted = 'device must be a GPU of capability 7.5 or above; got GPU 0, Some GPU, of 6.4'
+    with pytest.raises(RuntimeError, match=f'^{re.escape(wanted)}$'):
+        launch.device(0)
+
+
 def test_launch(device, driver, kernel):
     device.launch([(kernel, (5, 6, 7), launch.Arguments([2**63 - 1, -2**63, -1]))], 0x5713)
     [(_, function, *grid, threads, one, same, shared, stream, _, extra)] = [
@@ -466,6 +480,8 @@ def test_how_to_install_from_a_checkout_and_from_a_wheel(monkeypatch, tmp_path, 
        ['driver for CUDA 13.0', GPU_LINE, LACKS.format(' and '.join(without), 13)])
       for without in (['nvidia-nvvm'], ['nvidia-nvjitlink'], ['nvidia-nvvm', 'nvidia-nvjitlink'])),
     *((driver_11, versions, ['driver for CUDA 11.8', GPU_LINE, TOO_OLD]) for versions in ({}, NUMBA, NUMBA_13)),
+    (old_gpu, NUMBA, ['driver for CUDA 12.4', 'GPU 0: Some GPU, capability 6.4, 80 multiprocessors: too old, kernels '
+                      'are for 7.5 and above', NUMBA_LINE]),
     (no_gpu, NUMBA, ['driver for CUDA 12.4', NO_GPU, NUMBA_LINE]),
     (no_gpus, NUMBA, ['driver for CUDA 12.4', NO_GPU, NUMBA_LINE]),
     (no_count, NUMBA, ['driver for CUDA 12.4', 'could not count the GPUs: CUDA_ERROR_UNKNOWN: the words of the driver',

@@ -21,6 +21,7 @@ from pyconv._gpu import cubins
 from pyconv._gpu.cubins import Compiled, Source
 
 ROOT = Path(__file__).parents[2]  # a checkout, or where a wheel was installed
+OLDEST = 7, 5  # capability: compilers of today know no chip before, and tiles take 64 KiB of shared memory
 TENSOR_MAPS = 1024  # kept at once
 STATIC_LIMIT = 48 * 1024  # bytes of shared memory that a kernel may have without asking
 # After these, every call of the process fails: the context is gone.
@@ -276,7 +277,15 @@ def _compiled(source: Source, threads: int, blocks_per_sm: int, capability: tupl
 def device(index: int) -> Device:
     """The GPU of that number, as the driver counts them. ValueError where there is none; RuntimeError, with the remedy,
     if CUDA does not work here."""
-    return Device(index)
+    found = Device(index)
+    if found.capability < OLDEST:
+        raise RuntimeError(f"device must be a GPU of capability {_dotted(OLDEST)} or above; got GPU {index}, "
+                           f"{found.name}, of {_dotted(found.capability)}")
+    return found
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
 
 
 # For python -m pyconv
@@ -295,8 +304,10 @@ def report() -> list[str]:
         lines += [] if count else [NO_GPU]
         for index in range(count):
             gpu = Device(index)
-            lines.append(f"GPU {index}: {gpu.name}, capability {'.'.join(map(str, gpu.capability))}, "
+            lines.append(f"GPU {index}: {gpu.name}, capability {_dotted(gpu.capability)}, "
                          f"{gpu.multiprocessors} multiprocessors")
+            if gpu.capability < OLDEST:
+                lines[-1] += f": too old, kernels are for {_dotted(OLDEST)} and above"
     except Exception as error:  # whatever a driver answers, the report is about it
         lines.append(str(error))
     return [*lines, _of_compiler(version, found)]
