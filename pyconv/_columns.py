@@ -20,7 +20,6 @@ from pyconv._evaluate import (
     delivered,
     no_out,
     plans_of,
-    scratch_minimum,
     settings_of,
     written,
     x_of,
@@ -166,13 +165,13 @@ def workspace(
     )
     if 0 in (*shape, *weight, *output_shape):
         return Workspace(0, 0, 0, 0, real)
-    if per_sample:
-        geometry = geometry._replace(per_sample=True)
-    plans = [plans_of(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
+    asked = [geometry, geometry._replace(per_sample=True)] if per_sample else [geometry]
+    plans = [[plan for one in asked for plan in plans_of(name, one, native, settings, place)]
+             for name in MAPS_OF_BUFFER]
     if place is None:
         threads = _threads.get_num_threads()
         full = [max(plan.scratch_size(threads) for plan in some) for some in plans]
     else:
         full = [max(plan.scratch_size for plan in some) for some in plans]
-    least = [scratch_minimum(name, geometry, native, settings, place) for name in MAPS_OF_BUFFER]
+    least = [max(plan.scratch_minimum for plan in some) for some in plans]
     return Workspace(full[0], full[1], least[0], least[1], real)

@@ -435,8 +435,10 @@ cdef class Plan:
                     self.is_exact)
 
     def scratch_size(self, threads):
-        """Elements that full speed wants on so many threads."""
-        return max(self.scratch_minimum, self.of_tasks(_tasks(threads, self.products)).own_scratch(threads))
+        """Elements that full speed wants on so many threads, for a smaller batch too: of tiles that may want more."""
+        size = max(self.scratch_minimum, self.of_tasks(_tasks(threads, self.products)).own_scratch(threads))
+        fewer = _blocks.power_of_two(self.geometry.batch) // 2
+        return max(size, self.of_batch(fewer).scratch_size(threads)) if self.tiled and fewer else size
 
     cpdef index_t own_scratch(self, int threads):
         """The same, for what is not added to out."""

@@ -33,6 +33,7 @@ DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes
 ROOM, WEIGHT_ROOM, NARROW_ROOM = 6 << 20, 5 << 20, 14 << 17  # bytes of all arrays of a block; of grad_weight; the least
 ROWS = 64, 128, 256  # of a block
 CHANNELS, COLUMNS = (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4)  # channels * taps, register tiles, of one of grad_weight
+NEVER = 1e30  # more than any cost
 MOST_VECTORS = 15  # of tiles in a block
 # operations of one axis's transform for a vector of tiles, with what it loads and stores, by the outputs of a tile: of
 # cells or outputs that are dealt to the tiles of a row; of those of all rows, for each of which it is a pass
@@ -136,6 +137,15 @@ def _sums(piece: Piece, groups: int, tile: Tile) -> tuple[Block, int]:
     return block, splits
 
 
+def _parts(piece: Piece, taps: int, tile: Tile) -> Iterator[tuple[int, int]]:
+    """Channels and columns that a task may do: of whole register tiles, and less of them where scratch is scarce."""
+    whole, least = (tile.rows, tile.vectors * tile.lanes), (1, tile.lanes)
+    for rows, width in (whole, least) if tile.narrow else (whole,):
+        for most, wide in product(CHANNELS, COLUMNS):
+            channels = min(piece.channels, up_to(even_part(piece.channels, max(1, most // taps)), rows))
+            yield channels, up_to(even_part(piece.rows, wide * width), tile.lanes)
+
+
 def _costs(
     piece: Piece, groups: int, tile: Tile, block: Block, splits: int | None = None
 ) -> Iterator[tuple[float, int, tuple[int, int]]]:
@@ -146,15 +156,15 @@ def _costs(
     gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
     size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
     cells, room = _cells_cost(piece, block, tile), (NARROW_ROOM if tile.narrow else WEIGHT_ROOM) / tile.itemsize
-    for most, wide in product(CHANNELS, COLUMNS):
-        columns = up_to(even_part(piece.rows, wide * tile.vectors * tile.lanes), tile.lanes)
-        channels = min(piece.channels, up_to(even_part(piece.channels, max(1, most // taps)), tile.rows))
+    for channels, columns in _parts(piece, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
         parts = splits or splits_of(count, tasks, TASKS)
         sums = (1 + (parts > 1)) * (1 + gradients)
-        fits = frequencies * (channels * size + columns * (positions + sums * channels * taps)) <= room
+        filled = frequencies * (channels * size + columns * (positions + sums * channels * taps)) / room
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
         transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
         cost = count / parts * (products + transforms) * up_to(tasks * parts, tile.tasks)
-        yield cost if fits else inf, parts, (channels, columns)
+        if filled > 1:  # the less the better, and where scratch is scarce nothing else counts
+            cost = NEVER * filled * (1 if tile.narrow else cost)
+        yield cost, parts, (channels, columns)

@@ -143,6 +143,9 @@ def test_workspace_defaults_to_float32():
     (1, (112, 112), (64, 512, 3, 3), {'stride': 2, 'padding': 1}),
     (8, (224, 224), (256, 640, 3, 3), {'stride': 2, 'padding': 1}),
     (1, (81, 226), (32, 200, 3, 3), {'groups': 32, 'padding': 1, 'algorithm': 'winograd'}),
+    (2, (11, 40, 40), (64, 64, 3, 3, 3), {'padding': (0, 1, 1), 'algorithm': 'winograd'}),
+    (2, (33, 40, 40), (64, 64, 25, 3, 3), {'padding': (0, 1, 1)}),
+    (1, (70, 90, 88), (353, 19, 11, 3, 3), {'algorithm': 'winograd'}),
 ])
 def test_the_minimum_is_at_most_two_megabytes(batch, spatial, weight, keywords, transposed, dtype):
     """Weights of hundreds of megabytes are transformed panel by panel; a long row is cut."""
@@ -220,6 +223,26 @@ def test_a_buffer_for_a_batch_serves_every_smaller_one(spatial, weight, keywords
     assert (np.diff(finput_least) >= 0).all()
     assert (np.diff(fgrad_input_least) == 0).all()
     assert (np.maximum.accumulate(finput_least) <= finput).all() and (fgrad_input_least <= fgrad_input).all()
+
+
+@pytest.mark.parametrize('size, channels, algorithm', [(14, 256, 'auto'), (28, 128, 'winograd'), (7, 64, 'winograd')])
+def test_full_speed_of_a_batch_is_that_of_smaller_ones(size, channels, algorithm, dtype):
+    """Blocks of tiles may be larger where there are fewer samples."""
+    def wants(batch):
+        return np.array(pyconv.workspace((batch, channels, size, size), (channels, channels, 3, 3), 1, 1, dtype=dtype,
+                                         algorithm=algorithm)[:2])
+    for batch in (3, 9, 33):
+        assert all((wants(batch) >= wants(1 << fewer)).all() for fewer in range(batch.bit_length()))
+
+
+def test_the_least_of_samples_is_enough_for_all(dtype):
+    """What is asked for per_sample serves the convolution itself too."""
+    settings = {'groups': 2, 'padding': ((0, 4), (12, 12)), 'dilation': (1, 6), 'padding_mode': 'constant'}
+    x, w = np.ones((7, 12, 30, 1), dtype), np.ones((64, 6, 3, 3), dtype)
+    sizes = pyconv.workspace(x.shape, w.shape, **settings, per_sample=True, dtype=dtype)
+    y = pyconv.conv2d(x, w, **settings, finput=np.empty(sizes.finput_minimum, dtype))
+    for per_sample in (False, True):
+        pyconv.conv2d_weight(x, w.shape, y, **settings, finput=np.empty(sizes.finput_minimum, dtype), per_sample=per_sample)
 
 
 @pytest.mark.parametrize('shape, weight, padding, dilation', [

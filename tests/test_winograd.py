@@ -115,7 +115,7 @@ def test_any_buffer(problem, dtype):
 @pytest.mark.parametrize('channels, size, dilation, batch', [
     (64, 56, 1, 2), (128, 28, 2, 3), (256, 14, 1, 5), (512, 7, 1, 8)])
 def test_blocks_are_narrow_where_scratch_is_scarce(channels, size, dilation, batch, algorithm, dtype):
-    """Large blocks, of megabytes, are faster; in DESIGN's least scratch of 2 MB small ones make the same bits."""
+    """Large blocks, of megabytes, are faster; in the least scratch, of 2 MB, small ones make the same bits."""
     problem = P('layer', (size, size), (3, 3), (channels, channels), padding=dilation, dilation=dilation, batch=batch)
     data = problem.floats(dtype)
     sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype,
@@ -130,6 +130,25 @@ def test_blocks_are_narrow_where_scratch_is_scarce(channels, size, dilation, bat
         assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input, algorithm=algorithm),
                          alone[1])
         assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput, algorithm=algorithm), alone[2])
+
+
+@pytest.mark.parametrize('algorithm', ['auto', 'winograd'])
+@pytest.mark.parametrize('channels', [(48, 200), (64, 64), (19, 353)], ids=str)
+def test_zeros_that_are_left_of_smaller_numbers_have_the_same_signs(channels, algorithm, dtype):
+    """How much of a weight's gradient a task does is not to be seen in results that underflow."""
+    problem = P('underflow', (8, 8), (3, 3), channels, padding=1)
+    tiny = np.finfo(dtype).smallest_subnormal ** 0.5
+    x, w, y = (part * tiny for part in problem.floats(dtype)[:3])
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype,
+                             algorithm=algorithm)
+    answers = []
+    for threads, elements in ((1, 0), (2, 0), (2, sizes.finput_minimum), (3, 0), (4, 0), (8, 0)):
+        with pyconv.num_threads(threads):
+            scratch = calls.poisoned(elements, dtype)
+            answers.append(calls.grad_weight(problem, x, y, finput=scratch, algorithm=algorithm))
+    assert (answers[0] == 0).any()
+    for other in answers[1:]:
+        assert_same_bits(other, answers[0])
 
 
 @every_problem

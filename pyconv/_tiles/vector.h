@@ -84,6 +84,11 @@ static inline __attribute__((always_inline)) void NAME(turn_square)(VECTOR *rows
 #endif
 }
 
+static inline __attribute__((always_inline)) void NAME(put)(REAL *to, REAL value, const int accumulate)
+{
+    *to = accumulate ? *to + value : value; /* no 0 is added: -0 would be another number of the rest than of squares */
+}
+
 /* to[column][row] (+)= from[row][column]. */
 static inline __attribute__((always_inline)) void NAME(transpose)(
     REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
@@ -106,9 +111,9 @@ static inline __attribute__((always_inline)) void NAME(transpose)(
         }
         for (; j < columns; j++)
             for (int r = 0; r < LANES; r++)
-                to[j * to_pitch + i + r] = from[(i + r) * from_pitch + j] + (accumulate ? to[j * to_pitch + i + r] : 0);
+                NAME(put)(to + j * to_pitch + i + r, from[(i + r) * from_pitch + j], accumulate);
     }
     for (; i < rows; i++)
         for (j = 0; j < columns; j++)
-            to[j * to_pitch + i] = from[i * from_pitch + j] + (accumulate ? to[j * to_pitch + i] : 0);
+            NAME(put)(to + j * to_pitch + i, from[i * from_pitch + j], accumulate);
 }
