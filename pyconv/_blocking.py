@@ -5,27 +5,19 @@ of one sample: the depth; in grad_weight, of all: everything), so the bits are t
 scratch and, for forward and grad_input, any batch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from math import inf, prod
 
-from pyconv import _tiled
 from pyconv._blocks import (
     CORRELATE,
-    CORRELATE_DIRECT,
     CORRELATE_FEW,
-    CORRELATE_LAST,
     CORRELATE_POSITIONS,
-    CORRELATE_WINOGRAD,
     DEPTH,
     GATHER,
     GATHER_ACROSS,
     GATHER_BROADCAST,
-    GATHER_DIRECT,
     GATHER_FLAT,
-    GATHER_LAST,
-    GATHER_ROWS,
-    GATHER_WINOGRAD,
     GROUPS,
     LEAST_POSITIONS,
     TASKS,
@@ -41,7 +33,6 @@ from pyconv._blocks import (
     even_part,
     is_flat,
     least_of,
-    power_of_two,
     scratch_of,
     splits_of,
     streams_of,
@@ -49,15 +40,7 @@ from pyconv._blocks import (
     up_to,
     wanted_tasks,
 )
-from pyconv._depthwise import (
-    DIRECT_RESULTS,
-    DIRECT_WEIGHTS,
-    direct_blocking,
-    last_blocking,
-    last_weight_blocking,
-    rows_blocking,
-)
-from pyconv._pieces import Piece, Triple, winograd
+from pyconv._pieces import Piece, Triple
 
 FEW_CELLS = 64  # of a plane, as of 7x7
 RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
@@ -67,8 +50,6 @@ SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
 WORK = 1 << 18  # products that make a task worth its handling
-UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
-APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 # operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
 CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
@@ -157,38 +138,6 @@ def channels_at_once(piece: Piece, most_taps: int = 0) -> int:
     return even_part(piece.channels, min(256 if few else 128, DEPTH // max(1, taps, most_taps)))
 
 
-@lru_cache(maxsize=256)
-def gather_blocking(piece: Piece, groups: int, tile: Tile, most_taps: int = 0, may_direct: bool = True) -> Blocking:
-    """For forward and grad_input. Matrix products and broadcast cells sum in the same order: the batch may decide.
-
-    Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
-    """
-    if may_direct and not piece.quads:
-        direct = last_blocking(piece, groups, tile) or rows_blocking(piece, groups, tile) or direct_blocking(
-            piece, groups, tile, DIRECT_WEIGHTS)
-        if direct:
-            return direct
-    taps, channels = prod(axis.taps for axis in piece.axes), channels_at_once(piece, most_taps)
-    if is_across(piece, tile):
-        most = ACROSS_WEIGHTS // tile.itemsize // taps // piece.rows // tile.lanes
-        channels = up_to(even_part(piece.channels, max(1, most) * tile.lanes), tile.lanes)
-        _, across = broadcast_blocking(piece, groups, channels, tile)
-        assert across is not None
-        return across._replace(way=GATHER_ACROSS)
-    cost, blocking = unrolled_blocking(piece, groups, channels, tile)
-    if not taps or piece.turned or not channels or not all(axis.positions for axis in piece.axes):
-        return blocking
-    other_cost, other = broadcast_blocking(piece, groups, channels, tile)
-    assert other is not None
-    if piece.quads:
-        return other
-    if piece.source_last or piece.target_last:
-        few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
-        return blocking if few else other
-    apart = tile.itemsize == 4 and piece.axes[2].step > 1 and piece.channels >= MANY_CHANNELS
-    return other if other_cost < UNROLLED_LOSES * (APART_LOSES if apart else 1) * cost else blocking
-
-
 def is_across(piece: Piece, tile: Tile) -> bool:
     """Whether vectors hold channels of source, for few of target: how these lie decides no order of sums."""
     return (
@@ -199,6 +148,17 @@ def is_across(piece: Piece, tile: Tile) -> bool:
         and all(n == 1 for n, _ in piece.row_taps))
 
 
+def across_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """For cells whose channels fill vectors."""
+    taps = prod(axis.taps for axis in piece.axes)
+    most = ACROSS_WEIGHTS // tile.itemsize // taps // piece.rows // tile.lanes
+    channels = up_to(even_part(piece.channels, max(1, most) * tile.lanes), tile.lanes)
+    _, blocking = broadcast_blocking(piece, groups, channels, tile)
+    assert blocking is not None
+    return blocking._replace(way=GATHER_ACROSS)
+
+
+@lru_cache(maxsize=64)
 def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
     """The cheapest blocks for matrix products of unrolled cells, and their cost."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
@@ -253,57 +213,6 @@ def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
     return min(options, key=cost)
 
 
-def choose(
-    map: str, piece: Piece, groups: int, tile: Tile, algorithm: str, most_taps: int = 0, may_direct: bool = True
-) -> tuple[Piece, Blocking]:
-    """The piece as it is to be worked on, and its blocks."""
-    for outputs in {"auto": (2,), "winograd": (4, 2)}.get(algorithm, ()):
-        tiled = winograd(piece, outputs)
-        if tiled and _tiled.tiling_pays(map, tiled):
-            if map == "grad_weight":
-                return tiled, _of_batches(tiled, groups, tile, _tiled.correlate)
-            return tiled, _of_whole_elements(tiled, _tiled.gather(tiled, tile))
-    if map == "grad_weight":
-        return piece, _of_batches(piece, groups, tile._replace(tasks=TASKS), correlate_blocking)
-    anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
-        axes=tuple(axis._replace(start=0, lattice=1, first=0) for axis in piece.axes),
-        source=piece.source._replace(base=0), target=piece.target._replace(base=0),
-        weight=piece.weight._replace(base=0))
-    if all(axis.lattice for axis in piece.axes):
-        return piece, _of_whole_elements(piece, gather_blocking(anywhere, groups, tile, most_taps, may_direct))
-    # positions that are summed in one cell must be in one block
-    blocking = unrolled_blocking(anywhere, groups, channels_at_once(piece), tile)[1]
-    extent = tuple(n if axis.lattice else axis.positions for axis, n in zip(piece.axes, blocking.extent))
-    return piece, _of_whole_elements(piece, blocking._replace(way=GATHER, extent=extent))
-
-
-def _of_batches(piece: Piece, groups: int, tile: Tile, blocks: Callable[[Piece, int, Tile], Blocking]) -> Blocking:
-    """The blocks of grad_weight: those of a batch of the next power of two, cut to this one; so this batch wants no
-    more scratch than that power of two does."""
-    if piece.turned:  # whose positions along the last axis are samples
-        *outer, x = piece.axes
-        n = power_of_two(x.positions)
-        found = blocks(piece._replace(axes=(*outer, x._replace(positions=n, size=n))), groups, tile)
-        found = found._replace(extent=(*found.extent[:2], min(found.extent[2], x.positions)))
-    else:
-        found = blocks(piece._replace(batch=power_of_two(piece.batch)), groups, tile)
-    return _of_whole_elements(piece, found._replace(samples=even_part(piece.batch, found.samples)))
-
-
-def _of_whole_elements(piece: Piece, blocking: Blocking) -> Blocking:
-    """The same with no element's parts in two blocks."""
-    parts = piece.parts
-    return blocking._replace(channels=up_to(blocking.channels, parts), rows=up_to(blocking.rows, parts))
-
-
-def name_of(piece: Piece, blocking: Blocking) -> str:
-    """What a person calls the way."""
-    if blocking.way in (GATHER_WINOGRAD, CORRELATE_WINOGRAD):
-        return f"Winograd F({max(piece.tile)}, 3)"
-    direct = GATHER_ACROSS, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST
-    return "direct" if blocking.way in direct else "matrix product of bytes" if piece.quads else "matrix product"
-
-
 def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Tile, gaps: bool = True) -> Block:
     """The block of at most about `positions` positions that fits scratch."""
     while True:
@@ -316,16 +225,6 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
-    last = last_weight_blocking(piece, groups, tile)
-    if last:
-        return last
-    direct = direct_blocking(piece, groups, tile, DIRECT_RESULTS)
-    if direct:
-        blocks = blocks_of(piece, (direct.samples, direct.extent, 0))
-        splits = splits_of(blocks, -(-groups // direct.groups))
-        return direct._replace(way=CORRELATE_DIRECT, splits=splits)
-    if piece.rows < tile.lanes // 2:
-        return _correlate_few(piece, groups, tile)
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     channels, columns = _correlated(piece, taps, tile)
     units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
@@ -338,8 +237,8 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     return Blocking(CORRELATE, *block, channels, columns, splits_of(blocks_of(piece, block), units, wanted))
 
 
-def _correlate_few(piece: Piece, groups: int, tile: Tile) -> Blocking:
-    """The same for few output channels: inner products along the positions."""
+def few_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """The same for few output channels."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
     channels = even_part(piece.channels, CORRELATE_ROWS // taps)
     block = _fitting(piece, 128 * tile.lanes, piece.rows / tile.lanes, channels, tile)

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """CPU backend: the portable frame over the kernels in _tiles: which block when, on which thread, in which scratch.
 
-A plan cuts a map into pieces (_pieces) and the pieces into blocks (_blocking), those of a stride together (_phases). A
+A plan cuts a map into pieces (_pieces) and the pieces into blocks (_ways), those of a stride together (_phases). A
 gathering map (forward, grad_input) works on a block of positions at a time: unroll some channels into scratch, multiply
 them by packed weights, and when all channels are summed, store. grad_weight keeps a block of the weight as its result
 and runs over the positions. Nothing here knows a real type or an instruction set: the kernels' table does.
@@ -21,7 +21,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
-from pyconv import _blocking, _blocks, _edges, _outer, _phases, _pieces, _unfolding
+from pyconv import _blocks, _edges, _outer, _phases, _pieces, _unfolding, _ways
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,

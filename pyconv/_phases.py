@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from math import prod
 
-from pyconv._blocking import RESULTS, ROW_BLOCKS, broadcast_blocking, choose, unrolled_blocking
+from pyconv._blocking import RESULTS, ROW_BLOCKS, broadcast_blocking, unrolled_blocking
 from pyconv._blocks import (
     GATHER,
     GATHER_ACROSS,
@@ -19,6 +19,7 @@ from pyconv._blocks import (
 )
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._pieces import Piece, in_between, read_alike, together
+from pyconv._ways import choose
 
 Choice = tuple[Piece, Blocking]
 

@@ -285,7 +285,7 @@ cdef class Plan:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
         geometry = self.geometry
         self.tiled = self.tiled or max(piece.tile) > 1
-        self.chosen.add(_blocking.name_of(piece, blocking))
+        self.chosen.add(_ways.name_of(piece, blocking))
         _fill_piece(&step.piece, piece)
         step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate

@@ -11,7 +11,7 @@ import calls
 import pyconv
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from problems import P, maps
-from pyconv import _blocking, _blocks, _pieces
+from pyconv import _blocks, _pieces, _ways
 from pyconv._geometry import convolved
 
 FEW = (1, 2, 3, 4, 5, 6, 7)
@@ -39,7 +39,7 @@ def ways(problem, tile):
         problem.rank, problem.input_shape, problem.weight_shape, None, None, problem.stride, problem.padding,
         problem.dilation, problem.groups)
     laid = geometry._replace(x_last=True, y_last=True)
-    return {_blocking.choose(name, piece, problem.groups, tile, 'auto')[1].way
+    return {_ways.choose(name, piece, problem.groups, tile, 'auto')[1].way
             for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, laid)}
 
 

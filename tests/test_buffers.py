@@ -240,9 +240,10 @@ def test_the_least_of_samples_is_enough_for_all(dtype):
     settings = {'groups': 2, 'padding': ((0, 4), (12, 12)), 'dilation': (1, 6), 'padding_mode': 'constant'}
     x, w = np.ones((7, 12, 30, 1), dtype), np.ones((64, 6, 3, 3), dtype)
     sizes = pyconv.workspace(x.shape, w.shape, **settings, per_sample=True, dtype=dtype)
-    y = pyconv.conv2d(x, w, **settings, finput=np.empty(sizes.finput_minimum, dtype))
+    finput = np.empty(sizes.finput_minimum, dtype)
+    y = pyconv.conv2d(x, w, **settings, finput=finput)
     for per_sample in (False, True):
-        pyconv.conv2d_weight(x, w.shape, y, **settings, finput=np.empty(sizes.finput_minimum, dtype), per_sample=per_sample)
+        pyconv.conv2d_weight(x, w.shape, y, **settings, finput=finput, per_sample=per_sample)
 
 
 @pytest.mark.parametrize('shape, weight, padding, dilation', [

@@ -12,7 +12,7 @@ import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from plan_runs import geometry_of
 from problems import LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
-from pyconv import _blocking, _blocks, _known, _phases, _pieces, _tiled
+from pyconv import _blocks, _known, _phases, _pieces, _tiled, _ways
 from pyconv._geometry import convolved
 
 MORE = [
@@ -135,7 +135,7 @@ def test_channels_are_lanes(problem, name, lanes, itemsize):
             (groups - 1) % blocking.groups + 1 >= lanes for blocking in found[-1])
     few = problem._replace(channels=(lanes - 1,) * 2, groups=lanes - 1)
     [piece, *_] = _pieces.pieces(name, geometry_of(few, x_last=True, y_last=True))
-    assert _blocking.choose(name, piece, lanes - 1, tile, 'auto')[1].way not in (
+    assert _ways.choose(name, piece, lanes - 1, tile, 'auto')[1].way not in (
         _blocks.GATHER_LAST, _blocks.CORRELATE_LAST)
 
 
@@ -149,7 +149,7 @@ def test_a_long_row_is_summed_in_parts(dtype):
     assert np.abs(found / exact - 1).max() < 1e-6
     problem = P('long', (100_000,), (3,), (16, 16), padding=1, groups=16, batch=1)
     [piece] = _pieces.pieces('grad_weight', geometry_of(problem, x_last=True, y_last=True))
-    blocking = _blocking.correlate_blocking(piece, 16, _blocks.Tile(np.dtype(dtype).itemsize, 8, 8, 3))
+    _, blocking = _ways.choose('grad_weight', piece, 16, _blocks.Tile(np.dtype(dtype).itemsize, 8, 8, 3), 'gemm')
     assert blocking.way == _blocks.CORRELATE_LAST and blocking.splits == _blocks.UNITS and blocking.extent[2] <= 512
 
 

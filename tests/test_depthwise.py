@@ -8,7 +8,7 @@ import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from plan_runs import geometry_of
 from problems import FILLED, P, maps
-from pyconv import _blocking, _blocks, _pieces
+from pyconv import _blocks, _pieces, _ways
 
 pytestmark = pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
 every_problem = pytest.mark.parametrize('problem', FILLED, ids=str)
@@ -18,7 +18,7 @@ TILES = [_blocks.Tile(*tile) for tile in ((4, 16, 8, 3), (8, 8, 8, 3), (4, 8, 4,
 def chosen(problem, tile):
     """How forward and grad_input of the problem are worked on."""
     geometry = geometry_of(problem, padding_mode=problem.padding_mode)
-    return [_blocking.choose(name, piece, geometry.groups, tile, 'auto')[1]
+    return [_ways.choose(name, piece, geometry.groups, tile, 'auto')[1]
             for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, geometry)]
 
 
@@ -36,7 +36,7 @@ def test_rows_are_folded(problem):
     """What is beyond the edges of grad_input is worked out by rows too, in whatever blocks."""
     geometry = geometry_of(problem, padding_mode=problem.padding_mode)
     pieces = _pieces.pieces('grad_input', geometry)
-    ways = {_blocking.choose('grad_input', piece, geometry.groups, tile, 'auto')[1].way
+    ways = {_ways.choose('grad_input', piece, geometry.groups, tile, 'auto')[1].way
             for piece in pieces for tile in TILES}
     assert all(piece.folded == problem.padding_mode for piece in pieces)
     assert _blocks.GATHER_ROWS in ways or problem.channels[1] > problem.channels[0]

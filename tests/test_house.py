@@ -65,7 +65,7 @@ def test_imports_go_downward(path):
         assert '__init__' not in found, 'a room does not import the package'
     if path.stem in PURE:
         assert found <= PURE
-    if path.suffix == '.pyx' or path.stem in ('_pieces', '_blocking', '_phases'):
+    if path.suffix == '.pyx' or path.stem in ('_pieces', '_blocking', '_phases', '_ways'):
         assert not found & {'_ops', '_columns', '_evaluate', '_arguments', '_threads', '_backend'}
 
 

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from problems import LAYERS
-from pyconv import _blocking, _blocks, _edges, _phases, _pieces, _tiled
+from pyconv import _blocking, _blocks, _edges, _phases, _pieces, _tiled, _ways
 from pyconv._geometry import convolved
 from pyconv._padding import Mode, held
 
@@ -119,9 +119,8 @@ def test_a_wave_writes_no_cell_twice_and_the_first_does_not_add(name, map, monke
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
     g, tile = geometry_of(name), _blocks.Tile(itemsize, lanes, 8, 3)
-    choose = _blocking.correlate_blocking if map == "grad_weight" else _blocking.gather_blocking
     for piece in _pieces.pieces(map, g):
-        blocking = choose(piece, g.groups, tile)
+        _, blocking = _ways.choose(map, piece, g.groups, tile, "gemm")
         assert 1 <= blocking.samples <= piece.batch
         assert all(1 <= n <= max(1, axis.positions) for n, axis in zip(blocking.extent, piece.axes))
         assert 1 <= blocking.channels <= max(1, piece.channels)
@@ -138,8 +137,8 @@ def test_many_small_groups_are_done_directly(channels, groups, direct):
     for batch, (map, way) in product((1, 8), zip(MAPS, ways)):
         shapes = (batch, channels, 14, 14), (channels, channels // groups, 3, 3)
         g = convolved(2, *shapes, None, None, 1, 1, 1, groups)[0]
-        choose = _blocking.correlate_blocking if map == "grad_weight" else _blocking.gather_blocking
-        assert {choose(x, groups, _blocks.Tile(4, 16, 8, 3)).way == way for x in _pieces.pieces(map, g)} == {direct}
+        assert {_ways.choose(map, x, groups, _blocks.Tile(4, 16, 8, 3), "gemm")[1].way == way
+                for x in _pieces.pieces(map, g)} == {direct}
 
 
 def test_only_one_sample_decides_the_order_of_sums():
@@ -149,7 +148,8 @@ def test_only_one_sample_decides_the_order_of_sums():
         g = convolved(2, (batch, *shape[1:]), weight, None, None, *settings)[0]
         for map in ("forward", "grad_input"):
             for piece in _pieces.pieces(map, g):
-                assert _blocking.gather_blocking(piece, 1, _blocks.Tile(4, 16, 8, 3)).channels == piece.channels
+                _, blocking = _ways.choose(map, piece, 1, _blocks.Tile(4, 16, 8, 3), "gemm")
+                assert blocking.channels == piece.channels
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "gemm", "winograd"])

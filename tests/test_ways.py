@@ -3,6 +3,8 @@
 Which of the two is taken follows from what is expected to take less time, in a batch of that size: so they must agree
 to the bit. The other ways are forced in their own files or by the problems themselves.
 """
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ import reference
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
-from pyconv import _blocking, _blocks, _known, _pieces
+from pyconv import _blocks, _known, _pieces, _ways
 from pyconv._geometry import convolved
 
 UNROLLED, BROADCAST = 0, np.inf
@@ -43,7 +45,7 @@ every_problem = pytest.mark.parametrize('problem', PROBLEMS + SHARED_CELLS + MOR
 def force(monkeypatch):
     """Decide the comparison of the two."""
     def decide(factor):
-        monkeypatch.setattr(_blocking, 'UNROLLED_LOSES', factor)
+        monkeypatch.setattr(_ways, 'UNROLLED_LOSES', factor)
         forget()
     yield decide
     forget()
@@ -51,15 +53,50 @@ def force(monkeypatch):
 
 def forget():
     _known.forget()
-    _blocking.gather_blocking.cache_clear()
+    _ways._first.cache_clear()
 
 
 def ways(problem, tile):
     """How forward and grad_input of the problem are worked on."""
     geometry = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
                          *problem.keywords.values())[0]
-    return {_blocking.choose(name, piece, geometry.groups, tile, 'gemm')[1].way
+    return {_ways.choose(name, piece, geometry.groups, tile, 'gemm')[1].way
             for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, geometry)}
+
+
+LAST = {'x_last': True, 'y_last': True}
+OF_EVERY_ROW = [  # maps, and changes of a geometry
+    (P('tiles', (28, 28), (3, 3), (64, 64), padding=1), 'winograd', {}),
+    (P('tiles', (28, 28), (3, 3), (64, 64), padding=1), 'auto', {}),
+    (P('replicated', (9, 9), (3, 3), (8, 8), padding=4, stride=2), 'auto', {'padding_mode': 'replicate'}),
+    (P('depthwise', (28, 28), (3, 3), (32, 32), groups=32, padding=1), 'auto', LAST),
+    (P('depthwise', (28, 32), (3, 3), (32, 32), groups=32, padding=1), 'auto', {}),
+    (P('narrow', (7, 7), (3, 3), (32, 32), groups=32, padding=1), 'auto', {}),
+    (P('few results', (28, 28), (3, 3), (3, 64), padding=1, stride=2), 'auto', LAST),
+    (P('few results', (28, 28), (3, 3), (64, 3), padding=1, stride=2), 'gemm', {}),
+    (P('many', (28, 28), (1, 1), (64, 64)), 'auto', {}),
+    (P('few', (5, 5), (2, 2), (3, 2)), 'auto', {}),
+]
+
+
+def test_the_table_of_ways():
+    """Every kernel is in a row, every row is taken by some layer, and the page shows them all, in their order."""
+    rows = _ways.WAYS
+    assert {way for row in rows for way in row.ways} == set(range(_blocks.CORRELATE_WINOGRAD + 1))
+    taken = set()
+    for problem, algorithm, changes in OF_EVERY_ROW:
+        geometry = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
+                             *problem.keywords.values())[0]._replace(**changes)
+        for name in ('forward', 'grad_input', 'grad_weight'):
+            for piece in _pieces.pieces(name, geometry):
+                asked = _ways.Asked(name, geometry.groups, TILES[0], 0, True)
+                taken.add(rows.index(_ways._first(piece, asked, algorithm)[0]))
+    assert taken == set(range(len(rows)))
+    page = (Path(__file__).parents[1] / 'docs' / 'ways.md').read_text()
+    shown = [line.strip('| ').split(' | ') for line in page.splitlines() if line.startswith('| ')][1:]
+    asked_for = {('winograd',): ", if `algorithm='winograd'`"}
+    assert shown == [[row.name + asked_for.get(row.algorithms, ''), ', '.join(row.maps), row.when, row.why]
+                     for row in rows]
 
 
 @pytest.mark.parametrize('tile', TILES, ids=str)
@@ -124,5 +161,5 @@ def test_how_many_samples_there_are_does_not_decide_the_algorithm(tile, kernel):
         geometry = convolved(2, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
         assert _pieces.is_swapped('grad_input', geometry)
         for piece in _pieces.pieces('grad_input', geometry):
-            way = _blocking.choose('grad_input', piece, 4, tile, 'winograd')[1].way
+            way = _ways.choose('grad_input', piece, 4, tile, 'winograd')[1].way
             assert way in (_blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_BROADCAST)

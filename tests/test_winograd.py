@@ -13,7 +13,7 @@ import test_bits as bits
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, P, maps
-from pyconv import _blocking, _blocks, _known, _pieces, _tiled
+from pyconv import _blocks, _known, _pieces, _tiled, _ways
 from pyconv._geometry import convolved
 
 WAYS = (_blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)
@@ -24,7 +24,7 @@ def ways(problem, algorithm):
     """How each map of the problem is worked on."""
     geometry = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
                          *problem.keywords.values())[0]
-    return [_blocking.choose(name, piece, geometry.groups, TILE, algorithm)[1].way
+    return [_ways.choose(name, piece, geometry.groups, TILE, algorithm)[1].way
             for name in ('forward', 'grad_input', 'grad_weight') for piece in _pieces.pieces(name, geometry)]
 
 

@@ -1,0 +1,251 @@
+"""Which way a piece is worked on: a table, of which the first row that suits is taken, with the reason for each.
+
+How a piece is cut for a way is decided where the row says. What decides the order of a sum follows from the geometry of
+one sample (of grad_weight, of the batch), the type and the kernels' tile: so a row may only look at these, but for rows
+that sum in the same order, of which the batch may decide.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from pyconv import _tiled
+from pyconv._blocking import (
+    across_blocking,
+    broadcast_blocking,
+    channels_at_once,
+    correlate_blocking,
+    few_blocking,
+    is_across,
+    unrolled_blocking,
+)
+from pyconv._blocks import (
+    CORRELATE,
+    CORRELATE_DIRECT,
+    CORRELATE_FEW,
+    CORRELATE_LAST,
+    CORRELATE_WINOGRAD,
+    GATHER,
+    GATHER_ACROSS,
+    GATHER_BROADCAST,
+    GATHER_DIRECT,
+    GATHER_FLAT,
+    GATHER_LAST,
+    GATHER_ROWS,
+    GATHER_WINOGRAD,
+    TASKS,
+    Blocking,
+    Tile,
+    blocks_of,
+    even_part,
+    power_of_two,
+    splits_of,
+    up_to,
+)
+from pyconv._depthwise import (
+    DIRECT_RESULTS,
+    DIRECT_WEIGHTS,
+    direct_blocking,
+    last_blocking,
+    last_weight_blocking,
+    rows_blocking,
+)
+from pyconv._pieces import Piece, winograd
+
+UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
+APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more
+
+
+class Asked(NamedTuple):
+    """What a row may look at besides the piece: see `choose`."""
+
+    map: str
+    groups: int
+    tile: Tile
+    most_taps: int
+    may_direct: bool
+
+
+class Way(NamedTuple):
+    """A row: `blocks` are those of the piece, in tiles of so many `outputs`, or None where the way does not suit; they
+    are for one of the kernels of these `ways`. No `algorithms` stand for any."""
+
+    name: str
+    ways: tuple[int, ...]
+    maps: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    when: str
+    why: str
+    blocks: Callable[[Piece, Asked], Blocking | None]
+    outputs: int = 0
+
+
+# forward and grad_input
+
+def _tiles(piece: Piece, asked: Asked) -> Blocking | None:
+    if not _tiled.tiling_pays(asked.map, piece):
+        return None
+    if asked.map == "grad_weight":
+        return _of_batches(piece, asked.groups, asked.tile, _tiled.correlate)
+    return _tiled.gather(piece, asked.tile)
+
+
+def _overlapping(piece: Piece, asked: Asked) -> Blocking | None:
+    if all(axis.lattice for axis in piece.axes):
+        return None
+    apart = piece._replace(axes=tuple(axis._replace(lattice=1) for axis in piece.axes))
+    _, blocking = unrolled_blocking(apart, asked.groups, channels_at_once(piece), asked.tile)
+    extent = tuple(n if axis.lattice else axis.positions for axis, n in zip(piece.axes, blocking.extent))
+    return blocking._replace(way=GATHER, extent=extent)
+
+
+def _directly(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable[[Piece, Asked], Blocking | None]:
+    def of(piece: Piece, asked: Asked) -> Blocking | None:
+        return blocks(piece, asked.groups, asked.tile) if asked.may_direct and not piece.quads else None
+    return of
+
+
+def _of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    return direct_blocking(piece, groups, tile, DIRECT_WEIGHTS)
+
+
+def _across(piece: Piece, asked: Asked) -> Blocking | None:
+    return across_blocking(piece, asked.groups, asked.tile) if is_across(piece, asked.tile) else None
+
+
+def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
+    channels, tile = channels_at_once(piece, asked.most_taps), asked.tile
+    if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
+        return None
+    if (piece.source_last or piece.target_last) and not piece.quads:
+        few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
+        return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
+    cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
+    apart = tile.itemsize == 4 and piece.axes[2].step > 1 and piece.channels >= MANY_CHANNELS
+    loses = UNROLLED_LOSES * (APART_LOSES if apart else 1)
+    if piece.quads or cost < loses * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
+        return blocking
+    return None
+
+
+def _unrolled(piece: Piece, asked: Asked) -> Blocking:
+    return unrolled_blocking(piece, asked.groups, channels_at_once(piece, asked.most_taps), asked.tile)[1]
+
+
+# grad_weight
+
+def _of_batches(piece: Piece, groups: int, tile: Tile, blocks: Callable[[Piece, int, Tile], Blocking | None],
+                ) -> Blocking | None:
+    """The blocks of a batch of the next power of two, cut to this one; so this batch wants no more scratch than that
+    power of two does."""
+    if piece.turned:  # whose positions along the last axis are samples
+        *outer, x = piece.axes
+        n = power_of_two(x.positions)
+        found = blocks(piece._replace(axes=(*outer, x._replace(positions=n, size=n))), groups, tile)
+        return found and found._replace(extent=(*found.extent[:2], min(found.extent[2], x.positions)),
+                                        samples=even_part(piece.batch, found.samples))
+    found = blocks(piece._replace(batch=power_of_two(piece.batch)), groups, tile)
+    return found and found._replace(samples=even_part(piece.batch, found.samples))
+
+
+def _summed(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable[[Piece, Asked], Blocking | None]:
+    def of(piece: Piece, asked: Asked) -> Blocking | None:
+        return _of_batches(piece, asked.groups, asked.tile._replace(tasks=TASKS), blocks)
+    return of
+
+
+def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    blocking = direct_blocking(piece, groups, tile, DIRECT_RESULTS)
+    if blocking is None:
+        return None
+    blocks = blocks_of(piece, (blocking.samples, blocking.extent, 0))
+    return blocking._replace(way=CORRELATE_DIRECT, splits=splits_of(blocks, -(-groups // blocking.groups)))
+
+
+def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    return few_blocking(piece, groups, tile) if piece.rows < tile.lanes // 2 else None
+
+
+SUMS, WEIGHT, ANY = ("forward", "grad_input"), ("grad_weight",), ()
+WAYS = (
+    Way("Winograd F(4, 3)", (GATHER_WINOGRAD, CORRELATE_WINOGRAD), SUMS + WEIGHT, ("winograd",),
+        "three taps along y or x at stride 1, and fewer vector operations than products, transforms included",
+        "a quarter of the products of 3×3, for three times the error: only where it is asked for", _tiles, 4),
+    Way("Winograd F(2, 3)", (GATHER_WINOGRAD, CORRELATE_WINOGRAD), SUMS + WEIGHT, ("auto", "winograd"),
+        "the same, in smaller tiles",
+        "4 products for 9 of 3×3, and transforms without a multiplication in forward and grad_input", _tiles, 2),
+    Way("matrix product", (GATHER,), SUMS, ANY,
+        "several positions are summed in one cell, as beyond a replicated edge under a stride",
+        "they must be in one block, or two threads would add to one cell", _overlapping),
+    Way("direct", (GATHER_LAST,), SUMS, ANY,
+        "groups of one channel, the channels lying last",
+        "vectors of neighbouring channels are read and written where they lie: memory is the limit",
+        _directly(last_blocking)),
+    Way("direct", (GATHER_ROWS,), SUMS, ANY,
+        "one channel in and a few out of each group, odd square kernels of 3 to 7 at stride 1, rows that fill vectors",
+        "vectors of neighbouring positions, and as many rows of results in registers as there are rows of taps: a cell "
+        "is loaded once", _directly(rows_blocking)),
+    Way("direct", (GATHER_DIRECT,), SUMS, ANY,
+        "several groups of few channels, where tiles of each group's own would cost more",
+        "a lane holds a group, so that narrow rows and few channels fill vectors", _directly(_of_lanes)),
+    Way("direct", (GATHER_ACROSS,), SUMS, ANY,
+        "channels of the source lie last and fill vectors, those of the target are fewer than half a vector",
+        "a register tile of so few rows is limited by its loads", _across),
+    Way("matrix product", (GATHER_BROADCAST,), SUMS, ANY,
+        "the cheaper one by the count of operations, or channels that lie last: cells are read where they lie",
+        "nothing is copied: a cell is broadcast to vectors of output channels, and cells in the padding are left out",
+        _broadcast),
+    Way("matrix product", (GATHER, GATHER_FLAT), SUMS, ANY,
+        "else: cells are unrolled into scratch, a block at a time",
+        "vectors of positions, which few output channels, or many positions of a row, fill better", _unrolled),
+    Way("direct", (CORRELATE_LAST,), WEIGHT, ANY,
+        "groups of one channel and three taps along x, the channels lying last",
+        "both operands are read where they lie; with more taps cells that are copied first are read less often",
+        _summed(last_weight_blocking)),
+    Way("direct", (CORRELATE_DIRECT,), WEIGHT, ANY,
+        "several groups of few channels, where tiles of each group's own would cost more",
+        "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),
+    Way("matrix product", (CORRELATE_FEW,), WEIGHT, ANY,
+        "fewer output channels than half a vector",
+        "inner products along the positions, which fill vectors", _summed(_few)),
+    Way("matrix product", (CORRELATE,), WEIGHT, ANY,
+        "else: cells are unrolled, and grad_output turned, a block of positions at a time",
+        "vectors of output channels; a block's results stay in L2 while positions go by", _summed(correlate_blocking)),
+)
+
+
+@lru_cache(maxsize=256)
+def _first(piece: Piece, asked: Asked, algorithm: str) -> tuple[Way, Blocking]:
+    """The first row that suits, and its blocks, with no element's parts in two of them."""
+    upwards = piece._replace(axes=tuple(axis._replace(lattice=abs(axis.lattice)) for axis in piece.axes))
+    for way in WAYS:
+        made = winograd(piece, way.outputs) if way.outputs else upwards
+        if made and asked.map in way.maps and (not way.algorithms or algorithm in way.algorithms):
+            blocking = way.blocks(made, asked)
+            if blocking:
+                return way, blocking._replace(
+                    channels=up_to(blocking.channels, piece.parts), rows=up_to(blocking.rows, piece.parts))
+    raise AssertionError("the last row suits everything")
+
+
+def choose(
+    map: str, piece: Piece, groups: int, tile: Tile, algorithm: str, most_taps: int = 0, may_direct: bool = True
+) -> tuple[Piece, Blocking]:
+    """The piece as it is to be worked on, and its blocks.
+
+    Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
+    """
+    anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
+        axes=tuple(axis._replace(start=0, lattice=max(-1, min(axis.lattice, 1)), first=0) for axis in piece.axes),
+        source=piece.source._replace(base=0), target=piece.target._replace(base=0),
+        weight=piece.weight._replace(base=0))
+    way, blocking = _first(anywhere, Asked(map, groups, tile, most_taps, may_direct), algorithm)
+    made = winograd(piece, way.outputs) if way.outputs else piece
+    assert made is not None
+    return made, blocking
+
+
+def name_of(piece: Piece, blocking: Blocking) -> str:
+    """What a person calls the way."""
+    name = next(way.name for way in WAYS if blocking.way in way.ways and way.outputs in (0, max(piece.tile)))
+    return f"{name} of bytes" if piece.quads and name == "matrix product" else name
