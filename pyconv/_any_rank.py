@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
-import numpy as np  # noqa: F401, the doctests' np
+import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometry as geometries
-from pyconv._arguments import check_flag, exact_mask
+from pyconv._arguments import check_flag, exact_mask, operands
 from pyconv._backend import Array
-from pyconv._evaluate import Result, Term, check_outs, checked, evaluate, evaluate_one, settings_of
+from pyconv._evaluate import Result, Settings, Term, check_outs, checked, evaluate, evaluate_one, settings_of
 from pyconv._geometry import check_shape, rank_of
 from pyconv._integers import exact_shape
 from pyconv._known_on_gpu import known_or_read
 from pyconv._ops import apart, convolve
+from pyconv._outer import LAST
 from pyconv._signatures import Padding, Sizes
+from pyconv._unfolding import of_columns
 
 Gradients = tuple[Array | None, Array | None, Array | None]
 
@@ -58,8 +60,8 @@ def _directional(map: str, input: Any, weight: Any, to_input: Any, to_weight: An
 
 
 def convolution_backward(
-    grad_output: ArrayLike, input: ArrayLike, weight: ArrayLike, stride: Sizes, padding: Padding, dilation: Sizes,
-    transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
+    grad_output: ArrayLike, input: ArrayLike | None, weight: ArrayLike, stride: Sizes, padding: Padding,
+    dilation: Sizes, transposed: bool, output_padding: Sizes, groups: SupportsIndex, output_mask: Sequence[bool], *,
     bias_sizes: Sequence[SupportsIndex] | None = None, per_sample: bool = False,
     out: Sequence[Array | None] | None = None, accumulate: bool = False, padding_mode: str = "zeros",
     padding_value: complex = 0, dtype: DTypeLike | None = None, finput: Array | None = None,
@@ -72,6 +74,10 @@ def convolution_backward(
     taken as the output_size that was asked for. bias_sizes, if given, must be (out channels,). With per_sample=True the
     last two are the samples' own, (batch, *weight shape) and (batch, out channels), or of an input without batch axis
     those of its only sample.
+
+    With input None, finput is no scratch but the columns that `unfold` gave of the input, as for conv2d_weight, for any
+    number of axes (on a GPU one to three) and where not transposed; grad_input is then not to be had. Beyond three axes
+    all padding counts as data: a NaN or Inf in grad_output meets what it holds.
 
     TypeError or ValueError: see the package.
 
@@ -89,6 +95,10 @@ def convolution_backward(
     )
     mask = exact_mask(output_mask)
     check_flag("per_sample", per_sample)
+    if input is None and finput is not None:
+        return _backward_of_columns(
+            grad_output, weight, (stride, padding, dilation, groups), transposed, output_padding, mask, bias_sizes,
+            per_sample, out, settings)
     names, back = ("grad_output", "input", "weight"), "forward" if transposed is True else "grad_input"
     targets = tuple(out) if isinstance(out, tuple | list) else ()
     numbers = ("convolution_backward", back, *map(int, mask), int(per_sample), bias_sizes, stride, padding, dilation,
@@ -119,6 +129,42 @@ def convolution_backward(
     wanted = tuple(result if wants else None for result, wants in zip(results, mask))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
     return tuple(evaluate(geometry, native, wanted, outs, named, settings, key))
+
+
+def _backward_of_columns(
+    grad_output: Any, weight: Any, steps: tuple[Any, ...], transposed: Any, output_padding: Any, mask: tuple[bool, ...],
+    bias_sizes: Any, per_sample: Any, out: Any, settings: Settings,
+) -> Gradients:
+    """convolution_backward where finput holds the columns of an input that is None."""
+    if transposed is True:
+        raise TypeError("input must be an array where transposed is True; got None")
+    if mask[0]:
+        raise ValueError("output_mask[0] must be False where input is None; got True")
+    names = ("grad_output", "finput", "weight")
+    native, (y, columns, w) = operands(names, (grad_output, settings.finput, weight), stream=settings.stream)
+    settings = checked(settings, native)
+    rank = rank_of("weight", w.shape)
+    geometries.check_plain(transposed, output_padding, rank)
+    if rank > LAST and not isinstance(native, np.dtype):
+        raise ValueError(
+            f"weight must have one to three spatial axes on a GPU where input is None; got shape {w.shape}")
+    geometry = geometries.columns_of(rank, columns.shape, w.shape, y.shape, *(*steps, settings.mode, "weight"))
+    check_shape("bias_sizes", None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes), w.shape[:1])
+    axis = len(y.shape) - rank - 1
+    weight_shape, bias_shape = w.shape, y.shape[axis:axis + 1]
+    if per_sample:
+        geometry, weight_shape = apart(geometry, w.shape, y)
+        bias_shape = y.shape[:axis + 1]
+    if rank > LAST:  # the products of columns are those of a convolution of 1 x 1, whatever they were read from
+        geometry = of_columns(geometry)._replace(batch=geometry.batch, per_sample=geometry.per_sample)
+    wanted = (
+        None,
+        Result(weight_shape, (_weight_term(False, columns, y),)) if mask[1] else None,
+        Result(bias_shape, channel_axis=axis) if mask[2] else None,
+    )
+    named = tuple(zip(names, (y, columns, w)))
+    outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
+    return tuple(evaluate(geometry, native, wanted, outs, named, settings._replace(finput=None, algorithm="columns")))
 
 
 def convolution_double_backward(

@@ -451,14 +451,19 @@ def problem(
         return transposed(
             rank, input_shape, weight_shape, bias_shape, grad_output_shape, stride, padding, dilation, groups,
             output_padding, output_size, names, mode)
+    check_plain(is_transposed, output_padding, rank)
+    return convolved(
+        rank, input_shape, weight_shape, bias_shape, grad_output_shape, stride, padding, dilation, groups, names, mode,
+        output_size)
+
+
+def check_plain(is_transposed: Any, output_padding: Any, rank: int) -> None:
+    """TypeError or ValueError unless it is no transposed convolution, and has no output_padding."""
     if is_transposed is not False:
         raise TypeError(f"transposed must be True or False; got {shown(is_transposed)}")
     if type(output_padding) is not int or output_padding:
         if any(sizes_of("output_padding", output_padding, rank, 0)):
             raise ValueError(f"output_padding must be 0 where transposed is False; got {shown(output_padding)}")
-    return convolved(
-        rank, input_shape, weight_shape, bias_shape, grad_output_shape, stride, padding, dilation, groups, names, mode,
-        output_size)
 
 
 def output_shape(
@@ -483,7 +488,7 @@ def output_shape(
 
 def columns_of(
     rank: int, columns_shape: Shape, weight_size: Shape, grad_output_shape: Shape, stride: Any, padding: Any,
-    dilation: Any, groups: Any, mode: Mode = ZEROS,
+    dilation: Any, groups: Any, mode: Mode = ZEROS, weight_name: str = "weight_size",
 ) -> Geometry:
     """The geometry of grad_weight when the columns stand for an input whose size is not known.
 
@@ -492,20 +497,20 @@ def columns_of(
     In any mode but 'zeros' no cell does: there the geometry is that of an input that has the padding in it.
     """
     settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
-    return _columns_of(rank, columns_shape, weight_size, grad_output_shape, settings)
+    return _columns_of(rank, columns_shape, weight_size, grad_output_shape, settings, weight_name)
 
 
 @_cached
 def _columns_of(
     rank: int, columns_shape: Shape, weight_size: Shape, grad_output_shape: Shape,
-    given: _Exact,
+    given: _Exact, weight_name: str,
 ) -> Geometry:
     settings = _settings(rank, *given)
-    _check_weight("weight_size", weight_size, rank, settings.groups)
+    _check_weight(weight_name, weight_size, rank, settings.groups)
     batch = _batch_of("grad_output", grad_output_shape, rank)
     output, kernel = grad_output_shape[-rank:], weight_size[2:]
     out_channels, in_channels = weight_size[0], weight_size[1] * settings.groups
-    _check_channels("grad_output", grad_output_shape, rank, out_channels, "axis 0 of weight_size")
+    _check_channels("grad_output", grad_output_shape, rank, out_channels, f"axis 0 of {weight_name}")
     expected = (*batch, in_channels * prod(kernel), prod(output))
     if columns_shape != expected:
         raise ValueError(

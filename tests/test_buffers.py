@@ -13,7 +13,7 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, assert_same_bits, poisoned
-from problems import BY_NAME, EVERY, LAYERS, VARIED, VARIED_MODES, Problem, expected, some
+from problems import BY_NAME, EVERY, LAYERS, MORE_AXES, VARIED, VARIED_MODES, Problem, expected, some
 from pyconv import _evaluate, _geometry, _known
 from pyconv._padding import Mode
 
@@ -548,6 +548,45 @@ def test_columns_are_reused_by_name(problem, dtype):
     assert_equal(calls.grad_weight(problem, None, data.y[-1], finput=columns[-1]), alone, dtype)
     apart = reference.grad_weight(data.x, data.y, problem.kernel, **problem.form, per_sample=True)
     assert_equal(calls.grad_weight(problem, None, data.y, finput=columns, per_sample=True), apart, dtype)
+
+
+@pytest.mark.parametrize(
+    'problem', [p for p in VARIED + VARIED_MODES + MORE_AXES if not isinstance(p.padding, str)], ids=str)
+def test_columns_are_reused_over_any_number_of_axes(problem, dtype):
+    data, wanted = problem.integers(dtype), expected(problem.name).grad_weight
+    columns = pyconv.unfold(data.x, problem.kernel, problem.dilation, problem.padding, problem.stride, **problem.mode)
+    before = columns.copy()
+
+    def backward(y, columns, mask, **more):
+        return pyconv.convolution_backward(
+            y, None, data.w, problem.stride, problem.padding, problem.dilation, False, 0, problem.groups, mask,
+            finput=columns, **problem.mode, **more)
+
+    sums = reference.channel_sum(data.y)
+    none, weight, bias = backward(data.y, columns, (False, True, True), bias_sizes=sums.shape)
+    assert none is None
+    assert_equal(weight, wanted, dtype)
+    assert_equal(bias, sums, dtype)
+    assert backward(data.y, columns, (False, False, True))[1] is None
+    out = np.ones(wanted.shape, dtype)
+    found = backward(data.y, columns, (False, True, False), out=(None, out, None), accumulate=True)
+    assert found[0] is found[2] is None and found[1] is out
+    assert_equal(out, wanted + 1, dtype)
+    alone = reference.grad_weight(data.x, data.y, problem.kernel, **problem.form, per_sample=True)
+    assert_equal(backward(data.y, columns, (False, True, False), per_sample=True)[1], alone, dtype)
+    assert_equal(backward(data.y[-1], columns[-1], (False, True, False))[1], alone[-1], dtype)
+    assert_same_bits(columns, before)
+
+
+@pytest.mark.parametrize('rank', [1, 2, 3, 4, 5])
+def test_padding_in_columns_meets_what_is_not_finite_beyond_three_axes(rank):
+    """There all that columns hold counts as data; with less axes padding meets nothing, as elsewhere."""
+    x, w = np.ones((1, 1) + (3,) * rank), np.ones((1, 1) + (3,) * rank)
+    y = np.ones(x.shape)
+    y[(0, 0) + (0,) * rank] = np.nan  # of the taps, those that are 0 on some axis see padding there
+    columns = pyconv.unfold(x, w.shape[2:], 1, 1)
+    found = pyconv.convolution_backward(y, None, w, 1, 1, 1, False, 0, 1, (False, True, False), finput=columns)[1]
+    assert np.isnan(found).sum() == (2 ** rank if rank <= 3 else 3 ** rank)
 
 
 def test_columns_have_to_be_there_and_to_fit(dtype):

@@ -8,6 +8,7 @@ import pyconv
 
 F32, F64 = np.float32, np.float64
 X, W, Y, B = np.ones((1, 2, 5, 5)), np.ones((3, 2, 3, 3)), np.ones((1, 3, 3, 3)), np.ones(3)
+COLUMNS = np.ones((1, 18, 9))
 INT = 'must be an int >= 1 or a sequence of 2 such; got'
 ZERO = 'must be an int >= 0 or a sequence of 2 such; got'
 PADDING = ("padding must be an int >= 0, a sequence of 2 such or of 2 pairs (lo, hi) of ints, or one of 'valid', "
@@ -42,6 +43,12 @@ def backward(mask=(True, True, True), grad_output=Y, **keywords):
     return lambda: pyconv.convolution_backward(grad_output, X, W, 1, 0, 1, False, 0, 1, mask, **keywords)
 
 
+def from_columns(mask=(False, True, True), weight=W, grad_output=Y, transposed=False, output_padding=0, **keywords):
+    more = {'finput': COLUMNS, **keywords}
+    return lambda: pyconv.convolution_backward(
+        grad_output, None, weight, 1, 0, 1, transposed, output_padding, 1, mask, **more)
+
+
 def double(first=None, second=None, third=None, **keywords):
     mask = (True, True, True)
     return lambda: pyconv.convolution_double_backward(
@@ -70,6 +77,22 @@ KINDS = [
     (conv_input(weight=None), TypeError, 'weight must be an array; got None'),
     (conv_input(grad_output=None), TypeError, 'grad_output must be an array; got None'),
     (conv_weight(input=None), TypeError, 'input must be an array; got None'),
+    (from_columns(finput=None), TypeError, 'input must be an array; got None'),
+    (from_columns(transposed=True), TypeError, 'input must be an array where transposed is True; got None'),
+    (from_columns(transposed=None), TypeError, 'transposed must be True or False; got None'),
+    (from_columns(weight=None), TypeError, 'weight must be an array; got None'),
+    (from_columns(grad_output=None), TypeError, 'grad_output must be an array; got None'),
+    (from_columns(finput=COLUMNS.astype('f4')), TypeError,
+     'finput must have the dtype of grad_output, float64; got float32'),
+    (from_columns((True, True, False)), ValueError, 'output_mask[0] must be False where input is None; got True'),
+    (from_columns(output_padding=1), ValueError, 'output_padding must be 0 where transposed is False; got 1'),
+    (from_columns(finput=COLUMNS[:, 1:]), ValueError,
+     'finput must have the shape (1, 18, 9) that unfold gives, where input is None; got shape (1, 17, 9)'),
+    (from_columns(bias_sizes=(4,)), ValueError, 'bias_sizes must have shape (3,); got shape (4,)'),
+    (from_columns(weight=W[:2]), ValueError,
+     'grad_output must have 2 channels, axis 0 of weight; got shape (1, 3, 3, 3)'),
+    (from_columns(out=(None, W, None)), ValueError,
+     'out[1] must not overlap weight; got arrays with common bounds of memory'),
     (conv_weight(grad_output=None), TypeError, 'grad_output must be an array; got None'),
     (lambda: pyconv.conv_bias(None), TypeError, 'grad_output must be an array; got None'),
     (lambda: pyconv.unfold(None, 2), TypeError, 'input must be an array; got None'),

@@ -90,6 +90,9 @@ def calls(x, w, y, b):
         'fold': lambda: pyconv.fold(pyconv.unfold(x, (3, 2), 1, 1, (2, 1)), (6, 5), (3, 2), 1, 1, (2, 1)),
         'columns': lambda: pyconv.conv2d_weight(
             None, W.shape, y, *steps, groups, finput=pyconv.unfold(x, (3, 2), 1, 1, (2, 1))),
+        'backward from columns': lambda: pyconv.convolution_backward(
+            y, None, w, *steps, False, 0, groups, (False, True, True),
+            finput=pyconv.unfold(x, (3, 2), 1, 1, (2, 1)))[1:],
     }
 
 

@@ -31,6 +31,7 @@ MISALIGNED_TEXT = (f'input must be aligned to its elements; got address {MISALIG
                    f'{X.strides} in bytes')
 NULL_TEXT = f'input must have memory for its elements; got address 0 and shape {X.shape}'
 PROTOCOL = 'input must have a __cuda_array_interface__ with version, typestr, shape and data'
+ONES = np.ones((1,) * 6, 'f4')
 HALF = [Interface(array.astype('f2')) for array in (X, W)]
 
 
@@ -145,6 +146,11 @@ ERRORS = {
                        'input must give its own memory through DLPack; got a copy'),
     # shapes are the geometry's
     'shape': (lambda f: conv(b=Interface(B[:5])), ValueError, 'bias must have shape (6,); got shape (5,)'),
+    'columns of four axes': (lambda f: pyconv.convolution_backward(
+        Interface(ONES), None, Interface(ONES), 1, 0, 1, False, 0, 1, (False, True, False),
+        finput=Interface(ONES[0, 0, 0])),
+        ValueError, 'weight must have one to three spatial axes on a GPU where input is None; got shape '
+        '(1, 1, 1, 1, 1, 1)'),
     # settings
     'winograd': (lambda f: conv(algorithm='winograd'), ValueError,
                  "algorithm must be one of 'auto', 'gemm', 'tf32x3' for float32 on a GPU; got 'winograd'"),
