@@ -113,9 +113,10 @@ No GPU has run this as of 2026-11-24.
 
 torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
 DLPack on a CUDA device are read where they lie, whatever their strides. They have the types of arrays in main memory,
-and float16 and bfloat16 accumulate in float32. out, finput and fgrad_input are GPU arrays then, of any kind, on the
-same device; kinds may mix. A result comes from the allocator of the first operand's framework, on its device. Of torch
-and CuPy that is an array of theirs, of everything else a Numba device array. A gradient that a tensor requires is not
+and float16 and bfloat16 accumulate in float32. The operands of a call are all torch's, all CuPy's or all others', which
+count as Numba's; out, finput and fgrad_input are GPU arrays then, of any kind, on the same device. A result comes from
+the allocator of the first operand's framework, on its device. Of torch and CuPy that is an array of theirs, of
+everything else a Numba device array. A gradient that a tensor requires is not
 recorded: pyconv.torch does that.
 
 Nothing waits for the GPU, but for what Numba's allocation and freeing may. A call runs on `stream`; without it, on the

@@ -137,12 +137,20 @@ def test_nothing_to_sum_is_bias_or_zero(backend):
 # what is read
 
 
-def test_kinds_may_mix_and_the_first_operand_decides(frameworks):
-    tensor, array = frameworks.torch.Tensor, frameworks.cupy.ndarray
-    assert type(pyconv.conv2d(tensor(X), array(W), Interface(B), **SETTINGS)) is tensor
-    assert type(pyconv.conv2d_input(X.shape, array(W), tensor(Y), **SETTINGS)) is array
-    assert type(pyconv.convolution_backward(
-        Interface(Y), array(X), tensor(W), (2, 1), 1, 1, False, 0, 2, (False, False, True))[2]) is Numba
+@pytest.mark.parametrize('other', KINDS[:-1])  # the last is read-only
+@pytest.mark.parametrize('kind', KINDS)
+def test_operands_are_of_one_kind_and_the_others_of_any(kind, other, frameworks):
+    gpu, foreign = maker(kind, frameworks), maker(other, frameworks)
+    for more in ({}, {'out': foreign(np.empty_like(Y))}):
+        answer = pyconv.conv2d(*map(gpu, (X, W, B)), **SETTINGS, finput=foreign(np.empty(300, 'f4')), **more)
+        assert answer is more['out'] if more else type(answer) is result_type(kind, frameworks)
+        assert (answer.host == pyconv.conv2d(X, W, B, **SETTINGS)).all()
+    # what is neither torch's nor CuPy's counts as Numba's
+    if result_type(kind, frameworks) is result_type(other, frameworks):
+        assert (pyconv.conv2d(gpu(X), foreign(W), **SETTINGS).host == pyconv.conv2d(X, W, **SETTINGS)).all()
+        return
+    with pytest.raises(TypeError, match='^weight must be an array of the library of input, '):
+        pyconv.conv2d(gpu(X), foreign(W), **SETTINGS)
 
 
 def test_a_bfloat16_has_its_name_from_the_array(backend):

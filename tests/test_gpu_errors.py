@@ -93,6 +93,19 @@ ERRORS = {
                      'weight must be on the device of input, cuda:0; got cuda:1'),
     'host grad_output': (lambda f: pyconv.conv2d_input(X.shape, Interface(W), Y, **SETTINGS), TypeError,
                          'grad_output must be on the device of weight, cuda:0; got an array in main memory (ndarray)'),
+    # libraries
+    'weight of CuPy': (lambda f: conv(x=f.torch.Tensor(X), w=f.cupy.ndarray(W)), TypeError,
+                       'weight must be an array of the library of input, torch; got cupy'),
+    'bias of torch': (lambda f: conv(x=f.cupy.ndarray(X), w=f.cupy.ndarray(W), b=f.torch.Tensor(B)), TypeError,
+                      'bias must be an array of the library of input, cupy; got torch'),
+    'weight of DLPack': (lambda f: conv(x=f.torch.Tensor(X), w=DLPack(W)), TypeError,
+                         'weight must be an array of the library of input, torch; got gpu_fakes'),
+    'input of torch': (lambda f: pyconv.convolution_backward(
+        Interface(Y), f.torch.Tensor(X), Interface(W), (2, 1), 1, 1, False, 0, 2, (True,) * 3), TypeError,
+        'input must be an array of the library of grad_output, gpu_fakes; got torch'),
+    'columns of CuPy': (lambda f: pyconv.conv2d_weight(
+        None, (6, 4, 1, 1), f.torch.Tensor(integers(2, 6, 6, 5)), finput=f.cupy.ndarray(X.reshape(2, 4, 30))),
+        TypeError, 'grad_output must be an array of the library of finput, cupy; got torch'),
     'none': (lambda f: pyconv.conv2d(Interface(X), None), TypeError, 'weight must be an array; got None'),
     # dtypes and forms
     'bools': (lambda f: conv(x=Interface(X.astype(bool))), TypeError, f'input must have dtype {RULE}; got |b1'),
@@ -299,11 +312,12 @@ def given():
         ('input', X), ('weight', W), ('out', np.empty_like(Y)), ('finput', np.empty(5000, 'f4')))}
 
 
-@pytest.mark.parametrize('name', ['input', 'weight', 'out', 'finput'])
+@pytest.mark.parametrize('name', ['input', 'out', 'finput'])
 def test_tensors_that_torch_traces_are_refused_in_known_calls_too(name, given, frameworks, backend):
     tracing = []
     frameworks.torch._C = SimpleNamespace(_is_tracing=lambda: bool(tracing))
-    given[name] = frameworks.torch.Tensor(given[name].host)
+    for one in ('input', 'weight') if name == 'input' else (name,):
+        given[one] = frameworks.torch.Tensor(given[one].host)
     pyconv.conv2d(**given, **SETTINGS)
     tracing.append(True)
     runs = len(backend.runs)

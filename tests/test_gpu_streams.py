@@ -77,7 +77,8 @@ def test_the_first_operand_s_stream_is_used_and_the_others_waited_for(frameworks
 def test_a_given_stream_waits_for_those_that_a_protocol_names(frameworks, backend, waits):
     frameworks.current = 640
     out = Interface(np.empty_like(Y), stream=32)
-    pyconv.conv2d(Interface(X, stream=64), frameworks.torch.Tensor(W), **SETTINGS, out=out, stream=704)
+    scratch = frameworks.torch.Tensor(np.empty(50, 'f4'))
+    pyconv.conv2d(Interface(X, stream=64), Interface(W), **SETTINGS, out=out, finput=scratch, stream=704)
     assert backend.runs[-1].stream == 704 and sorted(waits) == [(704, 32, 0), (704, 64, 0)]
 
 
@@ -138,10 +139,11 @@ def test_a_stream_of_another_call_is_asked_of_nobody(backend):
 
 def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend, waits):
     frameworks.current = 640
-    pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS)  # DLPack hands over on the legacy default stream
+    out = frameworks.torch.Tensor(np.empty_like(Y))
+    pyconv.conv2d(DLPack(X), DLPack(W), **SETTINGS, out=out)  # DLPack hands over on the legacy default stream
     assert backend.runs[-1].stream == 0 and waits == [(0, 640, 0), (640, 0, 0)]
     waits.clear()
-    pyconv.conv2d(DLPack(X), frameworks.torch.Tensor(W), **SETTINGS, stream=704)
+    pyconv.conv2d(DLPack(X), DLPack(W), **SETTINGS, out=out, stream=704)
     assert not waits
     scratch = frameworks.torch.Tensor(np.empty(50, 'f4'))
     pyconv.conv2d(Interface(X, 2), Interface(W, 2), **SETTINGS, finput=scratch)
@@ -154,7 +156,7 @@ def test_streams_that_were_waited_for_wait_in_turn(kind, frameworks, backend, wa
     gpu, frameworks.current = maker(kind, frameworks), 640
     monkeypatch.setattr(frameworks.cupy.cuda, 'get_current_stream', lambda: SimpleNamespace(ptr=96))
     monkeypatch.setattr(backend, 'runs', waits)
-    for more in ({'out': gpu(np.empty_like(Y))}, {'b': gpu(B)}):
+    for more in ({'out': gpu(np.empty_like(Y))}, {'finput': gpu(np.empty(50, 'f4'))}):
         waits.clear()
         conv(*map(frameworks.torch.Tensor, (X, W)), **more)
         before, run, after = waits
@@ -237,13 +239,14 @@ def test_what_is_in_a_stream_stays_lent_and_written_where_the_rest_fails(
 
 @pytest.mark.parametrize('known', [False, True])
 def test_other_streams_wait_for_what_is_in_a_stream_where_the_rest_fails(known, frameworks, waits, sums):
-    x, frameworks.current = frameworks.torch.Tensor(X), 640
-    y, w, to_x, to_b = map(Interface, (Y, W, np.empty_like(X), np.empty_like(B)))
+    scratch, frameworks.current = frameworks.torch.Tensor(np.empty(50, 'f4')), 640
+    y, x, w, to_x, to_b = map(Interface, (Y, X, W, np.empty_like(X), np.empty_like(B)))
 
     def call():
         waits.clear()
         pyconv.convolution_backward(
-            y, x, w, (2, 1), 1, 1, False, 0, 2, (True, False, True), out=(to_x, None, to_b))
+            y, x, w, (2, 1), 1, 1, False, 0, 2, (True, False, True), out=(to_x, None, to_b),
+            fgrad_input=scratch)
 
     if known:
         call()

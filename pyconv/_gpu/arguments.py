@@ -16,7 +16,8 @@ def operands(
     names: Sequence[str], required: tuple[Any, ...], optional: tuple[Any, ...] = (), biases: tuple[Any, ...] = (),
     wanted: Any = None, stream: Any = None,
 ) -> tuple[DeviceType, tuple[DeviceArray | None, ...]]:
-    """(dtype, the arrays): on one device, of one dtype, as they lie in memory; None only among what is optional.
+    """(dtype, the arrays): of one kind, on one device, of one dtype, as they lie in memory; None only among what is
+    optional.
 
     Biases, the last of them, have the result's dtype, which is `wanted` or what result_dtype makes of None.
     stream: what the call was given; its other arrays, which are read later, are asked for on it too.
@@ -38,6 +39,9 @@ def operands(
             found.append(None)  # type: ignore[arg-type]
             continue
         array = beside(name, value, names[0], leader)
+        if array.kind is not leader.kind:
+            raise TypeError(
+                f"{name} must be an array of the library of {names[0]}, {_library(leader)}; got {_library(array)}")
         if place >= first_bias and is_integer(dtype):
             own = result_dtype(dtype, wanted)
             if array.dtype is not own:
@@ -56,6 +60,11 @@ def not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeErr
         if array is not None:
             return TypeError(f"{name} must be in main memory, as {names[0]} is; got an array on cuda:{array.device}")
     return TypeError(f"{names[0]} must be an array that NumPy can read; got {type(values[0]).__name__}")
+
+
+def _library(array: DeviceArray) -> str:
+    """As errors call it."""
+    return array.kind.library or type(array.owner).__module__.partition(".")[0]
 
 
 def _none(name: str) -> TypeError:

@@ -136,6 +136,8 @@ def extent(shape: Shape, strides: Shape) -> Extent:
 class Kind:
     """The arrays of one framework."""
 
+    library = ""  # as errors call it; of no name where there are several
+
     def read(self, name: str, value: Any) -> DeviceArray | None:
         """The array that `value` is; None where it is not of this kind, or lies in main memory.
 
@@ -221,6 +223,8 @@ def _address_of(tensor: Any) -> int:
 class TorchKind(Kind):
     """CUDA tensors of torch."""
 
+    library = "torch"
+
     def __init__(self) -> None:
         self._dtypes: dict[Any, DeviceType] = {}  # by torch's own
 
@@ -302,6 +306,8 @@ class TorchKind(Kind):
 
 class CupyKind(Kind):
     """cupy.ndarray."""
+
+    library = "cupy"
 
     def read(self, name: str, value: Any) -> DeviceArray | None:
         """The array's own memory."""
