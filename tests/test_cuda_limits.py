@@ -337,3 +337,14 @@ def test_the_plan_of_a_large_batch_is_soon_made(planned, monkeypatch, map):
     monkeypatch.setattr(Program, 'add', lambda *given, **values: added.append(1) or real(*given, **values))
     assert planned(map, (10**6, 64, 6, 6), (64, 64, 3, 3), padding=1)
     assert len(added) < 2000
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32'])
+@pytest.mark.parametrize('of_group', [1, 3])
+@pytest.mark.parametrize('map', ['forward', 'grad_input', 'grad_weight'])
+def test_launches_do_not_grow_in_number_with_the_groups(map, of_group, dtype, planned):
+    """Those of a double backward are these maps', the first of them twice. Of many groups of several channels, arrays
+    may be packed first."""
+    counts = [len(planned(map, (2, channels, 9, 8), (channels, of_group, 3, 3), dtype, padding=1, groups=groups))
+              for groups in (2, 64, 256, 1024) for channels in (groups * of_group,)]
+    assert counts == counts[:1] * 4 if of_group == 1 else counts[2] == counts[3] <= 6

@@ -9,6 +9,7 @@ from calls import assert_equal, assert_same_bits
 from plan_runs import geometry_of
 from problems import FILLED, P, maps
 from pyconv import _blocks, _pieces, _ways
+from pyconv._backend import cpu
 
 pytestmark = pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
 every_problem = pytest.mark.parametrize('problem', FILLED, ids=str)
@@ -125,3 +126,28 @@ def test_phases_of_a_stride_do_not_go_by_rows_beside_matrix_products():
     problem = P('phases', (16, 56), (11, 5), (256, 4), groups=4, stride=(2, 1), padding=(1, 0))
     data = problem.floats(np.float32)
     assert_same_bits(calls.grad_input(problem, data.w, data.y[:1])[0], calls.grad_input(problem, data.w, data.y)[0])
+
+
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+@pytest.mark.parametrize('of_group', [1, 3])
+@pytest.mark.parametrize('groups', [2, 64, 256])
+def test_the_gradients_of_gradients_are_four_runs_for_any_number_of_groups(groups, of_group, transposed, monkeypatch):
+    runs, plan = [], cpu.plan
+
+    class Counted:
+        def __init__(self, map, *settings):
+            self.map, self.plan = map, plan(map, *settings)
+            self.enough = self.plan.enough
+
+        def run(self, *arrays, **threads):
+            runs.append(self.map)
+            self.plan.run(*arrays, **threads)
+
+    monkeypatch.setattr(cpu, 'plan', Counted)
+    channels = groups * of_group
+    x, w = np.ones((1, channels, 5, 6), np.float32), np.ones((channels, of_group, 3, 3), np.float32)
+    grads = pyconv.convolution_double_backward(
+        x, w, None, x, w, x, 1, 1, 1, transposed, 0, groups, (True, True, True))
+    assert [grad.shape for grad in grads] == [x.shape, x.shape, w.shape]
+    there, back = ('grad_input', 'forward') if transposed else ('forward', 'grad_input')
+    assert runs == [there, there, back, 'grad_weight']
