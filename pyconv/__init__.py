@@ -43,7 +43,7 @@ out: an array of the result's shape and dtype to write to, returned. It must not
     has the channels last in memory, costs no copy. For a function that returns a tuple: a tuple, None where a result
     is masked or no array is supplied.
 accumulate: True adds a result to what `out` holds, without an array for it where out would cost no copy (but for what
-    is listed below); out must be given then, of a tuple every entry that is not masked.
+    is listed below); out must be given then, of a tuple every entry that is not masked. unfold has no such argument.
 finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for what conv and conv_weight unroll of the
     input, fgrad_input for what conv_input and conv_transpose unroll. `workspace` names the sizes. Contents are neither
     read nor kept, results do not depend on them, their size limits the scratch; None or an empty array: allocated
@@ -134,7 +134,8 @@ and workspace takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
 
 Results
 -------
-Results are C-contiguous, in native byte order, with the same bits for any number of threads and any size of scratch.
+Results are C-contiguous, whatever the operands' memory order (give `out` for another; pyconv.torch answers tensors in
+channels_last with such), in native byte order, with the same bits for any number of threads and any size of scratch.
 Another memory order of the operands or of `out` may be summed in another order.
 
 Errors
