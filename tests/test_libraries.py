@@ -306,6 +306,14 @@ def test_of_channels_last_tensors():
     np.testing.assert_array_equal(pyconv.conv2d(x, torch.from_numpy(W)).numpy(), pyconv.conv2d(X, W))
 
 
+def test_another_memory_order_of_tensors_is_not_the_results():
+    x, w = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (X_TORCH, W_TORCH))
+    found = pyconv.conv2d(x, w)
+    out = torch.empty_like(found, memory_format=torch.channels_last)
+    assert found.is_contiguous() and pyconv.conv2d(x, w, out=out) is out and not out.is_contiguous()
+    assert torch.equal(out, found)  # of small integers
+
+
 def test_no_operand_and_no_result_is_copied(library):
     x, w = np.ones((4, 32, 64, 64)), np.ones((32, 32, 3, 3))
     sizes = pyconv.workspace(x.shape, w.shape, padding=1, dtype=F64)
