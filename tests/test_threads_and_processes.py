@@ -509,6 +509,26 @@ def test_bits_on_every_instruction_set(level, run_python):
     run_python(BITS, timeout=120, **setting(level, '1'))
 
 
+@pytest.mark.parametrize('level', LEVELS)
+def test_every_type_and_algorithm_on_every_other_instruction_set(level, run_python):
+    """Their own tests once more, but for those of buffers and bits, and of large problems."""
+    if missing := lacks(level):
+        pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
+    if level == cpu.config()['level']:
+        pytest.skip('all tests run on it')
+    files = (Path(__file__).with_name(f'test_{name}.py') for name in ('dtypes', 'winograd'))
+    run_python(TYPES_AND_ALGORITHMS, *files,
+               timeout=600, **setting(level, '1'), PYTEST_ADDOPTS='')
+
+
+TYPES_AND_ALGORITHMS = '''
+import sys, pytest
+some = ('not narrow and not test_bits and not any_buffer and not (same_bits and tiles)'
+        ' and not (test_not_finite and inf)')
+sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', some, *sys.argv[1:]]))
+'''
+
+
 BITS = '''
 import numpy as np
 import calls, pyconv
