@@ -43,7 +43,7 @@ def torch_call(layer: Layer, map_name: str, input, weight, grad_output):
             options["output_padding"] = layer.output_padding
         function = getattr(torch.nn.functional, f"conv_transpose{rank}d" if layer.transposed else f"conv{rank}d")
         return lambda: function(input, weight, None, **options)
-    stride, padding, dilation = ([value] * rank for value in (layer.stride, layer.padding, layer.dilation))
+    stride, padding, dilation = [layer.stride] * rank, list(layer.pads), [layer.dilation] * rank
     mask = [map_name == "grad_input", map_name == "grad_weight", False]
     backward, output_padding = torch.ops.aten.convolution_backward, [layer.output_padding] * rank
     wanted = mask.index(True)

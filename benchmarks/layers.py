@@ -10,14 +10,17 @@ from typing import NamedTuple
 
 
 class Layer(NamedTuple):
-    """One convolution, or transposed convolution, without bias. Sizes and kernels have one int per spatial axis."""
+    """One convolution, or transposed convolution, without bias.
+
+    Sizes and kernels have one int per spatial axis; so may the padding, where it is not the same along all.
+    """
 
     in_channels: int
     out_channels: int
     size: tuple[int, ...]
     kernel: tuple[int, ...]
     stride: int = 1
-    padding: int = 0
+    padding: int | tuple[int, ...] = 0
     dilation: int = 1
     groups: int = 1
     transposed: bool = False
@@ -27,6 +30,11 @@ class Layer(NamedTuple):
     def rank(self) -> int:
         """Number of spatial axes."""
         return len(self.size)
+
+    @property
+    def pads(self) -> tuple[int, ...]:
+        """The padding along each spatial axis."""
+        return (self.padding,) * self.rank if isinstance(self.padding, int) else self.padding
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -42,18 +50,19 @@ class Layer(NamedTuple):
         extents = [self.dilation * (k - 1) + 1 for k in self.kernel]
         if self.transposed:
             return tuple(
-                (n - 1) * self.stride - 2 * self.padding + e + self.output_padding for n, e in zip(self.size, extents)
+                (n - 1) * self.stride - 2 * pad + e + self.output_padding
+                for n, e, pad in zip(self.size, extents, self.pads)
             )
-        return tuple((n + 2 * self.padding - e) // self.stride + 1 for n, e in zip(self.size, extents))
+        return tuple((n + 2 * pad - e) // self.stride + 1 for n, e, pad in zip(self.size, extents, self.pads))
 
     def flop(self, batch: int) -> int:
         """Multiplications and additions of each of the three maps; products with padding are not counted."""
         total = 2 * batch * self.in_channels * self.out_channels // self.groups
-        for inner, outer, taps in zip(self.size, self.output_size, self.kernel):
+        for inner, outer, taps, pad in zip(self.size, self.output_size, self.kernel, self.pads):
             if self.transposed:  # forward of the other direction
                 inner, outer = outer, inner
             total *= sum(
-                0 <= position * self.stride - self.padding + tap * self.dilation < inner
+                0 <= position * self.stride - pad + tap * self.dilation < inner
                 for position in range(outer) for tap in range(taps)
             )
         return total
@@ -191,6 +200,23 @@ _FIRST = [
     _square(3, 96, 224, 4, 4, 0),
 ]
 
+# MobileNet-v3's and EfficientNet-B0's depthwise 5×5, Inception-v3's 1×7 and 7×1, a dilated ResNet's last block,
+# ShuffleNet's groups (32 of 3 channels too), ResNeXt-101 32×32d, U-Net's way up, the first layers of small networks.
+_OTHERS = [
+    _square(120, 120, 28, 5, groups=120),
+    _square(480, 480, 14, 5, groups=480),
+    _square(672, 672, 14, 5, 2, groups=672),
+    Layer(192, 192, (17, 17), (1, 7), 1, (0, 3)),
+    Layer(192, 192, (17, 17), (7, 1), 1, (3, 0)),
+    _square(64, 64, 64, 3, dilation=8),
+    _square(240, 60, 28, 1, groups=3),
+    _square(96, 96, 28, 3, groups=32),
+    _square(256, 256, 28, 3, groups=8),
+    _square(128, 64, 56, 2, 2, 0, transposed=True),
+    _square(4, 8, 64, 3),
+    _square(8, 8, 64, 3),
+]
+
 _TINY = [
     _square(1, 1, 5, 3),
     _square(8, 8, 8, 3),
@@ -219,6 +245,7 @@ NETWORKS = {
     "three_axes": _network("3-D", 2, _THREE_AXES),
     "lenet": _network("LeNet", 64, _LENET),
     "first": _network("First layers", 8, _FIRST),
+    "others": _network("Others", 8, _OTHERS),
     "batch1": _network("ResNet-50", 1, _residual()),
     "tiny": _network("Tiny", 1, _TINY),
 }
@@ -226,7 +253,8 @@ NETWORKS = {
 # Batches that fill a GPU, in the order in which cuda.py spends its time; MobileNet's depthwise layers stand alone too.
 _GPU_BATCHES = {
     "resnet50": 64, "tiny": 1, "depthwise": 64, "convnext": 64, "first": 64, "dcgan": 256, "one_axis": 16,
-    "three_axes": 8, "dilated": 8, "resnext50": 64, "lenet": 256, "batch1": 1, "mobilenet_v2": 64, "vgg16": 32,
+    "three_axes": 8, "dilated": 8, "resnext50": 64, "lenet": 256, "others": 64, "batch1": 1, "mobilenet_v2": 64,
+    "vgg16": 32,
 }
 
 

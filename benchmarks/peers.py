@@ -98,7 +98,7 @@ def arrays(*tensors: torch.Tensor) -> tuple:
 
 def padded_forward(layer: Layer, mode: str) -> Callable[..., torch.Tensor]:
     """torch's way to other paddings than zeros: a copy of the input with its padding, then a convolution without."""
-    pads = [layer.padding] * (2 * layer.rank)
+    pads = [pad for pad in reversed(layer.pads) for _ in range(2)]
     options = {"value": PADDING_VALUE} if mode == "constant" else {}
     bare = layer._replace(padding=0)
     return lambda x, w: harness.torch_call(bare, "forward", functional.pad(x, pads, mode, **options), w, None)()
@@ -173,7 +173,7 @@ def quantised_call(layer: Layer, x: torch.Tensor, w: torch.Tensor, reference: to
     unit = float(reference.abs().max()) / 127
     input = torch._make_per_tensor_quantized_tensor((x.int() + zero).to(torch.uint8), 1.0, zero)
     weight = torch._make_per_tensor_quantized_tensor(w.to(torch.int8), 1.0, 0)
-    numbers = [[value] * layer.rank for value in (layer.stride, layer.padding, layer.dilation)]
+    numbers = [layer.stride] * layer.rank, list(layer.pads), [layer.dilation] * layer.rank
     names = torch.ops.quantized
     pack, conv = ((names.conv2d_prepack, names.conv2d) if layer.rank == 2 else (names.conv3d_prepack, names.conv3d))
     try:
@@ -196,7 +196,7 @@ def runtime_call(layer: Layer, x: torch.Tensor, w: torch.Tensor) -> Call:
     kind = onnx.TensorProto.INT8 if x.dtype == torch.int8 else onnx.TensorProto.UINT8
     node = onnx.helper.make_node(
         "ConvInteger", ["x", "w"], ["y"], kernel_shape=list(layer.kernel), strides=[layer.stride] * layer.rank,
-        pads=[layer.padding] * (2 * layer.rank), dilations=[layer.dilation] * layer.rank, group=layer.groups)
+        pads=layer.pads * 2, dilations=[layer.dilation] * layer.rank, group=layer.groups)
     graph = onnx.helper.make_graph(
         [node], "one", [onnx.helper.make_tensor_value_info("x", kind, list(x.shape))],
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)],
@@ -238,7 +238,7 @@ def integers(layer: Layer, batch: int, map_name: str, kind: str) -> Job:
 
 def unrolled_gradients(layer: Layer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Opacus' way: the columns of the input, a product for each sample, and of groups what is on the diagonal."""
-    columns = functional.unfold(x, layer.kernel, layer.dilation, layer.padding, layer.stride)
+    columns = functional.unfold(x, layer.kernel, layer.dilation, layer.pads, layer.stride)
     batch, groups = x.shape[0], layer.groups
     found = torch.einsum("noq,npq->nop", y.reshape(batch, layer.out_channels, -1), columns)
     found = found.view(batch, groups, layer.out_channels // groups, groups, layer.in_channels // groups, *layer.kernel)
@@ -270,14 +270,14 @@ def per_sample(layer: Layer, batch: int, map_name: str, dtype: str) -> Job:
 
 def summed_forward(layer: Layer) -> Callable[..., torch.Tensor]:
     """A convolution of four axes as torch can make it: three, for each tap of the first, whose cells join the batch."""
-    inner = layer._replace(size=layer.size[1:], kernel=layer.kernel[1:])
+    inner = layer._replace(size=layer.size[1:], kernel=layer.kernel[1:], padding=layer.pads[1:])
     size, positions = layer.size[0], layer.output_size[0]
 
     def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         total = x.new_zeros((x.shape[0], positions, layer.out_channels, *inner.output_size))
         cells = x.movedim(2, 1)
         for tap in range(layer.kernel[0]):
-            shift = tap * layer.dilation - layer.padding
+            shift = tap * layer.dilation - layer.pads[0]
             first = max(0, -(shift // layer.stride))
             last = min(positions, (size - 1 - shift) // layer.stride + 1)
             if first < last:

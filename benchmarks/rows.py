@@ -62,8 +62,8 @@ CACHED_BYTES, MOST_COPIES = 3 * 60e6, 24  # three times the H200's second cache
 
 
 def default_networks() -> list[str]:
-    """All but those whose layers are much like others'."""
-    return [name for name in GPU_NETWORKS if name not in ("batch1", "mobilenet_v2", "vgg16")]
+    """All but those whose layers are much like others', and what stands beside the networks."""
+    return [name for name in GPU_NETWORKS if name not in ("batch1", "mobilenet_v2", "others", "vgg16")]
 
 
 # The rows

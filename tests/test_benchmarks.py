@@ -55,6 +55,8 @@ def test_networks_of_the_gpu():
     assert all(layer.groups == layer.in_channels for layer in networks['depthwise'].layers)
     assert len({network.name for network in networks.values()}) == len(networks)
     assert set(layers.NETWORKS) <= set(networks), 'those of the CPU'
+    others = set(layers.NETWORKS['others'].layers)
+    assert not any(others & set(network.layers) for key, network in layers.NETWORKS.items() if key != 'others')
 
 
 def test_work_is_network_by_network():

@@ -25,8 +25,8 @@ from layers import Layer  # noqa: E402
 
 sys.path.remove(str(FOLDER))  # it has a file named cuda
 
-SMALL = Layer(4, 6, (5, 4), (3, 3), 2, 1, groups=2)
-FOUR = Layer(2, 3, (3, 4, 3, 2), (3, 2, 2, 1), 1, 1, dilation=2)
+SMALL = Layer(4, 6, (5, 4), (3, 3), 2, (1, 2), groups=2)
+FOUR = Layer(2, 3, (3, 4, 3, 2), (3, 2, 2, 1), 1, (2, 1, 1, 0), dilation=2)
 GROUPS = kinds._groups(True)
 ROWS = [pytest.param(name, map_name, kind, id=f'{name}-{map_name}-{kind}')
         for name, group in GROUPS.items() for map_name in group.maps for kind in group.kinds]
@@ -56,7 +56,7 @@ def test_products_are_those_of_the_definition(layer):
     met = made = 0
     for k in itertools.product(*map(range, layer.kernel)):
         for a in itertools.product(*map(range, positions)):
-            cell = [layer.stride * i + layer.dilation * j - layer.padding for i, j in zip(a, k)]
+            cell = [layer.stride * i + layer.dilation * j - pad for i, j, pad in zip(a, k, layer.pads)]
             made += 1
             met += all(0 <= c < n for c, n in zip(cell, cells))
     channels = 3 * layer.in_channels * layer.out_channels // layer.groups
@@ -66,7 +66,7 @@ def test_products_are_those_of_the_definition(layer):
 
 def by_definition(layer, map_name, x, w, y, mode, value):
     """A map with what the padded cells hold, each place a cell of its own: gradients of copies are added up."""
-    pads = [(layer.padding,) * 2] * layer.rank
+    pads = [(pad,) * 2 for pad in layer.pads]
     like = {'constant': 'constant', 'circular': 'wrap', 'replicate': 'edge', 'reflect': 'reflect'}[mode]
     more = {'constant_values': -1} if mode == 'constant' else {}
     cell = np.pad(np.arange(math.prod(layer.size)).reshape(layer.size), pads, like, **more)
@@ -97,7 +97,7 @@ def test_references_of_paddings_are_the_definition(map_name, mode):
 def test_other_references_are_the_definition(name, map_name):
     layer, dtype = small(name), torch.complex128 if name == 'complex' else torch.float64
     x, w, y = (array.numpy() for array in harness.operands(layer, 2, dtype))
-    common = (layer.stride,) * layer.rank, (layer.padding,) * layer.rank, (layer.dilation,) * layer.rank, layer.groups
+    common = (layer.stride,) * layer.rank, layer.pads, (layer.dilation,) * layer.rank, layer.groups
     expected = {'forward': lambda: reference.forward(x, w, layer.output_size, *common),
                 'grad_input': lambda: reference.grad_input(w, y, layer.size, *common),
                 'grad_weight': lambda: reference.grad_weight(x, y, layer.kernel, *common)}[map_name]()
@@ -130,7 +130,7 @@ def test_integers_wrap():
     job = peers.integers(layer, 1, 'forward', 'int16→int32')
     assert int(job.reference.abs().max()) < 2**31
     x, w = (array.numpy() for array in peers.integer_operands(layer, 1, torch.int16))
-    exact = reference.forward(x.astype(np.int64), w.astype(np.int64), layer.output_size, (2, 2), (1, 1), (1, 1), 2)
+    exact = reference.forward(x.astype(np.int64), w.astype(np.int64), layer.output_size, (2, 2), layer.pads, (1, 1), 2)
     assert np.abs(exact).max() > 2**31 and (exact.astype(np.int32) == job.reference.numpy()).all()
 
 
