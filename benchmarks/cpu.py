@@ -2,6 +2,7 @@
 
     python benchmarks/cpu.py                              ResNet-50 at batch 8, float32 and float64: about ten minutes
     python benchmarks/cpu.py --networks all               every network of layers.py
+    python benchmarks/cpu.py --networks resnet50 vgg16 --dtype float32 --algorithm winograd
     python benchmarks/cpu.py --networks tiny --quick      a look, nothing is written
 
 Each row is one layer, one dtype and one of the three maps: forward, grad_input, grad_weight. First both libraries'
@@ -41,7 +42,7 @@ import os
 import platform
 import statistics
 import time
-from pathlib import Path
+from collections.abc import Iterable
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
 
@@ -51,7 +52,7 @@ import torch
 import harness
 import pyconv
 from handover import handover_seconds
-from harness import MAPS, RESULTS, duration, quartiles
+from harness import MAPS, duration, quartiles
 from layers import NETWORKS, Layer, Network
 from peak import multiply_add_rate
 from picture import draw
@@ -72,22 +73,17 @@ def parse_arguments():
                         help=f"all, or some of {', '.join(NETWORKS)} (default: resnet50)")
     parser.add_argument("--dtype", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--maps", nargs="+", default=list(MAPS), choices=MAPS)
-    parser.add_argument("--threads", type=int, default=pyconv.get_num_threads(),
-                        help="(default: what pyconv starts with, all cores or OMP_NUM_THREADS)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time for each row (default: 3)")
     parser.add_argument("--algorithm", default="auto", help="pyconv's algorithm= (default: auto)")
-    parser.add_argument("--output", type=Path, help="the JSON file, the picture goes beside it")
-    parser.add_argument("--quick", action="store_true", help="0.1 s a row, written only where --output is given")
-    arguments = parser.parse_args()
+    arguments = harness.parsed(parser, name_of)
     if "all" in arguments.networks:
         arguments.networks = list(NETWORKS)
-    if arguments.quick:
-        arguments.seconds = 0.1
-    elif arguments.output is None:
-        arguments.output = RESULTS / f"cpu-{'-'.join(arguments.networks)}.json"
-        if len(arguments.networks) == len(NETWORKS):
-            arguments.output = RESULTS / "cpu-all.json"
     return arguments
+
+
+def name_of(arguments) -> str:
+    """The file's name: that of the algorithm, where one is asked for, or of the networks."""
+    asked = arguments.networks if arguments.algorithm == "auto" else [arguments.algorithm]
+    return f"cpu-{'all' if 'all' in asked else '-'.join(asked)}.json"
 
 
 # The clock
@@ -224,6 +220,34 @@ def order_text(means: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def is_tiled(layer: Layer) -> bool:
+    """Whether it is a 3×3 layer at stride 1 of 64 and more channels, such as Winograd's tiles are for."""
+    return layer.kernel == (3, 3) and (layer.stride, layer.dilation, layer.groups) == (1, 1, 1) and (
+        min(layer.in_channels, layer.out_channels) >= 64)
+
+
+def tiled_means(rows: list[dict], networks: Iterable[Network]) -> list[dict]:
+    """Geometric means of torch's time over pyconv's of those layers, and the largest error, of each dtype and map."""
+    tiled = {(network.name, str(layer)) for network in networks for layer in network.layers if is_tiled(layer)}
+    groups: dict[tuple[str, str], list[dict]] = {}
+    for row in rows:
+        if (row["network"], row["layer"]) in tiled:
+            groups.setdefault((row["dtype"], row["map"]), []).append(row)
+    return [{"dtype": dtype, "map": map_name, "layers": len(found),
+             "geometric_mean": statistics.geometric_mean(row["ratio"] for row in found),
+             "least": min(row["ratio"] for row in found), "most": max(row["ratio"] for row in found),
+             "largest_error": max(row["pyconv_error"] for row in found)} for (dtype, map_name), found in groups.items()]
+
+
+def tiled_text(means: list[dict]) -> str:
+    """Those means as a table."""
+    lines = [f"{'torch / pyconv, 3×3, 64 channels':34} {'layers':>7} {'mean':>6} {'least':>6} {'most':>6} {'error':>8}"]
+    for entry in means:
+        lines.append(f"{entry['dtype']:22} {entry['map']:11} {entry['layers']:7} {entry['geometric_mean']:6.2f} "
+                     f"{entry['least']:6.2f} {entry['most']:6.2f} {entry['largest_error']:8.1e}")
+    return "\n".join(lines)
+
+
 # The record
 
 
@@ -262,13 +286,16 @@ def main() -> None:
     record = describe(arguments, limits)
     rates = [f"{limits[name] / 1e9:.0f} GFLOP/s {name}" for name in DTYPES] + [f"{limits['bandwidth'] / 1e9:.0f} GB/s"]
     print(f"{record['machine']['processor']}, {arguments.threads} threads; {', '.join(rates)}")
-    work = harness.work_of((NETWORKS[key] for key in arguments.networks), arguments.dtype, arguments.maps)
+    networks = [NETWORKS[key] for key in arguments.networks]
+    work = harness.work_of(networks, arguments.dtype, arguments.maps)
     with torch.no_grad():
         record["rows"] = harness.run_rows(work, HEADING, functools.partial(time_row, arguments, limits), row_text)
     record["summary"] = harness.summarise(record["rows"])
     record["limits_after"] = measured_limits(arguments.threads)
     record["order_means"] = order_means(record["rows"])
-    print(f"\n{harness.summary_text(record['summary'])}\n\n{order_text(record['order_means'])}")
+    record["tiled_means"] = tiled_means(record["rows"], networks)
+    print("", harness.summary_text(record["summary"]), order_text(record["order_means"]),
+          tiled_text(record["tiled_means"]), sep="\n\n")
     if arguments.output is not None:
         harness.write(record, arguments.output)
         draw(record, arguments.output.with_suffix(".png"))

@@ -1,9 +1,11 @@
-"""What cpu.py and cuda.py share: the calls of both libraries, the loop over rows, means, tables, the record's file."""
+"""What the benchmarks share: the calls of both libraries, the loop over rows, means, tables, the record's file."""
 
+import argparse
 import contextlib
 import datetime
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -29,6 +31,24 @@ except ImportError:
 MAPS = ("forward", "grad_input", "grad_weight")
 RESULTS = Path(__file__).parent / "results"
 Work = tuple[Network, Layer, str, str]  # network, layer, map, dtype
+
+
+# The command line
+
+
+def parsed(parser: argparse.ArgumentParser, name_of: Callable[[argparse.Namespace], str]) -> argparse.Namespace:
+    """The command line of a benchmark on the CPU; name_of says what the file of its results is called."""
+    parser.add_argument("--threads", type=int, default=pyconv.get_num_threads(),
+                        help="(default: what pyconv starts with, all cores or OMP_NUM_THREADS)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time for each row (default: 3)")
+    parser.add_argument("--output", type=Path, help="the JSON file, pictures go beside it")
+    parser.add_argument("--quick", action="store_true", help="0.1 s a row, written only where --output is given")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.seconds = 0.1
+    elif arguments.output is None:
+        arguments.output = RESULTS / name_of(arguments)
+    return arguments
 
 
 # The calls
@@ -228,8 +248,9 @@ def processor_name() -> str:
 
 def described(script: str) -> dict:
     """What every record begins with: command, date, versions."""
+    variables = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "PYCONV_CPU_LEVEL") if name in os.environ]
     return {
-        "command": " ".join([f"python benchmarks/{script}", *sys.argv[1:]]),
+        "command": " ".join([*variables, f"python benchmarks/{script}", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
             "python": platform.python_version(),

@@ -31,7 +31,6 @@ import argparse
 import functools
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
@@ -42,7 +41,7 @@ import harness
 import peers
 import pyconv
 from cpu import interleaved_samples, surroundings
-from harness import MAPS, RESULTS, duration
+from harness import MAPS, duration
 from layers import Layer, Network
 from picture import draw_kinds
 
@@ -106,19 +105,9 @@ def parse_arguments():
     parser.add_argument("--kinds", nargs="+", default=kinds, choices=kinds, metavar="KIND",
                         help=f"some of {', '.join(kinds)} (default: all)")
     parser.add_argument("--maps", nargs="+", default=list(MAPS), choices=MAPS)
-    parser.add_argument("--threads", type=int, default=pyconv.get_num_threads(),
-                        help="(default: what pyconv starts with, all cores or OMP_NUM_THREADS)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time for each row (default: 3)")
     parser.add_argument("--best", action="store_true", help="least times in place of medians")
     parser.add_argument("--tiny", action="store_true", help="one small layer for each group")
-    parser.add_argument("--output", type=Path, help="the JSON file, the picture goes beside it")
-    parser.add_argument("--quick", action="store_true", help="0.1 s a row, written only where --output is given")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.seconds = 0.1
-    elif arguments.output is None:
-        arguments.output = RESULTS / "kinds.json"
-    return arguments
+    return harness.parsed(parser, lambda _: "kinds.json")
 
 
 def time_row(arguments, group: Group, network: Network, layer: Layer, map_name: str, kind: str) -> dict | None:

@@ -17,13 +17,24 @@ if not FOLDER.is_dir():
 sys.path.append(str(FOLDER))
 import packages  # noqa: E402, F401  before torch
 
+import call_costs  # noqa: E402
 import cpu as cpu_benchmark  # noqa: E402
 import environments  # noqa: E402
 import handover  # noqa: E402
+import harness  # noqa: E402
 import layers  # noqa: E402
 import peak  # noqa: E402
 
 sys.path.remove(str(FOLDER))  # it has a file named cuda
+
+
+@pytest.fixture
+def same_threads():
+    """Benchmarks set the number of threads of both libraries."""
+    threads = torch.get_num_threads(), pyconv.get_num_threads()
+    yield
+    torch.set_num_threads(threads[0])
+    pyconv.set_num_threads(threads[1])
 
 
 def test_means_of_both_orders():
@@ -35,7 +46,7 @@ def test_means_of_both_orders():
     assert 'forward           3   0.79   0.50' in cpu_benchmark.order_text([means])
 
 
-def test_two_environments_take_turns(monkeypatch, capsys):
+def test_two_environments_take_turns(monkeypatch, tmp_path, capsys):
     class Process(contextlib.AbstractContextManager):
         def __init__(self, variables):
             self.variables = variables
@@ -50,14 +61,47 @@ def test_two_environments_take_turns(monkeypatch, capsys):
             assert function(*arguments) > 0
             return 1e-3 / speed
 
+    path, count = tmp_path / 'threads.json', 3 * len(layers.NETWORKS['tiny'].layers)
     monkeypatch.setattr(environments, 'process', Process)
     monkeypatch.setattr(sys, 'argv', ['environments.py', 'OMP_NUM_THREADS=1', '--networks', 'tiny', '--least', '0',
-                                      '--seconds', '0'])
+                                      '--seconds', '0', '--output', str(path)])
     environments.main()
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == 'Tiny, batch 1' and len(said) == 2 + 3 * len(layers.NETWORKS['tiny'].layers)
-    assert all(line.endswith('1.00 ms  2.00 products') for line in said[1:-1])
-    assert said[-1].endswith('mean 2.00, least 2.00, tenth 2.00; the machine 2.00')
+    assert said[0] == 'Tiny, batch 1' and said[-1] == f'written: {path}'
+    assert all(line.endswith('1.00 ms  2.00 products') for line in said[1:1 + count])
+    assert said[1 + count].endswith('mean 2.00, least 2.00, tenth 2.00; the machine 2.00')
+    record = json.loads(path.read_text())
+    assert record['variables_there'] == {'OMP_NUM_THREADS': '1'} and len(record['rows']) == count
+    assert record['means'] == [{'bound_by': 'products', 'rows': count, 'geometric_mean': pytest.approx(2),
+                                'least': pytest.approx(2), 'tenth': pytest.approx(2), 'machine': 2}]
+
+
+def test_a_record_says_what_its_command_was(monkeypatch):
+    monkeypatch.setattr(sys, 'argv', ['cpu.py', '--quick'])
+    monkeypatch.setenv('OMP_NUM_THREADS', '2')
+    monkeypatch.delenv('PYCONV_CPU_LEVEL', raising=False)
+    assert harness.described('cpu.py')['command'] == 'OMP_NUM_THREADS=2 python benchmarks/cpu.py --quick'
+
+
+@pytest.mark.parametrize('words, name', [
+    ('', 'cpu-resnet50.json'), ('--networks all', 'cpu-all.json'), ('--networks tiny first', 'cpu-tiny-first.json'),
+    ('--networks tiny first --algorithm winograd', 'cpu-winograd.json')])
+def test_where_results_go(monkeypatch, words, name):
+    monkeypatch.setattr(sys, 'argv', ['cpu.py', *words.split()])
+    assert cpu_benchmark.parse_arguments().output == harness.RESULTS / name
+    monkeypatch.setattr(sys, 'argv', ['cpu.py', '--quick', *words.split()])
+    assert cpu_benchmark.parse_arguments().output is None
+
+
+def test_means_of_what_tiles_are_for():
+    networks = [layers.NETWORKS['resnet50'], layers.NETWORKS['vgg16']]
+    rows = [{**harness.named(network, layer, 'forward', 'float32'), 'ratio': 1.0 if number else 4.0,
+             'pyconv_error': 1e-7 * number} for network in networks for number, layer in enumerate(
+                 layer for layer in network.layers if layer.kernel == (3, 3))]
+    [means] = cpu_benchmark.tiled_means(rows, networks)
+    assert (means['layers'], means['least'], means['most']) == (12, 1, 4), 'as many as README says'
+    assert means['geometric_mean'] == pytest.approx(4**(1 / 12)) and means['largest_error'] == pytest.approx(8e-7)
+    assert 'forward          12   1.12   1.00   4.00  8.0e-07' in cpu_benchmark.tiled_text([means])
 
 
 def test_another_environment_is_that_of_its_process_alone():
@@ -66,24 +110,45 @@ def test_another_environment_is_that_of_its_process_alone():
     assert os.environ.get('PYCONV_CPU_LEVEL') != 'portable'
 
 
-def test_the_record_of_the_cpu_is_written_and_drawn(monkeypatch, tmp_path, capsys):
+def test_the_record_of_the_cpu_is_written_and_drawn(monkeypatch, tmp_path, capsys, same_threads):
     """All of a run but the machine's limits, of few samples."""
-    path, threads = tmp_path / 'cpu.json', (torch.get_num_threads(), pyconv.get_num_threads())
+    path = tmp_path / 'cpu.json'
     monkeypatch.setattr(cpu_benchmark, 'measured_limits', lambda threads: dict.fromkeys(
         ('float32', 'float64', 'bandwidth'), 1e10))
     monkeypatch.setattr(sys, 'argv', [
         'cpu.py', '--networks', 'tiny', '--maps', 'forward', '--dtype', 'float32', '--threads', '1', '--seconds', '0',
         '--output', str(path)])
-    try:
-        cpu_benchmark.main()
-    finally:
-        torch.set_num_threads(threads[0])
-        pyconv.set_num_threads(threads[1])
+    cpu_benchmark.main()
     record = json.loads(path.read_text())
     [means] = record['order_means']
     assert means['layers'] == sum(row['pyconv_channels_last_seconds'] is not None for row in record['rows']) > 0
     assert all(row['right'] for row in record['rows']) and path.with_suffix('.png').stat().st_size > 1000
     assert 'pyconv / pyconv with channels last' in capsys.readouterr().out
+
+
+def test_the_record_of_calls_is_written(monkeypatch, tmp_path, capsys, same_threads):
+    path = tmp_path / 'calls.json'
+    monkeypatch.setattr(call_costs, 'PLANNED', call_costs.LAYERS[:1])
+    monkeypatch.setattr(call_costs, 'SHAPES', 2)
+    monkeypatch.setattr(sys, 'argv', ['call_costs.py', '--threads', '1', '--seconds', '0', '--output', str(path)])
+    call_costs.main()
+    record = json.loads(path.read_text())
+    assert [row['map'] for row in record['rows']] == 2 * list(harness.MAPS)
+    ways = ['torch', 'pyconv', 'out', 'channels last', 'tensors']
+    assert [list(row['seconds']) for row in record['rows'][:2]] == [[*ways, 'pyconv.torch'], ways]
+    assert all(row['right'] and min(row['seconds'].values()) > 0 for row in record['rows'])
+    assert all(row['least_seconds'] <= row['median_seconds'] <= row['most_seconds'] for row in record['planning'])
+    assert 'pyconv.torch' in capsys.readouterr().out and len(record['planning']) == 3
+
+
+def test_a_wrong_call_is_marked(monkeypatch):
+    """Of any way but torch's."""
+    right = call_costs.time_row(call_costs.LAYERS[1], 'grad_weight', 0)
+    ways = call_costs.calls_of(call_costs.LAYERS[1], 'grad_weight')
+    monkeypatch.setattr(call_costs, 'calls_of', lambda *_: {**ways, 'out': lambda: torch.ones(8, 8, 3, 3)})
+    wrong = call_costs.time_row(call_costs.LAYERS[1], 'grad_weight', 0)
+    assert right['right'] and not wrong['right']
+    assert call_costs.row_text(wrong).endswith(' !') and not call_costs.row_text(right).endswith(' !')
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
