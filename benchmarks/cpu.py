@@ -28,6 +28,7 @@ measured before and after; a difference shows that something else was running. "
 the other processor and back (see handover.py), the longer of before and after the row: where that is several hundred
 nanoseconds, as it is at times on a virtual machine, whatever two threads share takes longer.
 
+`held_by` of a row names what holds it, a class of holds.py; run that after `--networks all`: it writes their list anew.
 The results go to benchmarks/results as JSON, with machine, threads, date, versions and command, and as a picture (see
 picture.py, which can also draw it again).
 """
@@ -50,6 +51,7 @@ import numpy
 import torch
 
 import harness
+import holds
 import pyconv
 from handover import handover_seconds
 from harness import MAPS, duration, quartiles
@@ -180,6 +182,7 @@ def time_row(
         "pyconv_channels_last_seconds": medians[3] if turned else None,
         "torch_quartiles": spreads[0], "pyconv_quartiles": spreads[1], "samples": samples,
         "bound_seconds": bound, "bound_by": bound_by, "share_of_bound": bound / medians[1],
+        "held_by": holds.class_of(layer, network.batch, map_name, dtype).name,
         "torch_error": errors[0], "pyconv_error": max(errors[1::2]),
         "right": max(errors[1::2]) <= limit, "apart_seconds": max(before, after) if before and after else None,
     }

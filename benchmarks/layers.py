@@ -250,6 +250,13 @@ NETWORKS = {
     "tiny": _network("Tiny", 1, _TINY),
 }
 
+
+def layer_named(network: str, label: str) -> Layer:
+    """The layer of one of NETWORKS, both by the names that a row has."""
+    [found] = (one for one in NETWORKS.values() if one.name == network)
+    return next(layer for layer in found.layers if str(layer) == label)
+
+
 # Batches that fill a GPU, in the order in which cuda.py spends its time; MobileNet's depthwise layers stand alone too.
 _GPU_BATCHES = {
     "resnet50": 64, "tiny": 1, "depthwise": 64, "convnext": 64, "first": 64, "dcgan": 256, "one_axis": 16,
