@@ -100,7 +100,8 @@ CLASSES = (
         14×14); the columns of positions at the edges and larger steps do not. Where channels lie last, weight gradients
         at stride 2 take twice the time: as of smaller groups, a position's line of the cache has channels of other
         tasks' groups. Of 32, on 7×7, the register tile of two vectors is 85 to 87 % of the profile, packing weights and
-        storing results are 4 to 11 %."""),
+        storing results are 4 to 11 %. 1×1 of 80 channels a group to 20 are matrix products; listing cells is 13 % of
+        forward."""),
     Class("Kernels as large as the image",
           lambda case: case.dense and case.layer.kernel == case.layer.size and not any(case.layer.pads), """
         LeNet's 12×12 and DCGAN's first layer: matrix products of 64 rows, in which each weight is used 64 times.
@@ -124,10 +125,11 @@ CLASSES = (
         once for each row of taps, with nine products for each vector. Whether the sums, which are the rest, wait for it
         was not measured."""),
     Class("Few channels", lambda case: case.dense and case.fewest < 16, """
-        Vectors of channels are not full. LeNet-5's 6 channels to 16: the input's gradient has six rows of results:
-        tiles of 4×6, 4×4, 2×7, 2×6 and 4×3 share the work, and unrolling is 26 % of the profile. The weight's gradient
-        takes rows of ten positions in tiles of four channels and of two; forward is a tile of one vector of channels,
-        whose taps share cells, 92 % of its profile. Why these two stay below was not measured."""),
+        LeNet-5's 6 channels to 16: the input's gradient has six rows of results: tiles of 4×6, 4×4, 2×7, 2×6 and 4×3
+        share the work, and unrolling is 26 % of the profile. The weight's gradient takes rows of ten positions in tiles
+        of four channels and of two; forward is a tile of one vector of channels, whose taps share cells, 92 % of its
+        profile: why these two stay below was not measured. Of 3×3 from 8 channels to 8 unrolling is 18 % of the
+        profile, and turning cells 18 % of that of the weight's gradient."""),
     Class("A few positions under many weights",
           lambda case: math.prod(case.layer.weight_shape) >= 10**4 * case.positions, """
         ResNet's last layers at a batch of one, and 3×3×3 on 2×7×7. Weights are read from memory, packed, and read again
@@ -182,11 +184,12 @@ CLASSES = (
     Class("Other kernels at stride 1", lambda case: case.layer.stride == 1, """
         Two taps at dilation 512: a matrix product of 128 and 256 numbers a result. Unrolling the cells is 13 % of the
         profile forward and 22 % of the input's gradient; forward writes 63 MB of new memory, clearing whose pages is 5
-        %. In the weight's gradient turning cells is 15 %."""),
+        %. In the weight's gradient turning cells is 15 %. Of 1×7 and 7×1 on 17×17 the register tile is 96 % and more,
+        of the weight's gradient 90 %, where turning is 7 %; what holds the tile there was not measured."""),
     Class("Kernels as large as their stride", lambda case: set(case.layer.kernel) == {case.layer.stride}, """
-        2×2×2 at stride 2, transposed. Each of the eight phases of forward has one tap, so 64 products for a result;
-        storing the results, every other cell of a row, is 38 % of its profile. In the gradients the tile of two vectors
-        is 90 to 94 %, and what holds it was not measured."""),
+        Transposed, 2×2×2 and 2×2 at stride 2. Each of the eight or four phases of forward has one tap, so 64 or 128
+        products for a result; storing the results, every other cell of a row, is 38 and 22 % of its profile. In the
+        gradients the register tile is 90 to 94 %, and what holds it was not measured."""),
     Class("Strided kernels, forward", lambda case: case.map == "forward", """
         And the input's gradient of transposed ones. Nine tenths and more of the profile are the register tile itself
         (3×3 at stride 2 on 28×28, 4×4 on 8×8, 3×3×3 on 32×32×32, 16 taps at stride 8, where packing is 7 %). Why it
