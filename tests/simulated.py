@@ -1,4 +1,4 @@
-"""Runs the kernels of `plain` in Numba's simulator: for a process of its own, with NUMBA_ENABLE_CUDASIM=1.
+"""Runs the kernels of `plain` and `depthwise` in Numba's simulator: a process of its own, NUMBA_ENABLE_CUDASIM=1.
 
 A thread runs to its next barrier before others get their turn, where the emulator goes forward with all at once. The
 text is that which would be compiled; its primitives work here on one thread's values, Python integers and NumPy
@@ -35,6 +35,10 @@ def as_float(dtype):
     return lambda bits: np.int64(bits).view(dtype) if dtype == 'f8' else np.uint32(bits & 0xffffffff).view(dtype)
 
 
+def along(place, index, step):
+    return int(place) + wrapped(32, True)(index) * wrapped(32, True)(step)
+
+
 def divide(n, magic, shift):
     return wrapped(32, True)((wrapped(32, True)(n) * magic) >> shift)
 
@@ -42,7 +46,7 @@ def divide(n, magic, shift):
 PURE = {'i32': wrapped(32, True), 'u32': wrapped(32, False), 'i64': wrapped(64, True), 'f32': np.float32,
         'f64': np.float64, 'number_f32': as_float('f4'),
         'number_f64': as_float('f8'), 'number_i32': wrapped(32, True), 'number_i64': int, 'select': select,
-        'divide': divide, 'fma': fma, 'range': range, 'shared_base': lambda: 0}
+        'divide': divide, 'fma': fma, 'along': along, 'range': range, 'shared_base': lambda: 0}
 
 
 def primitives(memory):

@@ -8,7 +8,7 @@ import importlib.util
 
 import pytest
 
-from pyconv._gpu import configurations, launch
+from pyconv._gpu import configurations, launch, tiles
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
@@ -35,7 +35,7 @@ tiles.parts_of_correlate = lambda *_: 2
 make = gpu.device.kernel
 def spoiled(source, *settings):
     if source.name == kernel:
-        text, count = re.subn(r'\\n    barrier\\(\\)', '', source.text, count=1)
+        text, count = re.subn(r'\\n +barrier\\(\\)', '', source.text, count=1)
         assert count == 1
         source = types.SimpleNamespace(name=source.name, arguments=source.arguments, text=text)
     return make(source, *settings)
@@ -63,6 +63,7 @@ for mode in sys.argv[5].split():
 print(*sorted(gpu.device.simulated))
 '''
 ASKED_FOR = {'direct', 'direct_weight', 'finish', 'channel_sum', 'unfold', 'fold', 'fill'}
+OF_ONE_CHANNEL = {'depthwise', 'depthwise_weight'}
 FOR_TILES = {'pack', 'pack_weight', 'clear_flag', 'scan'}
 
 
@@ -76,6 +77,10 @@ def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none', modes
     ("P('1d stride above kernel', (7,), (1,), (1, 2), stride=3)", 'bfloat16', 1e9, ASKED_FOR),
     ("P('2d', (3, 4), (2, 1), (2, 1), dilation=(2, 1), padding=(0, 1))", 'float64', 1e9, ASKED_FOR),
     ("P('tiles', (2,), (2,), (4, 4), padding=1, batch=1)", 'float32', 0.0, ASKED_FOR | FOR_TILES),
+    ("P('depthwise', (4, 5), (3, 3), (2, 4), groups=2, padding=1, batch=1)", 'float32', 1e9,
+     ASKED_FOR - {'direct_weight'} | OF_ONE_CHANNEL),
+    ("P('depthwise, stride 2', (5, 4), (3, 3), (2, 2), groups=2, padding=1, stride=2)", 'float16', 1e9,
+     ASKED_FOR - {'direct', 'direct_weight'} | OF_ONE_CHANNEL),
 ])
 def test_against_the_reference(run_python, problem, dtype, rate, kernels):
     assert simulate(run_python, problem, dtype, rate) == kernels
@@ -88,10 +93,15 @@ def test_padding_modes(run_python):
 
 def test_all_kernels_are_simulated():
     assert ASKED_FOR | FOR_TILES | {'adjoint'} == set(configurations.SIMPLE)
+    assert {one.source.name for one in configurations.of_strips(tiles.ELEMENTS['float32'])} == OF_ONE_CHANNEL
 
 
-@pytest.mark.parametrize('kernel', ['direct_weight', 'channel_sum'])
-def test_a_missing_barrier_shows(run_python, kernel):
+@pytest.mark.parametrize(('problem', 'kernel'), [
+    ("P('tiles', (4,), (2,), (1, 4), padding=1)", 'direct_weight'),
+    ("P('tiles', (4,), (2,), (1, 4), padding=1)", 'channel_sum'),
+    ("P('depthwise', (4, 5), (3, 3), (2, 2), groups=2, padding=1, batch=1)", 'depthwise_weight'),
+])
+def test_a_missing_barrier_shows(run_python, problem, kernel):
     """The control: the same run, with one barrier less, must not end well."""
     with pytest.raises(AssertionError, match='should be'):
-        simulate(run_python, "P('tiles', (4,), (2,), (1, 4), padding=1)", 'float32', 1e9, kernel)
+        simulate(run_python, problem, 'float32', 1e9, kernel)
