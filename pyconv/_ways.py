@@ -163,7 +163,8 @@ def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 
 
 def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
-    return few_blocking(piece, groups, tile) if piece.rows < tile.lanes // 2 else None
+    half = tile.lanes // 2
+    return few_blocking(piece, groups, tile) if piece.rows < half or piece.channels <= piece.rows == half else None
 
 
 SUMS, WEIGHT, ANY = ("forward", "grad_input"), ("grad_weight",), ()
@@ -206,7 +207,7 @@ WAYS = (
         "several groups of few channels, where tiles of each group's own would cost more",
         "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),
     Way("matrix product", (CORRELATE_FEW,), WEIGHT, ANY,
-        "fewer output channels than half a vector",
+        "fewer output channels than half a vector, or half a vector of them and no more input channels",
         "inner products along the positions, which fill vectors", _summed(_few)),
     Way("matrix product", (CORRELATE,), WEIGHT, ANY,
         "else: cells are unrolled, and grad_output turned, a block of positions at a time",
