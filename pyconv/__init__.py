@@ -116,8 +116,7 @@ DLPack on a CUDA device are read where they lie, whatever their strides. They ha
 and float16 and bfloat16 accumulate in float32. The operands of a call are all torch's, all CuPy's or all others', which
 count as Numba's; out, finput and fgrad_input are GPU arrays then, of any kind, on the same device. A result comes from
 the allocator of the first operand's framework, on its device. Of torch and CuPy that is an array of theirs, of
-everything else a Numba device array. A gradient that a tensor requires is not
-recorded: pyconv.torch does that.
+everything else a Numba device array. A gradient that a tensor requires is not recorded: pyconv.torch does that.
 
 Nothing waits for the GPU, but for what Numba's allocation and freeing may. A call runs on `stream`; without it, on the
 current stream of the first operand's framework, or the one that its __cuda_array_interface__ names, or the default
