@@ -43,7 +43,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
 
@@ -203,24 +203,23 @@ def row_text(row: dict) -> str:
             f"{row['pyconv_error']:8.1e} {between:>7}{mark}")
 
 
+def by_dtype_and_map(rows: Iterable[dict]) -> Iterator[tuple[dict, list[dict]]]:
+    """The rows of each dtype and map, behind what the means of these begin with."""
+    groups: dict[tuple[str, str], list[dict]] = {}
+    for row in rows:
+        groups.setdefault((row["dtype"], row["map"]), []).append(row)
+    for (dtype, map_name), found in groups.items():
+        yield {"dtype": dtype, "map": map_name, "layers": len(found)}, found
+
+
 def order_means(rows: list[dict]) -> list[dict]:
     """Geometric means of pyconv's time in NCHW order over that with channels last, of each dtype and map."""
-    groups: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        if row["pyconv_channels_last_seconds"] is not None:
-            groups.setdefault((row["dtype"], row["map"]), []).append(
-                row["pyconv_seconds"] / row["pyconv_channels_last_seconds"])
-    return [{"dtype": dtype, "map": map_name, "layers": len(found), "geometric_mean": statistics.geometric_mean(found),
-             "least": min(found)} for (dtype, map_name), found in groups.items()]
-
-
-def order_text(means: list[dict]) -> str:
-    """The means as a table."""
-    lines = [f"{'pyconv / pyconv with channels last':34} {'layers':>7} {'mean':>6} {'least':>6}"]
-    for entry in means:
-        lines.append(f"{entry['dtype']:22} {entry['map']:11} {entry['layers']:7} {entry['geometric_mean']:6.2f} "
-                     f"{entry['least']:6.2f}")
-    return "\n".join(lines)
+    means = []
+    turned = (row for row in rows if row["pyconv_channels_last_seconds"] is not None)
+    for head, found in by_dtype_and_map(turned):
+        ratios = [row["pyconv_seconds"] / row["pyconv_channels_last_seconds"] for row in found]
+        means.append({**head, "geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)})
+    return means
 
 
 def is_tiled(layer: Layer) -> bool:
@@ -232,22 +231,26 @@ def is_tiled(layer: Layer) -> bool:
 def tiled_means(rows: list[dict], networks: Iterable[Network]) -> list[dict]:
     """Geometric means of torch's time over pyconv's of those layers, and the largest error, of each dtype and map."""
     tiled = {(network.name, str(layer)) for network in networks for layer in network.layers if is_tiled(layer)}
-    groups: dict[tuple[str, str], list[dict]] = {}
-    for row in rows:
-        if (row["network"], row["layer"]) in tiled:
-            groups.setdefault((row["dtype"], row["map"]), []).append(row)
-    return [{"dtype": dtype, "map": map_name, "layers": len(found),
-             "geometric_mean": statistics.geometric_mean(row["ratio"] for row in found),
-             "least": min(row["ratio"] for row in found), "most": max(row["ratio"] for row in found),
-             "largest_error": max(row["pyconv_error"] for row in found)} for (dtype, map_name), found in groups.items()]
+    means = []
+    for head, found in by_dtype_and_map(row for row in rows if (row["network"], row["layer"]) in tiled):
+        ratios = [row["ratio"] for row in found]
+        means.append({**head, "geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios),
+                      "most": max(ratios), "largest_error": max(row["pyconv_error"] for row in found)})
+    return means
 
 
-def tiled_text(means: list[dict]) -> str:
-    """Those means as a table."""
-    lines = [f"{'torch / pyconv, 3×3, 64 channels':34} {'layers':>7} {'mean':>6} {'least':>6} {'most':>6} {'error':>8}"]
+ORDER, TILED = "pyconv / pyconv with channels last", "torch / pyconv, 3×3, 64 channels"
+COLUMNS = {"geometric_mean": ("mean", "6.2f"), "least": ("least", "6.2f"), "most": ("most", "6.2f"),
+           "largest_error": ("error", "8.1e")}  # of such means: what stands above, and the format
+
+
+def means_text(title: str, means: list[dict]) -> str:
+    """Such means as a table, with the columns that they have."""
+    shown = [(key, *COLUMNS[key]) for key in COLUMNS if any(key in entry for entry in means)]
+    lines = [f"{title:34} {'layers':>7}" + "".join(f" {name:>{int(form[0])}}" for _, name, form in shown)]
     for entry in means:
-        lines.append(f"{entry['dtype']:22} {entry['map']:11} {entry['layers']:7} {entry['geometric_mean']:6.2f} "
-                     f"{entry['least']:6.2f} {entry['most']:6.2f} {entry['largest_error']:8.1e}")
+        lines.append(f"{entry['dtype']:22} {entry['map']:11} {entry['layers']:7}"
+                     + "".join(f" {entry[key]:{form}}" for key, _, form in shown))
     return "\n".join(lines)
 
 
@@ -297,8 +300,8 @@ def main() -> None:
     record["limits_after"] = measured_limits(arguments.threads)
     record["order_means"] = order_means(record["rows"])
     record["tiled_means"] = tiled_means(record["rows"], networks)
-    print("", harness.summary_text(record["summary"]), order_text(record["order_means"]),
-          tiled_text(record["tiled_means"]), sep="\n\n")
+    print("", harness.summary_text(record["summary"]), means_text(ORDER, record["order_means"]),
+          means_text(TILED, record["tiled_means"]), sep="\n\n")
     if arguments.output is not None:
         harness.write(record, arguments.output)
         draw(record, arguments.output.with_suffix(".png"))

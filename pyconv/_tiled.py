@@ -158,13 +158,13 @@ def _costs(
     cells, room = _cells_cost(piece, block, tile), (NARROW_ROOM if tile.narrow else WEIGHT_ROOM) / tile.itemsize
     for channels, columns in _parts(piece, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-        parts = splits or splits_of(count, tasks, TASKS)
-        sums = (1 + (parts > 1)) * (1 + gradients)
+        partial = splits or splits_of(count, tasks, TASKS)
+        sums = (1 + (partial > 1)) * (1 + gradients)
         filled = frequencies * (channels * size + columns * (positions + sums * channels * taps)) / room
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
         transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
-        cost = count / parts * (products + transforms) * up_to(tasks * parts, tile.tasks)
+        cost = count / partial * (products + transforms) * up_to(tasks * partial, tile.tasks)
         if filled > 1:  # the less the better, and where scratch is scarce nothing else counts
             cost = NEVER * filled * (1 if tile.narrow else cost)
-        yield cost, parts, (channels, columns)
+        yield cost, partial, (channels, columns)

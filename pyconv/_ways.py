@@ -80,8 +80,6 @@ class Way(NamedTuple):
     outputs: int = 0
 
 
-# forward and grad_input
-
 def _tiles(piece: Piece, asked: Asked) -> Blocking | None:
     if not _tiled.tiling_pays(asked.map, piece):
         return None
@@ -89,6 +87,8 @@ def _tiles(piece: Piece, asked: Asked) -> Blocking | None:
         return _of_batches(piece, asked.groups, asked.tile, _tiled.correlate)
     return _tiled.gather(piece, asked.tile)
 
+
+# forward and grad_input
 
 def _overlapping(piece: Piece, asked: Asked) -> Blocking | None:
     if all(axis.lattice for axis in piece.axes):
@@ -134,18 +134,21 @@ def _unrolled(piece: Piece, asked: Asked) -> Blocking:
 
 # grad_weight
 
-def _of_batches(piece: Piece, groups: int, tile: Tile, blocks: Callable[[Piece, int, Tile], Blocking | None],
-                ) -> Blocking | None:
+def _of_batches(
+    piece: Piece, groups: int, tile: Tile, blocks: Callable[[Piece, int, Tile], Blocking | None]
+) -> Blocking | None:
     """The blocks of a batch of the next power of two, cut to this one; so this batch wants no more scratch than that
     power of two does."""
+    *outer, x = piece.axes
+    whole = piece._replace(batch=power_of_two(piece.batch))
     if piece.turned:  # whose positions along the last axis are samples
-        *outer, x = piece.axes
         n = power_of_two(x.positions)
-        found = blocks(piece._replace(axes=(*outer, x._replace(positions=n, size=n))), groups, tile)
-        return found and found._replace(extent=(*found.extent[:2], min(found.extent[2], x.positions)),
-                                        samples=even_part(piece.batch, found.samples))
-    found = blocks(piece._replace(batch=power_of_two(piece.batch)), groups, tile)
-    return found and found._replace(samples=even_part(piece.batch, found.samples))
+        whole = piece._replace(axes=(*outer, x._replace(positions=n, size=n)))
+    found = blocks(whole, groups, tile)
+    if found is None:
+        return None
+    last = min(found.extent[2], x.positions) if piece.turned else found.extent[2]
+    return found._replace(samples=even_part(piece.batch, found.samples), extent=(*found.extent[:2], last))
 
 
 def _summed(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable[[Piece, Asked], Blocking | None]:
@@ -220,12 +223,13 @@ def _first(piece: Piece, asked: Asked, algorithm: str) -> tuple[Way, Blocking]:
     """The first row that suits, and its blocks, with no element's parts in two of them."""
     upwards = piece._replace(axes=tuple(axis._replace(lattice=abs(axis.lattice)) for axis in piece.axes))
     for way in WAYS:
+        if asked.map not in way.maps or way.algorithms and algorithm not in way.algorithms:
+            continue
         made = winograd(piece, way.outputs) if way.outputs else upwards
-        if made and asked.map in way.maps and (not way.algorithms or algorithm in way.algorithms):
-            blocking = way.blocks(made, asked)
-            if blocking:
-                return way, blocking._replace(
-                    channels=up_to(blocking.channels, piece.parts), rows=up_to(blocking.rows, piece.parts))
+        blocking = made and way.blocks(made, asked)
+        if blocking:
+            return way, blocking._replace(
+                channels=up_to(blocking.channels, piece.parts), rows=up_to(blocking.rows, piece.parts))
     raise AssertionError("the last row suits everything")
 
 

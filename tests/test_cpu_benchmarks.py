@@ -43,7 +43,7 @@ def test_means_of_both_orders():
     [means] = cpu_benchmark.order_means(rows)
     assert (means['layers'], means['least']) == (3, 0.5)
     assert means['geometric_mean'] == pytest.approx(0.5**(1 / 3))
-    assert 'forward           3   0.79   0.50' in cpu_benchmark.order_text([means])
+    assert 'forward           3   0.79   0.50' in cpu_benchmark.means_text(cpu_benchmark.ORDER, [means])
 
 
 def test_two_environments_take_turns(monkeypatch, tmp_path, capsys):
@@ -101,7 +101,7 @@ def test_means_of_what_tiles_are_for():
     [means] = cpu_benchmark.tiled_means(rows, networks)
     assert (means['layers'], means['least'], means['most']) == (12, 1, 4), 'as many as README says'
     assert means['geometric_mean'] == pytest.approx(4**(1 / 12)) and means['largest_error'] == pytest.approx(8e-7)
-    assert 'forward          12   1.12   1.00   4.00  8.0e-07' in cpu_benchmark.tiled_text([means])
+    assert 'forward          12   1.12   1.00   4.00  8.0e-07' in cpu_benchmark.means_text(cpu_benchmark.TILED, [means])
 
 
 def test_another_environment_is_that_of_its_process_alone():
