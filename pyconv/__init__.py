@@ -54,7 +54,9 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     take. An array is allocated all the same: the sums of halves that a call adds up in several steps (with four axes
     and more, with more than 512 taps, with a weight that is not finite, or in the gradient to an input that its padding
     repeats); the part of an input that remains where one side of an axis is cropped and the other filled from it; by
-    fold and conv_bias; and for the gradient of an input that its padding repeats a hundred times and more.
+    conv_bias; and for the gradient of an input that its padding repeats a hundred times and more. To add to out, fold
+    takes a row of it for each thread; beside padding that is not zeros and of types but float32 and float64 it takes
+    some planes, whether it adds or not.
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
     multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
     fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are

@@ -75,9 +75,10 @@ class Backend(Protocol):
         """
 
     def unfold(
-        self, geometry: Geometry, input: Array, columns: Array, fold: bool, *, threads: int | None = None
+        self, geometry: Geometry, input: Array, columns: Array, fold: bool, accumulate: bool = False, *,
+        threads: int | None = None,
     ) -> None:
-        """columns <- input, or with fold input <- the sum of the columns."""
+        """columns <- input, or with fold input <- the sum of the columns, or that added to it."""
 
     def channel_sum(self, array: Array, out: Array, *, threads: int | None = None) -> None:
         """out <- the sum over axes 0 and 2 of (batch, channels, positions)."""

@@ -24,10 +24,9 @@ from pyconv._evaluate import (
     written,
     x_of,
 )
-from pyconv._geometry import Geometry, box, rank_of
+from pyconv._geometry import Geometry, rank_of
 from pyconv._integers import Shape, exact_shape
 from pyconv._libraries import placed, tell_of_writing
-from pyconv._memory import empty
 from pyconv._signatures import Padding, Sizes
 
 
@@ -98,22 +97,12 @@ def _moved(
         return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate, own)
     out = placed(out, like, shape, own)
     target = writing_place(out, shape, own, accumulate)
-    part = box(geometry, shape[-geometry.rank:]) if fold else None
     if not (source.size and target.size):
         target[...] = target if accumulate else 0
-    elif not fold:
-        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.worth(target.size))
+    elif fold:
+        cpu.unfold(geometry, target, ready(source, own), True, accumulate, threads=_threads.worth(source.size))
     else:
-        is_whole = part is None and not accumulate
-        place: Any = () if part is None else (..., *part)
-        inner = shape if part is None else (*shape[:-len(part)], *geometry.input_size[-len(part):])
-        sums = target if is_whole else empty(inner, own)
-        with np.errstate(all="ignore"):
-            cpu.unfold(geometry, sums, ready(source, own), True, threads=_threads.worth(source.size))
-            if not is_whole:
-                if not accumulate:
-                    target[...] = 0
-                target[place] += sums
+        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.worth(target.size))
     return delivered(target, out, like)
 
 

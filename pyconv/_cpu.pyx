@@ -255,12 +255,13 @@ cdef class Columns:
             volume += rest // self.outer_taps * self.volumes
             self.kernels.unfold_tap(&self.piece, tap, cells + volume * self.volume * item, to)
 
-    cdef void fold(self, index_t task, const char *columns, char *cells) noexcept nogil:
-        """One row of one volume of one channel."""
+    cdef void fold(self, index_t task, const char *columns, char *cells, char *sums) noexcept nogil:
+        """One row of one volume of one channel; where there is a place for sums, they are added to it."""
         cdef index_t item = self.kernels.itemsize, rows = self.volume // self.width, row = task % rows
         cdef index_t volume = task // rows % self.volumes, channel = task // rows // self.volumes
         cdef index_t at, tap, place, pitch = self.outer_positions * self.positions
-        cdef char *to = cells + task * self.width * item
+        cdef char *there = cells + task * self.width * item
+        cdef char *to = there if sums == NULL else sums
         memset(to, 0, self.width * item)
         for at in range(self.first[volume], self.first[volume + 1]):
             tap, place = self.order[at] // self.outer_positions, self.order[at] % self.outer_positions
@@ -268,23 +269,33 @@ cdef class Columns:
                 &self.piece, row // self.height, row % self.height,
                 columns + ((channel * self.outer_taps + tap) * self.taps * pitch + place * self.positions) * item,
                 pitch, to)
+        if sums != NULL:
+            self.kernels.add(self.width, sums, there)
 
 
-def unfold(geometry, input, columns, fold, threads=None):
-    """columns (batch, in_channels * taps, positions) <- input, or input <- the sum of columns."""
+def unfold(geometry, input, columns, fold, accumulate=False, threads=None):
+    """columns (batch, in_channels * taps, positions) <- input, or input (+)= the sum of columns."""
     if input.dtype.name not in ("float32", "float64") or geometry.padding_mode != "zeros":
-        return _unfolding.fold(geometry, columns, input) if fold else _unfolding.unfold(geometry, input, columns)
+        if fold:
+            return _unfolding.fold(geometry, columns, input, accumulate)
+        return _unfolding.unfold(geometry, input, columns)
     cdef Columns plan = Columns(geometry, input.dtype)
     cdef Watch watch = Watch()
     cdef index_t planes = geometry.batch * geometry.in_channels, task
     cdef char *cells = _data(input)
     cdef char *to = _data(columns)
+    cdef char *sums = NULL  # a row for each thread: columns are summed before anything is added to what is there
+    cdef index_t row = 0
     cdef int number = min(_process_threads if threads is None else threads, MOST_THREADS)
     if fold:
         planes *= plan.volumes * plan.volume // plan.width
+        number = <int>min(number, planes)
+        if accumulate:
+            rows = empty((number, plan.width), input.dtype)
+            sums, row = _data(rows), plan.width * plan.kernels.itemsize
         for task in prange(planes, nogil=True, num_threads=number, schedule="static"):
             if not watch.look():
-                plan.fold(task, to, cells)
+                plan.fold(task, to, cells, sums + threadid() * row)
     else:
         planes *= plan.outer_taps * plan.taps * plan.outer_positions
         for task in prange(planes, nogil=True, num_threads=number, schedule="static"):

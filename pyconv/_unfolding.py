@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyconv._dtypes import FLOAT32, DType, element
-from pyconv._geometry import Geometry
+from pyconv._geometry import Geometry, box
 from pyconv._memory import empty
 from pyconv._padding import held
 
@@ -118,17 +118,22 @@ def of_columns(g: Geometry) -> Geometry:
         padding_mode="zeros")
 
 
-def fold(g: Geometry, columns: Array, target: Array) -> None:
-    """target <- the sum of the columns, axis by axis, the last one first; of halves, summed in float32."""
+def fold(g: Geometry, columns: Array, target: Array, accumulate: bool = False) -> None:
+    """target (+)= the sum of the columns, axis by axis, the last one first; of halves, summed in float32, and rounded
+    once. What of target is not x gets 0."""
     rank, runs = len(g.input_size), _runs_of_taps(g)
-    planes = target.reshape(g.batch * g.in_channels, *g.input_size)
+    size = (*(1,) * (rank - g.rank), *target.shape[-g.rank:])
+    planes, part = target.reshape(g.batch * g.in_channels, *size), box(g, size)
     read = columns.reshape(len(planes), *g.kernel_size, *g.output_size)
+    if part is not None and not accumulate:
+        target[...] = 0
     with np.errstate(all="ignore"):
         for share in _shares(len(planes), prod(g.output_size)):
             sums = read[share]
             for a in reversed(range(rank)):
                 sums = _folded(sums, a, runs[a], g.input_size[a], summed(target.dtype))
-            planes[share] = sums
+            cells = planes[share, *(part or ())]
+            cells[...] = sums + cells if accumulate else sums
 
 
 def _folded(columns: Array, a: int, taps: list[list[Run]], size: int, dtype: DType) -> Array:

@@ -141,25 +141,55 @@ def test_a_nan_that_out_holds_stays_where_it_is(name, dtype):
         assert_equal(call(out=before.copy(), accumulate=True), before + exact, dtype)
 
 
-def test_no_hidden_array():
-    """With scratch and a C-contiguous out, nothing of array size is allocated."""
+def check_no_hidden_array(call):
+    """Nothing of array size is allocated, once the call has been made before."""
     import tracemalloc
 
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        assert tracemalloc.get_traced_memory()[1] < 50_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_hidden_array():
+    """With scratch and a C-contiguous out."""
     x, w = np.ones((4, 16, 64, 64), np.float32), np.ones((16, 16, 3, 3), np.float32)
     sizes = pyconv.workspace(x.shape, w.shape, padding=1)
     finput, fgrad_input = np.empty(sizes.finput, np.float32), np.empty(sizes.fgrad_input, np.float32)
     out, weight = np.zeros_like(x), np.zeros_like(w)
-    calls_ = [lambda: pyconv.conv2d(x, w, padding=1, out=out, accumulate=True, finput=finput),
-              lambda: pyconv.conv2d_input(x.shape, w, x, padding=1, out=out, accumulate=True, fgrad_input=fgrad_input),
-              lambda: pyconv.conv2d_weight(x, w.shape, x, padding=1, out=weight, accumulate=True, finput=finput)]
-    for call in calls_:
-        call()
-        tracemalloc.start()
-        try:
-            call()
-            assert tracemalloc.get_traced_memory()[1] < 50_000
-        finally:
-            tracemalloc.stop()
+    more = dict(padding=1, accumulate=True)
+    check_no_hidden_array(lambda: pyconv.conv2d(x, w, **more, out=out, finput=finput))
+    check_no_hidden_array(lambda: pyconv.conv2d_input(x.shape, w, x, **more, out=out, fgrad_input=fgrad_input))
+    check_no_hidden_array(lambda: pyconv.conv2d_weight(x, w.shape, x, **more, out=weight, finput=finput))
+
+
+def test_no_hidden_array_where_columns_are_summed():
+    """But for a row; of other modes of padding, for some planes."""
+    columns, out = np.ones((4, 16 * 9, 64 * 64), np.float32), np.zeros((4, 16, 64, 64), np.float32)
+    check_no_hidden_array(lambda: pyconv.fold(columns, (64, 64), (3, 3), padding=1, out=out, accumulate=True))
+
+
+@pytest.mark.parametrize('mode', [{}, {'padding_mode': 'circular'}, {'padding_mode': 'reflect'}], ids=str)
+@pytest.mark.parametrize('padding', [1, ((-2, 4), (5, -1))], ids=str)
+def test_columns_are_summed_before_they_are_added(mode, padding):
+    """Bit for bit, with one thread and with two; halves are rounded once."""
+    rng = np.random.default_rng(1)
+    settings = dict(kernel_size=(3, 3), padding=padding, **mode)
+    for name in ('float32', 'float64', 'complex64', 'float16'):
+        dtype = np.dtype(name)
+        columns = pyconv.unfold(rng.standard_normal((2, 3, 20, 19)).astype(dtype), **settings)
+        columns *= rng.standard_normal(columns.shape).astype(dtype)
+        before = rng.standard_normal((2, 3, 20, 19)).astype(dtype)
+        wide = np.float32 if dtype == np.float16 else dtype
+        sums = pyconv.fold(columns.astype(wide), (20, 19), **settings)
+        for threads in (1, 2):
+            out = before.copy()
+            with pyconv.num_threads(threads):
+                pyconv.fold(columns, (20, 19), **settings, out=out, accumulate=True)
+            assert np.array_equal(out, (before + sums).astype(dtype))
 
 
 @pytest.mark.parametrize('name', ['float16', 'bfloat16'])
