@@ -53,10 +53,9 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     are not finite or have the channels last, up to 3 MB are allocated if the buffer is too small for the way that they
     take. An array is allocated all the same: the sums of halves that a call adds up in several steps (with four axes
     and more, with more than 512 taps, with a weight that is not finite, or in the gradient to an input that its padding
-    repeats); the part of an input that remains where one side of an axis is cropped and the other filled from it; by
-    conv_bias; and for the gradient of an input that its padding repeats a hundred times and more. To add to out, fold
-    takes a row of it for each thread; beside padding that is not zeros and of types but float32 and float64 it takes
-    some planes, whether it adds or not.
+    repeats); by conv_bias; and for the gradient of an input that its padding repeats a hundred times and more. To add
+    to out, fold takes a row of it for each thread; beside padding that is not zeros and of types but float32 and
+    float64 it takes some planes, whether it adds or not.
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
     multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
     fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
@@ -78,11 +77,10 @@ Padding modes
     'reflect'       3 2 1 2 3 4 3 2         reflect        is the cell seen in a mirror at the outermost cell
 
 Any amount is legal, also one that goes round several times. Negative padding crops first: what is left is repeated, and
-there has to be a cell of it. No padded copy of the input is made; the part that is left is copied where one side of an
-axis is cropped and the other circular or reflected. What goes back to a padded cell, in conv_input, conv_transpose,
-fold and the gradients, is added to the cell that it came from; with 'zeros' and 'constant' it is dropped. In a
-direction (grad_grad_input, input_tangent) a constant is nothing: it has no derivative. padding_value is of the
-operands' kind: an int for integers, else a real number or, for complex operands, any.
+there has to be a cell of it. No padded or cropped copy of the input is made. What goes back to a padded cell, in
+conv_input, conv_transpose, fold and the gradients, is added to the cell that it came from; with 'zeros' and 'constant'
+it is dropped. In a direction (grad_grad_input, input_tangent) a constant is nothing: it has no derivative.
+padding_value is of the operands' kind: an int for integers, else a real number or, for complex operands, any.
 
 Types
 -----

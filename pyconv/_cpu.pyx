@@ -23,6 +23,7 @@ from libc.string cimport memcpy, memset
 cimport numpy as cnp
 from pyconv import _blocks, _edges, _outer, _phases, _pieces, _unfolding, _ways
 from pyconv._dtypes import element, scratch_dtype
+from pyconv._geometry import whole_size
 from pyconv._kernels cimport (
     SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
     pyconv_kernels_of_bytes,

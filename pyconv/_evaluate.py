@@ -21,7 +21,7 @@ from pyconv._arguments import (
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, result_dtype, scratch_dtype
 from pyconv._edges import is_far
-from pyconv._geometry import BUFFERS, OUTS, ROLES, Geometry, box, is_around_nothing, linear
+from pyconv._geometry import BUFFERS, OUTS, ROLES, Geometry, alone, box, is_around_nothing, linear
 from pyconv._integers import Shape
 from pyconv._known import keep, look, orders_of, viewed
 from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
@@ -128,8 +128,8 @@ def plan_of(map: str, geometry: Geometry, dtype: DType, settings: Settings, devi
             return cpu.plan(map, geometry, dtype, settings.algorithm)
         return cpu.plan(map, geometry, dtype, settings.algorithm, settings.result)
     return cuda().plan(
-        map, geometry, dtype, settings.algorithm, settings.result, allow_tf32=bool(settings.allow_tf32), device=device
-    )
+        map, alone(geometry), dtype, settings.algorithm, settings.result, allow_tf32=bool(settings.allow_tf32),
+        device=device)
 
 
 def scratch_minimum(name: str, geometry: Geometry, dtype: DType, settings: Settings, device: int | None) -> int:
@@ -325,8 +325,6 @@ def _calls(
                 laid = linear(geometry)
             elif map != "grad_input":
                 laid, first = x_of(geometry, first)
-            elif box(geometry, result.shape[-geometry.rank:]) is not None:
-                out = None  # not written by the plan
         if (first.size or is_around_nothing(laid)) and second.size and 0 not in result.shape:
             if device is None and settings.algorithm != "columns":
                 laid, first, second = _laid(laid, dtype, map, first, second, out, settings)
@@ -347,30 +345,22 @@ def _calls(
 
 
 def x_of(geometry: Geometry, array: Any) -> tuple[Geometry, Any]:
-    """The part of an array that the geometry's x is. Where that has no cell, one of what is around it; on a GPU it
-    has none, and nor has the geometry's x."""
+    """The array that is read: on a GPU the part that the geometry's x is. Where it has no cell, one of what is around
+    it; on a GPU it has none, and nor has the geometry's x."""
     rank, on_gpu = geometry.rank, not isinstance(array, np.ndarray)
     size = array.shape[-rank:]
-    part = box(geometry, size)
-    if part is None:
-        return geometry, array
-    if 0 in size and on_gpu:
-        return geometry._replace(input_size=(*geometry.input_size[:-rank], *size)), array
-    if 0 in size:
+    if 0 in size and geometry.padding_mode == "constant":
+        if on_gpu:
+            return geometry._replace(input_size=(*geometry.input_size[:-rank], *size)), array
         shape = (*array.shape[:-rank], *geometry.input_size[-rank:])
         return geometry, np.full(shape, geometry.padding_value, array.dtype)
-    place: Any = (..., *part)
-    return geometry, gpu_room("calls").part_of(array, part) if on_gpu else array[place]
+    return geometry, gpu_room("calls").part_of(array, box(geometry)[-rank:]) if on_gpu else array
 
 
 def _run(
     geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings
 ) -> Array:
     own, accumulate = dtype if settings.result is None else settings.result, settings.accumulate
-    if geometry.padding_mode != "zeros" and calls and result.terms[0][0] == "grad_input":
-        part = box(geometry, result.shape[-geometry.rank:])
-        if part is not None:
-            return _run_part(geometry, dtype, result, calls, out, settings, part)
     target = None
     if out is not None and calls:
         map = result.terms[0][0]
@@ -388,20 +378,6 @@ def _run(
             bias, accumulate = None, True
     else:
         _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank), accumulate)
-    return target
-
-
-def _run_part(
-    geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings,
-    part: tuple[slice, ...],
-) -> Array:
-    """As _run, where the plans write that part of a grad_input alone: cropped cells get the bias."""
-    shape = (*result.shape[:-len(part)], *geometry.input_size[-len(part):])
-    place: Any = (..., *part)
-    held = np.array(np.asarray(out)[place], written(dtype, settings), order="C") if settings.accumulate else None
-    inner = _run(geometry, dtype, result._replace(shape=shape), calls, held, settings)
-    target = _run(geometry, dtype, result._replace(terms=()), None, out, settings)
-    target[place] = inner
     return target
 
 

@@ -72,6 +72,8 @@ class Geometry(NamedTuple):
     padding: Triple
     padding_mode: str = "zeros"
     padding_value: complex = 0
+    before: Triple = (0, 0, 0)  # cells of the user's array in front of x, along each axis
+    behind: Triple = (0, 0, 0)  # and behind it
     per_sample: bool = False  # grad_weight has a batch axis
     volumes: Triple = (1, 1, 1)  # that x, w and y have of each channel: see _outer
     x_last: bool = False  # whether the channels of x lie last in memory
@@ -200,6 +202,7 @@ def _geometry(
         if max(n + abs(lo), max(y - 1, 0) * s + (k - 1) * d) > LARGEST:
             raise ValueError(f"padding must keep every axis within 2**63 - 1 cells; got {settings.padding!r}")
     mode = settings.mode
+    before = behind = (0,) * len(kernel)
     if mode is not ZEROS:
         reach = zip(output_size, stride, kernel, dilation, low)
         last = tuple((y - 1) * s + (k - 1) * d - lo for y, s, k, d, lo in reach)
@@ -208,17 +211,15 @@ def _geometry(
     if mode.name == "constant":
         input_size = tuple(n or 1 for n in input_size)  # a cell of what is around it
     if mode.name in REPEATING:
-        parts = tuple(repeated_part(mode, *axis) for axis in zip(input_size, pads, last))
-        if min(length for _, length in parts) < 1:
+        before, lengths, behind = zip(*(repeated_part(mode, *axis) for axis in zip(input_size, pads, last)))
+        if min(lengths) < 1:
             raise ValueError(
-                f"{name} must keep a cell on every axis whose padding {mode.name!r} fills; got size {input_size}"
-            )
-        low = tuple(lo + start for lo, (start, _) in zip(low, parts))
-        input_size = tuple(length for _, length in parts)
+                f"{name} must keep a cell on every axis whose padding {mode.name!r} fills; got size {input_size}")
+        low, input_size = tuple(map(sum, zip(low, before))), lengths
     return Geometry(
         len(kernel), batch, settings.groups, in_channels, out_channels, _lifted(input_size, 1), _lifted(kernel, 1),
         _lifted(output_size, 1), _lifted(stride, 1), _lifted(dilation, 1), _lifted(low, 0), *mode,
-    )
+        _lifted(before, 0), _lifted(behind, 0))
 
 
 def linear(geometry: Geometry) -> Geometry:
@@ -226,14 +227,20 @@ def linear(geometry: Geometry) -> Geometry:
     return geometry._replace(padding_mode=ZEROS.name, padding_value=ZEROS.value)
 
 
-def box(geometry: Geometry, size: Shape) -> tuple[slice, ...] | None:
-    """The part of an array of this spatial size that the geometry's x is; None where it is all of it."""
-    lengths = geometry.input_size[-len(size):]
-    if lengths == size:
-        return None
-    low = geometry.padding[-len(size):]
-    # an axis is cropped on one side and padded on the other: in front where that leaves no leading pad
-    return tuple(slice(0, length) if lo > 0 else slice(n - length, n) for lo, length, n in zip(low, lengths, size))
+def whole_size(geometry: Geometry) -> Triple:
+    """The size of the array that x is, or is `box` of."""
+    return tuple(map(sum, zip(geometry.before, geometry.input_size, geometry.behind)))  # type: ignore[return-value]
+
+
+def box(geometry: Geometry) -> tuple[slice, ...]:
+    """The part of the user's array that x is, along each of the geometry's axes."""
+    return tuple(slice(start, start + length) for start, length in zip(geometry.before, geometry.input_size))
+
+
+def alone(geometry: Geometry) -> Geometry:
+    """The geometry where x is an array of its own."""
+    nothing: Triple = (0,) * len(geometry.input_size)  # type: ignore[assignment]
+    return geometry._replace(before=nothing, behind=nothing)
 
 
 def is_around_nothing(geometry: Geometry) -> bool:

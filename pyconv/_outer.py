@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from pyconv._geometry import MAPS, Geometry
+from pyconv._geometry import MAPS, Geometry, whole_size
 from pyconv._integers import Shape
 from pyconv._padding import held
 
@@ -35,7 +35,8 @@ def of_volumes(g: Geometry) -> Geometry:
     if g.rank <= LAST:
         return g
     sizes = {name: getattr(g, name)[-LAST:]
-             for name in ("input_size", "kernel_size", "output_size", "stride", "dilation", "padding")}
+             for name in (
+                 "input_size", "kernel_size", "output_size", "stride", "dilation", "padding", "before", "behind")}
     inner = g._replace(rank=LAST, volumes=volumes(g), **sizes)
     return inner if _reads_outside(inner) else inner._replace(padding_mode="zeros", padding_value=0)
 
@@ -59,18 +60,19 @@ def beyond(g: Geometry) -> Geometry:
 
 
 def volumes(g: Geometry) -> tuple[int, int, int]:
-    """How many x, w and y have of each channel."""
-    return prod(g.input_size[:-LAST]), prod(g.kernel_size[:-LAST]), prod(g.output_size[:-LAST])
+    """How many x, or the array that it is a part of, w and y have of each channel."""
+    return prod(whole_size(g)[:-LAST]), prod(g.kernel_size[:-LAST]), prod(g.output_size[:-LAST])
 
 
 def _cell(g: Geometry, taps: Shape, positions: Shape) -> int | None:
     """The number of the volume of x that outer taps meet at outer positions."""
     number = 0
-    for n, s, d, lo, k, a in zip(g.input_size, g.stride, g.dilation, g.padding, taps, positions):
+    axes = zip(g.input_size, g.stride, g.dilation, g.padding, g.before, whole_size(g), taps, positions)
+    for n, s, d, lo, before, whole, k, a in axes:
         cell = held(g.padding_mode, s * a + d * k - lo, n)
         if cell is None:
             return None
-        number = number * n + cell
+        number = number * whole + before + cell
     return number
 
 
@@ -99,10 +101,10 @@ def is_covered(map: str, g: Geometry) -> bool:
     result = RESULTS.index(map)
     if g.padding_mode == "constant" and map != "grad_input":
         return True
-    for n, taps, positions, s, d, lo in zip(
-        g.input_size[:-LAST], g.kernel_size, g.output_size, g.stride, g.dilation, g.padding
+    for n, whole, taps, positions, s, d, lo in zip(
+        g.input_size[:-LAST], whole_size(g), g.kernel_size, g.output_size, g.stride, g.dilation, g.padding
     ):
         met = ((held(g.padding_mode, s * a + d * k - lo, n), k, a) for k in range(taps) for a in range(positions))
-        if len({one[result] for one in met if one[0] is not None}) < (n, taps, positions)[result]:
+        if len({one[result] for one in met if one[0] is not None}) < (whole, taps, positions)[result]:
             return False
     return True

@@ -80,8 +80,8 @@ def all_pads(padding: Padding, size: Shape, spans: Shape, stride: Shape) -> Pads
     return numeric_pads(padding, spans)
 
 
-def repeated_part(mode: Mode, size: int, pads: tuple[int, int], last: int) -> tuple[int, int]:
-    """(first cell, number of cells) of the part of an axis that fills its padding; `last` is the last cell read.
+def repeated_part(mode: Mode, size: int, pads: tuple[int, int], last: int) -> tuple[int, int, int]:
+    """How many cells are before the part of an axis that fills its padding, in it and behind; `last` is the last read.
 
     Negative padding crops before anything is padded. That tells where one side is cropped and the other padded: there
     the part that is left is what goes round or is mirrored. Elsewhere all of the axis will do.
@@ -89,5 +89,5 @@ def repeated_part(mode: Mode, size: int, pads: tuple[int, int], last: int) -> tu
     low, high = pads
     left = size + min(low, 0) + min(high, 0)
     if (low <= 0 and last < size) or (mode.name == "replicate" and left > 0):
-        return 0, size
-    return max(-low, 0), left
+        return 0, size, 0
+    return max(-low, 0), left, max(-high, 0)

@@ -6,13 +6,13 @@ stride: cells that agree modulo the stride read the same taps, and grad_output w
 scattered. grad_weight reads as forward does. Standard library only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from math import gcd, prod
 from typing import Any, NamedTuple
 
 from pyconv._edges import NO_FOLDS, Folds, Stretch, folds, goes_round, stretches
-from pyconv._geometry import Geometry
+from pyconv._geometry import Geometry, whole_size
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 LEAST_WEIGHTS = 64  # of a group's tap, for cells of four channels
@@ -169,7 +169,8 @@ def _of_quads(whole: Operands) -> Operands:
 def _operands(map: str, g: Geometry) -> Operands:
     ins, outs, kernel = g.in_channels // g.groups, g.out_channels // g.groups, prod(g.kernel_size) * g.volumes[1]
     inner = (g.kernel_size[1] * g.kernel_size[2], g.kernel_size[2], 1)
-    x = _dense(g.groups, ins, g.input_size, g.volumes[0], g.x_last)
+    x = _dense(g.groups, ins, whole_size(g), g.volumes[0], g.x_last)
+    x = x._replace(base=sum(n * s for n, s in zip(g.before, x.axes)))
     y = _dense(g.groups, outs, g.output_size, g.volumes[2], g.y_last)
     if is_swapped(map, g):
         w = Strides(0, kernel, ins * kernel, inner, outs * ins * kernel)
@@ -248,7 +249,7 @@ def _place(axes: Axes, map: str, g: Geometry, wave: int, accumulate: bool, **cha
     batch, rows, channels, source, target, weight = _operands(map, g)._replace(**changes)
     return Piece(
         axes, batch, rows, channels, source,
-        target._replace(base=sum(x.start * s for x, s in zip(axes, target.axes)),
+        target._replace(base=target.base + sum(x.start * s for x, s in zip(axes, target.axes)),
                         axes=tuple(x.lattice * s for x, s in zip(axes, target.axes))),
         weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
@@ -284,7 +285,8 @@ def _boxes(axes: Axes) -> Iterator[Axes]:
 def pieces(map: str, g: Geometry) -> list[Piece]:
     """The pieces of a map, in waves: those of one wave can run at the same time, wave after wave.
 
-    A piece without taps clears its positions: it leads where some cells of grad_input meet no tap.
+    A piece without taps clears its positions: it leads where some cells of grad_input meet no tap. Where x is a part of
+    an array, others follow that clear what is around it.
     """
     if _is_dense_layer(map, g):
         return [_dense_layer(map, g)]
@@ -305,7 +307,10 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
                 found.append(_flat(piece) if beyond == NO_FOLDS else piece._replace(
                     folded=g.padding_mode, folds=beyond))
                 waves = max(waves, wave)
-    return ([_fill(map, g)] if fill else []) + found
+    if fill:
+        return [_fill(map, g), *found]
+    around = _around(g) if map == "grad_input" else ()
+    return found + [_place(axes, map, g, wave, False, channels=0) for wave, axes in enumerate(around, start=waves + 1)]
 
 
 def _folds(map: str, g: Geometry) -> Folds:
@@ -363,9 +368,25 @@ def weave(piece: Piece, groups: int) -> Piece:
         weight_woven=piece.weight.group)
 
 
+def _cleared(starts: Iterable[int], sizes: Iterable[int]) -> Axes:
+    return tuple(Axis(n, 0, 1, 0, 0, 0, start) for start, n in zip(starts, sizes))
+
+
 def _fill(map: str, g: Geometry) -> Piece:
-    size = g.input_size if map == "grad_input" else g.output_size
-    return _place(tuple(Axis(n, 0, 1, 0, 0, 0) for n in size), map, g, 0, False, channels=0)
+    to_x = map == "grad_input"
+    axes = _cleared((-n for n in g.before), whole_size(g)) if to_x else _cleared((0, 0, 0), g.output_size)
+    return _place(axes, map, g, 0, False, channels=0)
+
+
+def _around(g: Geometry) -> Iterator[Axes]:
+    """What of an array is not x, in boxes: what is before and behind it along the first axis, and so on in the rest."""
+    starts, sizes = [-n for n in g.before], list(whole_size(g))
+    for a, n in enumerate(g.input_size):
+        for start, count in ((-g.before[a], g.before[a]), (n, g.behind[a])):
+            starts[a], sizes[a] = start, count
+            if count:
+                yield _cleared(starts, sizes)
+        starts[a], sizes[a] = 0, n
 
 
 def _is_dense_layer(map: str, g: Geometry) -> bool:

@@ -586,7 +586,7 @@ cdef class Plan:
         cdef Plan plan
         inner = _outer.of_volumes(self.geometry)
         steps = [inner.parts * step for step in (
-            prod(inner.input_size) * (inner.in_channels if inner.x_last else 1), prod(inner.kernel_size),
+            prod(whole_size(inner)) * (inner.in_channels if inner.x_last else 1), prod(inner.kernel_size),
             prod(inner.output_size) * (inner.out_channels if inner.y_last else 1))]
         for term in _outer.terms(self.map, self.geometry):
             plan = self if term.x is not None else self.padding

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyconv._dtypes import FLOAT32, DType, element
-from pyconv._geometry import Geometry, box
+from pyconv._geometry import Geometry, box, whole_size
 from pyconv._memory import empty
 from pyconv._padding import held
 
@@ -60,7 +60,7 @@ def _runs_of_taps(g: Geometry) -> list[list[list[Run]]]:
 def unfold(g: Geometry, input: Array, columns: Array) -> None:
     """columns (batch, channels * taps, positions) <- input."""
     padded, runs = element(g.padding_value, input.dtype), _runs_of_taps(g)
-    planes = input.reshape(g.batch * g.in_channels, *g.input_size)
+    planes = input.reshape(g.batch * g.in_channels, *whole_size(g))[:, *box(g)]
     to = columns.reshape(len(planes), *g.kernel_size, *g.output_size)
     for share in _shares(len(planes), prod(g.output_size)):
         cells = planes[share]
@@ -95,7 +95,7 @@ class FarGradient:
     ) -> None:
         """See _backend."""
         g = self.geometry
-        target = out.reshape(g.batch, g.in_channels, *g.input_size)
+        target = out.reshape(g.batch, g.in_channels, *whole_size(g))
         shape = (1, g.in_channels * prod(g.kernel_size), prod(g.output_size))
         columns = empty(shape, summed(out.dtype))
         sums = empty((1, *target.shape[1:]), columns.dtype)
@@ -122,18 +122,17 @@ def fold(g: Geometry, columns: Array, target: Array, accumulate: bool = False) -
     """target (+)= the sum of the columns, axis by axis, the last one first; of halves, summed in float32, and rounded
     once. What of target is not x gets 0."""
     rank, runs = len(g.input_size), _runs_of_taps(g)
-    size = (*(1,) * (rank - g.rank), *target.shape[-g.rank:])
-    planes, part = target.reshape(g.batch * g.in_channels, *size), box(g, size)
+    planes = target.reshape(g.batch * g.in_channels, *whole_size(g))
     read = columns.reshape(len(planes), *g.kernel_size, *g.output_size)
-    if part is not None and not accumulate:
-        target[...] = 0
+    if not accumulate and whole_size(g) != g.input_size:
+        planes[...] = 0
+    planes = planes[:, *box(g)]
     with np.errstate(all="ignore"):
         for share in _shares(len(planes), prod(g.output_size)):
             sums = read[share]
             for a in reversed(range(rank)):
                 sums = _folded(sums, a, runs[a], g.input_size[a], summed(target.dtype))
-            cells = planes[share, *(part or ())]
-            cells[...] = sums + cells if accumulate else sums
+            planes[share] = sums + planes[share] if accumulate else sums
 
 
 def _folded(columns: Array, a: int, taps: list[list[Run]], size: int, dtype: DType) -> Array:

@@ -276,9 +276,9 @@ class Call(NamedTuple):
         rows = zip(size, *(value[-self.rank:] for value in values))
         return [Axis(n, m, k, s, d, p, g.padding_mode) for n, m, k, s, d, p in rows]
 
-    def own_part(self, size: Shape) -> tuple[slice, ...]:
-        """The part of an array of this size that the geometry's x is."""
-        return box(self.geometry, size) or tuple(slice(0, n) for n in size)
+    def own_part(self) -> tuple[slice, ...]:
+        """The part of an array that the geometry's x is."""
+        return box(self.geometry)[-self.rank:]
 
     def chunks(self, asked: Any, source: da.Array, sizes: Sequence[Sequence[int]]) -> Chunks:
         """The chunks of a result: what was asked for, or the source's along batch and these along space."""
@@ -317,7 +317,7 @@ def transformed(
 def forward(call: Call, x: da.Array, w: da.Array, b: da.Array | None, asked: Any) -> da.Array:
     if 0 in call.shape:
         return zeros(call.shape, call.own)
-    x = x[(..., *call.own_part(x.shape[-call.rank:]))]
+    x = x[(..., *call.own_part())]
     axes = call.axes(x.shape[-call.rank:])
     firsts = [[-(-first // axis.stride) for first in bounds_of(along)]  # the first position at or behind each chunk
               for axis, along in zip(axes, x.chunks[-call.rank:])]
@@ -342,7 +342,7 @@ def grad_repeated(
 ) -> da.Array:
     """grad_input where padded cells stand for cells of x: that of x with its padding, added up where a cell recurs."""
     rank, wide = call.rank, call.wide()
-    starts = [part.start for part in call.own_part(call.shape[-rank:])]
+    starts = [part.start for part in call.own_part()]
     padded = []
     for axis, start, along in zip(axes, starts, chunks[-rank:]):
         ends = [0, *(min(max(end - start + axis.low, 0), axis.span) for end in bounds_of(along)), axis.span]
@@ -362,7 +362,7 @@ def grad_repeated(
 
 def grad_weight(call: Call, x: da.Array, y: da.Array, per_sample: bool) -> da.Array:
     rank, wide = call.rank, call.wide()
-    x = of_dtype(x[(..., *call.own_part(x.shape[-rank:]))], wide.dtype)
+    x = of_dtype(x[(..., *call.own_part())], wide.dtype)
     y = of_dtype(y, wide.dtype)
     batch = y.chunks[:-rank - 1] if per_sample else ()
     graph = Graph("grad_weight", x, (y,), call, per_sample)
@@ -586,7 +586,7 @@ def unfold(
         return zeros(shape, dtype)
     kernel = geometry.kernel_size[-call.rank:]
     most = prod(max(along) for along in x.chunks[-call.rank:]) // prod(kernel)
-    x = x[(..., *call.own_part(x.shape[-call.rank:]))]
+    x = x[(..., *call.own_part())]
     positions = runs(geometry.output_size[-call.rank:], most)
     chunks = (*x.chunks[:-call.rank - 1], shape[-2:-1], tuple(map(prod, product(*positions))))
     graph, count = Graph("unfold", x, (), call, chunks), len(chunks[-1])

@@ -474,6 +474,8 @@ MORE_AXES = [
       padding=((2, 0), (1, 1), (-1, 2), (0, 1))),
     P('4d padding far above kernel', (2, 2, 3, 4), (2, 2, 2, 3), (2, 3), padding=(4, 0, 1, 3), batch=1),
     P('4d cropped', (6, 3, 4, 5), (2, 2, 2, 2), (2, 3), padding=((-2, -1), (0, 0), (-1, 1), (0, -1))),
+    P('4d cropped and padded', (5, 3, 5, 4), (3, 1, 3, 2), (4, 6), groups=2, stride=(1, 2, 1, 1),
+      padding=((-2, 4), (3, -1), (1, 1), (4, -2))),
     P('4d same strided', (5, 4, 3, 6), (3, 2, 3, 3), (2, 3), stride=(2, 1, 2, 3), padding='same'),
     P('4d depthwise', (3, 3, 5, 6), (2, 2, 3, 3), (8, 8), groups=8, padding=1),
     P('4d kernel is input', (3, 2, 3, 4), (3, 2, 3, 4), (3, 4), batch=3),

@@ -166,6 +166,26 @@ def test_no_hidden_array():
     check_no_hidden_array(lambda: pyconv.conv2d_weight(x, w.shape, x, **more, out=weight, finput=finput))
 
 
+@pytest.mark.parametrize('channels_last', [False, True])
+@pytest.mark.parametrize(('size', 'padding', 'mode'), [
+    ((9000,), ((-200, 300),), 'circular'), ((96, 90), ((3, -4), (-2, 5)), 'reflect'),
+    ((9, 30, 31), ((-2, 3), (1, 1), (2, -3)), 'circular'),
+    ((4, 5, 20, 21), ((-1, 2), (0, 0), (3, -1), (1, 1)), 'reflect')], ids=str)
+def test_no_hidden_array_where_an_axis_is_cropped_and_filled(size, padding, mode, channels_last):
+    """Neither for the part of x that remains nor for its gradient."""
+    rank = len(size)
+    x, w = np.ones((4, 16, *size), np.float32), np.ones((16, 16, *(3,) * rank), np.float32)
+    y = pyconv.convolution(x, w, None, 1, padding, 1, False, 0, 1, padding_mode=mode)
+    buffer = np.empty(max(pyconv.workspace(x.shape, w.shape, padding=padding, padding_mode=mode)[:2]), np.float32)
+    if channels_last:
+        x, y = LAYOUTS['channels last'](x), LAYOUTS['channels last'](y)
+    more = dict(padding_mode=mode, accumulate=True, finput=buffer, fgrad_input=buffer)
+    out, outs = np.zeros_like(y), (np.zeros_like(x), np.zeros_like(w), None)
+    check_no_hidden_array(lambda: pyconv.convolution(x, w, None, 1, padding, 1, False, 0, 1, **more, out=out))
+    check_no_hidden_array(lambda: pyconv.convolution_backward(
+        y, x, w, 1, padding, 1, False, 0, 1, (True, True, False), **more, out=outs))
+
+
 def test_no_hidden_array_where_columns_are_summed():
     """But for a row; of other modes of padding, for some planes."""
     columns, out = np.ones((4, 16 * 9, 64 * 64), np.float32), np.zeros((4, 16, 64, 64), np.float32)

@@ -155,10 +155,12 @@ def test_where_an_axis_is_cropped_and_filled_the_part_that_is_left_is_x(mode, lo
     assert output == same
     if mode.name in ('constant', 'replicate') or length == size:
         assert geometry == plain._replace(padding_mode=mode.name, padding_value=mode.value)
-        assert geometries.box(geometry, (9, size)) is None
+        assert geometries.box(geometry) == (slice(0, 1), slice(0, 9), slice(0, size))
     else:
         assert geometry.input_size == (1, 9, length) and geometry.padding == (0, 1, max(lo, 0))
-        assert geometries.box(geometry, (9, size)) == (slice(0, 9), slice(start, start + length))
+        assert geometries.box(geometry) == (slice(0, 1), slice(0, 9), slice(start, start + length))
+        assert geometries.whole_size(geometry) == (1, 9, size)
+        assert geometries.alone(geometry) == geometry._replace(before=(0, 0, 0), behind=(0, 0, 0))
 
 
 def test_a_constant_around_no_cell_is_a_cell():

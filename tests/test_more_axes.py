@@ -223,7 +223,7 @@ def test_the_gradient_of_each_sample(problem, dtype):
 
 MODES = {'circular': 'wrap', 'replicate': 'edge', 'reflect': 'reflect', 'constant': 'constant'}  # numpy.pad's names
 PADDED = some('4d padded', '4d everything', '4d padding far above kernel', '4d depthwise', '4d many channels',
-              '4d dilated', '5d everything', '5d padded beyond', '4d cropped')
+              '4d dilated', '5d everything', '5d padded beyond', '4d cropped', '4d cropped and padded')
 
 
 def adjoint_of_pad(array, pads, size, mode):
@@ -269,6 +269,14 @@ def test_padding_modes_of_the_plans(problem, mode, dtype, accumulate):
     found = pyconv.convolution_backward(data.y, x, data.w, *settings, False, 0, problem.groups, ALL, **mode)
     assert_equal(pyconv.convolution(x, data.w, None, *settings, False, 0, problem.groups, **mode), wanted[0], dtype)
     assert_equal(found[0], wanted[1], dtype)
+    assert_equal(found[1], wanted[2], dtype)
+    settings = (problem.stride, problem.pads, problem.dilation)
+    found = pyconv.convolution_backward(data.y, data.x, data.w, *settings, False, 0, problem.groups, ALL, **mode)
+    assert_equal(pyconv.convolution(data.x, data.w, None, *settings, False, 0, problem.groups, **mode), wanted[0],
+                 dtype)
+    whole = np.zeros_like(data.x)
+    whole[(..., *crops)] = wanted[1]
+    assert_equal(found[0], whole, dtype)
     assert_equal(found[1], wanted[2], dtype)
     columns = pyconv.unfold(x, problem.kernel, problem.dilation, pads, problem.stride, **mode)
     form = (problem.kernel, problem.positions, *(form[word] for word in ('stride', 'lo', 'dilation')))

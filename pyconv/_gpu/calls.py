@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._backend import cuda
-from pyconv._geometry import BUFFERS, OUTS, Geometry, box, is_around_nothing
+from pyconv._geometry import BUFFERS, OUTS, Geometry, alone, box, is_around_nothing, whole_size
 from pyconv._gpu import arguments, streams
 from pyconv._gpu.arrays import INTERFACE, TORCH, DeviceArray, DeviceType, Kind, On
 from pyconv._gpu.decisions import KEPT, Apart, Decision, apart, called, form, keep, meet
@@ -326,11 +326,9 @@ def _steps(
     to_weight, written = map == "grad_weight", target
     if not to_weight or geometry.per_sample:
         written = _batched(target, rank + to_weight)
-    if calls and map == "grad_input" and geometry.padding_mode not in ("zeros", "constant"):
-        part = box(geometry, result.shape[-rank:])
-        if part is not None:  # cropped cells get the bias
-            yield from cuda().fill(written, 0 if bias is None else bias, accumulate)
-            written, bias, accumulate = part_of(written, part), None, True
+    if calls and map == "grad_input" and geometry.input_size != whole_size(geometry):  # cropped cells get the bias
+        yield from cuda().fill(written, 0 if bias is None else bias, accumulate)
+        written, bias, accumulate = part_of(written, box(geometry)[-rank:]), None, True
     for plan, first, second, scratch in calls:
         first = _batched(first, 1 if from_columns else rank)
         if to_weight:
@@ -362,11 +360,10 @@ def unfold(
         if (source.size or is_around_nothing(geometry)) and target.size:
             input, columns = (target, source) if fold else (source, target)
             input, columns = _batched(input, geometry.rank), _batched(columns, 1)
-            part = box(geometry, input.shape[-geometry.rank:])
-            if part is not None:  # cropped cells have no columns
+            if fold and geometry.input_size != whole_size(geometry):  # cropped cells have no columns
                 yield from cuda().fill(input, 0, adds)
-                input, adds = part_of(input, part), True
-            yield from cuda().unfold(geometry, input, columns, fold, adds)
+                input, adds = part_of(input, box(geometry)[-geometry.rank:]), True
+            yield from cuda().unfold(alone(geometry), input, columns, fold, adds)
         elif target.size:
             yield from cuda().fill(target, 0, adds)
 
