@@ -191,12 +191,11 @@ def forget() -> None:
 
 
 def check_unfold(geometry: Geometry) -> int:
-    """How many samples unfold or fold takes in a launch. ValueError where that is none."""
+    """How many channels of samples unfold or fold takes in a launch. ValueError where that is none."""
     geometry = of_volumes(geometry)
     of_columns = prod(geometry.kernel_size) * prod(geometry.output_size)
     places = 0 if geometry.padding_mode == "zeros" else prod(padding.padded(geometry).input_size)
-    return limits.most_samples(
-        geometry, *(geometry.in_channels * count for count in (of_columns, prod(geometry.input_size), places)))
+    return limits.most_planes(geometry, of_columns, prod(geometry.input_size), places)
 
 
 def unfold(
@@ -224,19 +223,24 @@ def unfold(
     most = check_unfold(geometry)
     begin = Ref("input", sum(c * step for c, step in zip(crop, cells[2:5])))
     if fold and edge is not None:
-        length, sizes = padding.padded(g).input_size, (g.in_channels, *geometry.input_size)
-        places = program.places(made, (min(most, g.batch), g.in_channels, *length), False, element)
-    for first, count in limits.chunks_of_samples(geometry.batch, most):
-        x, y = begin.at(first * cells.outer), Ref("columns", first * rows.outer)
+        length = padding.padded(g).input_size
+        places = program.places(
+            made, (max(1, min(most // g.in_channels, g.batch)), min(most, g.in_channels), *length), False, element)
+    of_channel = rows.channel * prod(g.kernel_size) * g.volumes[1]
+    for sample, count, channel, channels in limits.runs_of_rows(g.batch, g.in_channels, most):
+        some = g._replace(in_channels=channels)
+        at = sample * cells.outer + channel * cells.channel
+        x, y = Ref("input", at), Ref("columns", sample * rows.outer + channel * of_channel)
         if not fold:
-            program.unfold(made, g, axes, count, x, cells, y, rows, element, edge)
+            program.unfold(made, some, axes, count, begin.at(at), cells, y, rows, element, edge)
         elif edge is None:
-            program.fold(made, g, axes, count, Ref("input", first * cells.outer), cells, y, rows, element, accumulate)
+            program.fold(made, some, axes, count, x, cells, y, rows, element, accumulate)
         else:
-            program.fold(made, padding.padded(g), axes, count, places.place, places.layout, y, rows, element.summed,
+            program.fold(made, padding.padded(some), axes, count, places.place, places.layout, y, rows, element.summed,
                          False)
-            to = Target(Ref("input", first * cells.outer), cells, 0, 0, accumulate)
-            program.adjoint(made, places.place, places.layout, length, to, (count, *sizes), edge, crop, element)
+            sizes = (count, channels, *geometry.input_size)
+            program.adjoint(made, places.place, places.layout, length, Target(x, cells, 0, 0, accumulate), sizes, edge,
+                            crop, element)
     yield Step.of(made, input=input, columns=columns)
 
 

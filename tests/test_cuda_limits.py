@@ -11,6 +11,7 @@ import pytest
 
 import calls
 import pyconv
+import reference
 from calls import last, per_channel
 from emulated_device import EmulatedArray, EmulatedDevice
 from gpus import Emulated
@@ -23,6 +24,7 @@ from pyconv._gpu.arrays import DTYPES
 from pyconv._gpu.launches import Launches, Program, Ref
 from pyconv._gpu.program import Layout, Target, fill
 from test_cuda import same
+from test_identities import unrolled
 from test_nonfinite import spoiled, without_zeros
 
 COUNTED = ('count', 'positions', 'cells', 'rows', 'chunks', 'inner', 'channels', 'groups_padded', 'block_positions',
@@ -182,6 +184,18 @@ def test_where_zeros_are_filled_in_words(offset, steps, count):
         assert found == ([] if wanted is None else [wanted])
 
 
+@pytest.mark.parametrize('is_last', [False, True])
+@pytest.mark.parametrize('map', ['forward', 'grad_input'])
+@pytest.mark.parametrize(('channels', 'groups', 'launched'), [
+    ((64, 64), 1, [5] * 12 + [4]), ((64, 64), 32, [2] * 16), ((120, 120), 4, [5] * 24)])
+def test_samples_of_many_results(planned, map, channels, groups, launched, is_last):
+    """As many channels at a time as a launch can count the results of."""
+    launches = planned(map, (2, channels[0], 20000, 20000), (channels[1], channels[0] // groups, 3, 3),
+                       is_last=is_last, padding=1, groups=groups)
+    found = [values['rows'] for name, values, _ in launches if name == 'gather']
+    assert found == [rows for rows in launched for _ in range(2)]
+
+
 @pytest.mark.parametrize(('x', 'w', 'dtype'), [
     ((2, 1, 40000, 40000), (1, 1, 12, 12), 'float16'), ((3, 1, 30000, 30000), (8, 1, 9, 9), 'float32'),
     ((3, 8, 10**9), (1, 8, 2112), 'float16'), ((300, 1, 30000, 30000), (1, 1, 2, 2), 'float16')])
@@ -210,6 +224,57 @@ def test_parts_that_a_launch_can_count(monkeypatch, kernel):
     assert gpu.device.launched.count('correlate' if kernel == 'tiles' else 'direct_weight') == 4
     same(gpu, pyconv.conv_bias(y), data.y.sum((0, 2, 3)), 'float32')
     assert gpu.device.launched.count('channel_sum') == 4
+
+
+CIRCULAR = P('circular', (7, 9), (3, 3), (16, 24), padding=((-1, 2), (2, 1)), batch=3, padding_mode='circular')
+VARIED = {
+    'one group': CUT, 'two groups': CUT._replace(groups=2), 'eight groups': CUT._replace(channels=(8, 24), groups=8),
+    'depthwise': CUT._replace(channels=(24, 24), groups=24), 'strided': CUT._replace(stride=2),
+    'apart': CUT._replace(kernel=(2, 2), stride=2, padding=0), 'circular': CIRCULAR}
+
+
+@pytest.mark.parametrize('kernel', ['tiles', 'direct'])
+@pytest.mark.parametrize(('order', 'accumulate'), [(lambda array, rank: array, False), (last, True)],
+                         ids=['first', 'last and accumulate'])
+@pytest.mark.parametrize('name', VARIED)
+def test_channels_that_a_launch_can_count(monkeypatch, name, order, accumulate, kernel):
+    """The same results where a launch can take no more than five channels of a sample."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0 if kernel == 'tiles' else 1e9)
+    monkeypatch.setattr(limits, 'most_planes', lambda *_: 5)
+    gpu, problem = Emulated(monkeypatch), VARIED[name]
+    data = problem.integers()
+    wanted = maps(problem, *data[:3])
+    x, w, y, b, c = (gpu.upload(order(array, 2) if array.ndim == 4 else array, 'float32') for array in (
+        data.x, data.w, data.y, data.b, data.c))
+    forward, grad_input = (exact + per_channel(bias, 2) for exact, bias in (
+        (wanted.forward, data.b), (wanted.grad_input, data.c)))
+    for call, exact in ((lambda **more: calls.forward(problem, x, w, b, **more), forward),
+                        (lambda **more: calls.transposed(problem, y, w, c, **more), grad_input)):
+        before = np.arange(exact.size).reshape(exact.shape) % 7 * float(accumulate)
+        out = gpu.upload(order(before, 2), 'float32')
+        gpu.device.launched.clear()
+        call(out=out, accumulate=accumulate)
+        same(gpu, out, before + exact, 'float32')
+        assert len(gpu.device.launched) >= exact.shape[1] / 5
+
+
+@pytest.mark.parametrize('accumulate', [False, True])
+@pytest.mark.parametrize('name', ['one group', 'strided', 'circular'])
+def test_columns_that_a_launch_can_count(monkeypatch, name, accumulate):
+    problem = VARIED[name]
+    public, form = unrolled(problem)
+    x = problem.integers().x
+    columns = reference.unfold(x, problem.kernel, problem.positions, **form)
+    folded = reference.fold(columns, problem.size, problem.kernel, problem.positions, **form)
+    for planes, launches in ((1, 3 * 16), (5, 3 * 4), (32, 2)):
+        monkeypatch.setattr(limits, 'most_planes', lambda *_, planes=planes: planes)
+        gpu = Emulated(monkeypatch)
+        same(gpu, pyconv.unfold(gpu.upload(x, 'float32'), **public), columns, 'float32')
+        assert gpu.device.launched == ['unfold'] * launches
+        out = gpu.upload(np.ones(x.shape), 'float32')
+        pyconv.fold(gpu.upload(columns, 'float32'), problem.size, **public, out=out, accumulate=accumulate)
+        same(gpu, out, folded + accumulate, 'float32')
+        assert gpu.device.launched.count('fold') == launches
 
 
 FAR = {
@@ -298,21 +363,21 @@ def test_weights_as_large_as_they_may_be(planned, map):
         assert planned(map, (8, 4096, 30, 30), (8192, 4096, 5, 5), 'float32', is_last=is_last, padding=2)
 
 
+CHANNEL_ERROR = ('a channel of a sample must have fewer than 2**31 cells, results and columns on a GPU; got shapes {} '
+                 'and {}')
+
+
 @pytest.mark.parametrize(('call', 'text'), [
     (lambda array: pyconv.conv2d(array(1, 8, 60000, 60000), array(4, 8, 3, 3)),
-     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (8, 60000, 60000) and '
-     '(4, 59998, 59998)'),
-    (lambda array: pyconv.conv_transpose2d(array(1, 8, 100, 100), array(8, 1024, 3, 3), stride=20),
-     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (1024, 1983, 1983) and (8, 100, 100)'),
+     CHANNEL_ERROR.format((8, 60000, 60000), (4, 59998, 59998))),
+    (lambda array: pyconv.conv_transpose2d(array(1, 8, 100, 100), array(8, 1024, 3, 3), stride=500),
+     CHANNEL_ERROR.format((1024, 49503, 49503), (8, 100, 100))),
     (lambda array: pyconv.conv2d_weight(array(1, 1, 60000, 60000), (1, 1, 3, 3), array(1, 1, 59998, 59998)),
-     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (1, 60000, 60000) and '
-     '(1, 59998, 59998)'),
+     CHANNEL_ERROR.format((1, 60000, 60000), (1, 59998, 59998))),
     (lambda array: pyconv.unfold(array(1, 8, 20000, 20000), 3),
-     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (8, 20000, 20000) and '
-     '(8, 19998, 19998)'),
+     CHANNEL_ERROR.format((8, 20000, 20000), (8, 19998, 19998))),
     (lambda array: pyconv.fold(array(1, 72, 399920004), (20000, 20000), 3),
-     'a sample must have fewer than 2**31 cells and results on a GPU; got shapes (8, 20000, 20000) and '
-     '(8, 19998, 19998)'),
+     CHANNEL_ERROR.format((8, 20000, 20000), (8, 19998, 19998))),
     (lambda array: pyconv.unfold(array(8, 10), (3,), padding=((2**30, 2 - 2**30),)),
      FAR_ERROR.format(1, 2**30, 1)),
     (lambda array: pyconv.conv_bias(array(1, 8, 60000, 60000)),

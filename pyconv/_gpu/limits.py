@@ -40,16 +40,17 @@ def boxes(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ..
         yield (first, *[0] * len(others)), (min(step, length - first), *others)
 
 
-def most_samples(g: Geometry, *of_sample: int) -> int:
-    """How many samples a launch can take that counts so many things in each.
+def most_planes(g: Geometry, *of_plane: int) -> int:
+    """How many planes, which are channels of a sample, a launch can take that counts so many things in each.
 
     ValueError where it is none, or where kernels could not tell cells beyond the edge from those inside.
     """
-    rank, found = g.rank, MOST // max(of_sample)
+    rank, found = g.rank, MOST // max(of_plane)
     if not found:
         cells, results = (g.in_channels, *g.input_size[-rank:]), (g.out_channels, *g.output_size[-rank:])
         raise ValueError(
-            f"a sample must have fewer than 2**31 cells and results on a GPU; got shapes {cells} and {results}")
+            "a channel of a sample must have fewer than 2**31 cells, results and columns on a GPU; got shapes "
+            f"{cells} and {results}")
     for n, y, k, s, d, pad in zip(
             g.input_size, g.output_size, g.kernel_size, g.stride, g.dilation, g.padding):
         reach = d * (k - 1)
@@ -126,6 +127,17 @@ def cut(batch: int, of_sample: int, wanted: int, multiple: int, most: int) -> Pa
     cuts = min(wanted // batch, -(-of_sample // multiple))
     positions = -(-of_sample // (cuts * multiple)) * multiple
     return Parts(1, -(-of_sample // positions), positions)
+
+
+def runs_of_rows(groups: int, rows: int, most: int) -> Iterator[tuple[int, int, int, int]]:
+    """(first group, groups, first row, rows) of runs of at most `most` rows: of whole groups, or of one group's.
+
+    So, too, of planes, whose groups are samples.
+    """
+    step, at_once = max(1, most // rows), min(rows, most)
+    for group in range(0, groups, step):
+        for row in range(0, rows, at_once):
+            yield group, min(step, groups - group), row, min(at_once, rows - row)
 
 
 def chunks_of_samples(batch: int, most: int, of_block: int = 1) -> Iterator[tuple[int, int]]:

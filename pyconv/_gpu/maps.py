@@ -112,6 +112,7 @@ class Sums:
 
     def __init__(self, problem: Problem, made: Program, layouts: Layouts, target: Target) -> None:
         w, self.edge, self.whole = layouts[1], padding.edge_of(problem.geometry), problem.geometry
+        self.layouts = layouts
         self.folds = problem.map == "grad_input" and self.edge is not None
         if self.folds:  # all places first
             problem = problem._replace(geometry=padding.padded(problem.geometry))
@@ -134,11 +135,38 @@ class Sums:
         self.weight_space: Ref | None = None  # for a copy of the weight, where tiles cannot read it as it lies
 
     def build(self, samples: int) -> None:
+        """All rows of the weight together, or as many at a time as a launch can count the results of in a sample."""
+        weight, made = self.weight, self.made
+        cells = (n + c for n, c in zip(self.whole.input_size, self.problem.crop)) if self.folds else (0,)
+        of_row = max(prod(self.size), prod(cells))
+        most = limits.most_planes(self.whole, of_row)
+        start, scratch = made.scratch, made.scratch
+        for run in limits.runs_of_rows(weight.groups, weight.rows, most):
+            made.scratch = start  # what the rows before these left is free again
+            _, groups, _, rows = run
+            part = self if (groups, rows) == (weight.groups, weight.rows) else self._of_rows(*run)
+            part._build(min(samples, limits.most_planes(self.whole, prod(self.source.size), rows * groups * of_row)))
+            scratch = max(scratch, made.scratch)
+        made.scratch = scratch
+
+    def _of_rows(self, group: int, groups: int, row: int, rows: int) -> "Sums":
+        """The same for some of the weight's rows."""
+        weight, source, target = self.weight, self.source, self.target
+        read, written = groups * source.channels, groups * rows
+        ins, outs = (read, written) if self.problem.map == "forward" else (written, read)
+        g = self.whole._replace(groups=groups, in_channels=ins, out_channels=outs)
+        channel = group * weight.rows + row
+        part = Sums(
+            self.problem._replace(geometry=g), self.made, self.layouts,
+            target._replace(place=target.place.at(channel * target.layout.channel), bias=target.bias_of(channel)))
+        part.weight = part.weight._replace(place=weight.place.at(group * weight.group + row * weight.row))
+        part.source = source._replace(
+            place=source.place.at(group * source.channels * source.layout.channel), groups=groups)
+        return part
+
+    def _build(self, samples: int) -> None:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
         g, weight = self.problem.geometry, self.weight
-        cells = (n + c for n, c in zip(self.whole.input_size, self.problem.crop)) if self.folds else (0,)
-        samples = min(samples, limits.most_samples(
-            self.whole, prod(self.source.size), weight.rows * g.groups * max(prod(self.size), prod(cells))))
         self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
         pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
         space = None
@@ -273,7 +301,7 @@ class Correlation:
         [self.axes] = phases("forward", g)
         [self.places] = [self.axes] if self.x.edge is None else phases("forward", padding.padded(g))
         self.positions, self.taps = prod(g.output_size), prod(g.kernel_size)
-        self.most = limits.most_samples(g, prod(self.x.size), self.positions)
+        self.most = limits.most_planes(g, prod(self.x.size), self.positions)
 
     def build(self, samples: int) -> None:
         """All samples together, or so many at a time that their parts stay in the cache until they are summed."""
