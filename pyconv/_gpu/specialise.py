@@ -17,12 +17,23 @@ What is left are assignments, loops with a count that all threads share, and cal
 
 import ast
 import inspect
+import operator
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any
 
-SAFE: dict[str, Any] = {"min": min, "max": max, "range": range, "len": len, "float": float}
+# What is worked out where all parts are constants. Made a tree and compiled by Python, each took ten times as long.
+SAFE: dict[str, Any] = {"min": min, "max": max, "len": len, "float": float}
+BINARY: dict[type, Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor}
+UNARY: dict[type, Any] = {ast.USub: operator.neg, ast.Not: operator.not_, ast.Invert: operator.invert}
+COMPARED: dict[type, Any] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many}
 
 
 class Source:
@@ -44,29 +55,15 @@ class Source:
     def text(self) -> str:
         """Straight Python source of one function."""
         kernel, constants, primitives = self._made_of
-        body = _Walker(dict(constants), dict(primitives)).statements(_function(kernel).body)
+        body = _Walker(dict(constants), dict(primitives)).statements(_parsed(kernel).body)
         arguments = ast.arguments([], [ast.arg(name) for name in self.arguments], None, [], [], None, [])
         made = ast.FunctionDef(name=self.name, args=arguments, body=body, decorator_list=[])
         return ast.unparse(ast.fix_missing_locations(ast.Module([made], [])))
 
 
-def _function(function: Callable[..., Any]) -> ast.FunctionDef:
-    """A copy of the function's syntax tree, without its docstring."""
-    tree: ast.FunctionDef = _copied(_parsed(function))
-    return tree
-
-
-def _copied(node: Any) -> Any:
-    """A syntax tree of its own, without its places in a file: copy.deepcopy took two fifths of a text's time."""
-    if isinstance(node, list):
-        return [_copied(part) for part in node]
-    if not isinstance(node, ast.AST) or not node._fields:
-        return node  # a literal's value, or a word such as Load()
-    return type(node)(*[_copied(getattr(node, name)) for name in node._fields])
-
-
 @lru_cache(maxsize=256)
 def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
+    """The function's syntax tree, without its docstring. Nothing changes it."""
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(tree, ast.FunctionDef)
     if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
@@ -74,113 +71,148 @@ def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
     return tree
 
 
-class _Walker(ast.NodeTransformer):
+class _Maker:
+    """Makes new trees of syntax trees, which stay as they are: so the same node may be part of several.
+
+    `own`: what makes a node of some kind. Other nodes are made of what their parts make.
+    """
+
+    own: dict[type, Callable[[Any], Any]]
+
+    def make(self, node: Any) -> Any:
+        """What stands for a node: a node; for a statement also a list of them, or None."""
+        own = self.own.get(type(node))
+        return self.of_parts(node) if own is None else own(node)
+
+    def of_parts(self, node: Any) -> Any:
+        if not node._fields:  # a word such as Load()
+            return node
+        return type(node)(*[self.of_part(getattr(node, name)) for name in node._fields])
+
+    def of_part(self, part: Any) -> Any:
+        if isinstance(part, list):
+            return [self.of_part(one) for one in part]
+        return self.make(part) if isinstance(part, ast.AST) else part
+
+
+def _all_constant(parts: Sequence[ast.expr]) -> bool:
+    return all(isinstance(part, ast.Constant) for part in parts)
+
+
+class _Walker(_Maker):
     def __init__(self, constants: dict[str, Any], primitives: dict[str, str]) -> None:
         self.functions = {name: value for name, value in constants.items() if inspect.isfunction(value)}
         self.constants = {name: value for name, value in constants.items() if name not in self.functions}
         self.primitives = primitives
         self.registers: set[str] = set()
         self.calls = 0
+        self.own = {
+            ast.BinOp: self.binary, ast.UnaryOp: self.unary, ast.Compare: self.comparison, ast.BoolOp: self.logical,
+            ast.Tuple: self.several, ast.Name: self.name, ast.Subscript: self.element, ast.IfExp: self.choice,
+            ast.If: self.branch, ast.For: self.loop, ast.AnnAssign: self.typed, ast.Assign: self.assignment,
+            ast.Expr: self.statement, ast.Call: self.call}
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """The statements that stand for these."""
         made: list[ast.stmt] = []
         for statement in body:
-            result = self.visit(statement)
+            result = self.make(statement)
             made += result if isinstance(result, list) else [] if result is None else [result]
         return made
 
     def value(self, node: ast.expr) -> Any:
         """The value of an expression of constants; LookupError where it is not one."""
-        result = self.visit(_copied(node))
+        result = self.make(node)
         if not isinstance(result, ast.Constant):
             raise LookupError(f"{ast.unparse(node)} is not constant")
         return result.value
 
-    def folded(self, node: ast.expr, *parts: ast.expr) -> ast.expr:
-        """The literal that the node is where all its parts are literals; else the node."""
-        if not all(isinstance(part, ast.Constant) for part in parts):
-            return node
-        return ast.Constant(eval(compile(ast.fix_missing_locations(ast.Expression(node)), "", "eval"), dict(SAFE)))
+    def binary(self, node: ast.BinOp) -> Any:
+        left, right = self.make(node.left), self.make(node.right)
+        if _all_constant((left, right)):
+            return ast.Constant(BINARY[type(node.op)](left.value, right.value))
+        return ast.BinOp(left, node.op, right)
 
-    def visit_BinOp(self, node: ast.BinOp) -> Any:
-        self.generic_visit(node)
-        return self.folded(node, node.left, node.right)
+    def unary(self, node: ast.UnaryOp) -> Any:
+        operand = self.make(node.operand)
+        if _all_constant((operand,)):
+            return ast.Constant(UNARY[type(node.op)](operand.value))
+        return ast.UnaryOp(node.op, operand)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        self.generic_visit(node)
-        return self.folded(node, node.operand)
+    def comparison(self, node: ast.Compare) -> Any:
+        parts = [self.make(part) for part in (node.left, *node.comparators)]
+        if _all_constant(parts):
+            return ast.Constant(all(COMPARED[type(word)](a.value, b.value)
+                                    for word, (a, b) in zip(node.ops, pairwise(parts))))
+        return ast.Compare(parts[0], node.ops, parts[1:])
 
-    def visit_Compare(self, node: ast.Compare) -> Any:
-        self.generic_visit(node)
-        return self.folded(node, node.left, *node.comparators)
+    def logical(self, node: ast.BoolOp) -> Any:
+        parts = [self.make(part) for part in node.values]
+        if _all_constant(parts):
+            stops = isinstance(node.op, ast.Or)
+            return next((part for part in parts if bool(part.value) == stops), parts[-1])
+        return ast.BoolOp(node.op, parts)
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        self.generic_visit(node)
-        return self.folded(node, *node.values)
-
-    def visit_Tuple(self, node: ast.Tuple) -> Any:
-        self.generic_visit(node)
-        values: Any = tuple(part.value for part in node.elts if isinstance(part, ast.Constant))
-        if isinstance(node.ctx, ast.Load) and values and len(values) == len(node.elts):
+    def several(self, node: ast.Tuple) -> Any:
+        parts = [self.make(part) for part in node.elts]
+        if isinstance(node.ctx, ast.Load) and parts and _all_constant(parts):
+            values: Any = tuple(part.value for part in parts)
             return ast.Constant(values)
-        return node
+        return ast.Tuple(parts, node.ctx)
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
+    def name(self, node: ast.Name) -> ast.expr:
         if isinstance(node.ctx, ast.Load) and node.id in self.constants:
             return ast.Constant(self.constants[node.id])
         return ast.Name(self.primitives.get(node.id, node.id), node.ctx)
 
-    def visit_Subscript(self, node: ast.Subscript) -> Any:
+    def element(self, node: ast.Subscript) -> Any:
         if isinstance(node.value, ast.Name) and node.value.id in self.registers:
             index = self.value(node.slice)
             places = index if isinstance(index, tuple) else (index,)
             return ast.Name("_".join([node.value.id, *map(str, places)]), node.ctx)
-        self.generic_visit(node)
-        return self.folded(node, node.value, node.slice)
+        of, place = self.make(node.value), self.make(node.slice)
+        return ast.Constant(of.value[place.value]) if _all_constant((of, place)) else ast.Subscript(of, place, node.ctx)
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:
-        test = self.visit(node.test)
+    def choice(self, node: ast.IfExp) -> Any:
+        test = self.make(node.test)
         if isinstance(test, ast.Constant):
-            return self.visit(node.body if test.value else node.orelse)
-        return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
+            return self.make(node.body if test.value else node.orelse)
+        return ast.IfExp(test, self.make(node.body), self.make(node.orelse))
 
-    def visit_If(self, node: ast.If) -> Any:
-        test = self.visit(node.test)
+    def branch(self, node: ast.If) -> Any:
+        test = self.make(node.test)
         if isinstance(test, ast.Constant):
             return self.statements(node.body if test.value else node.orelse)
         return ast.If(test, self.statements(node.body) or [ast.Pass()], self.statements(node.orelse))
 
-    def visit_For(self, node: ast.For) -> Any:
+    def rounds(self, target: ast.expr, count: ast.expr) -> Iterator[None]:
+        """The rounds of an unrolled loop, in each of which the target is a constant."""
+        assert isinstance(target, ast.Name) and isinstance(count, ast.Call)
+        for index in range(*map(self.value, count.args)):
+            self.constants[target.id] = index
+            yield
+        self.constants.pop(target.id, None)
+
+    def loop(self, node: ast.For) -> Any:
         call = node.iter
-        assert isinstance(node.target, ast.Name) and isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
         if call.func.id != "unrolled":
-            return ast.For(node.target, self.visit(call), self.statements(node.body), [])
-        made = []
-        for index in range(*map(self.value, call.args)):
-            self.constants[node.target.id] = index
-            made += self.statements(_copied(node.body))
-        self.constants.pop(node.target.id, None)
-        return made
+            return ast.For(node.target, self.make(call), self.statements(node.body), [])
+        return [statement for _ in self.rounds(node.target, call) for statement in self.statements(node.body)]
 
     def elements(self, element: ast.expr, loops: list[ast.comprehension]) -> list[ast.expr]:
         """The element for every round of the loops, the first the outermost."""
         if not loops:
-            return [self.visit(_copied(element))]
-        [loop, *inner], made = loops, []
-        assert isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call)
-        for index in range(*map(self.value, loop.iter.args)):
-            self.constants[loop.target.id] = index
-            made += self.elements(element, inner)
-        self.constants.pop(loop.target.id, None)
-        return made
+            return [self.make(element)]
+        [loop, *inner] = loops
+        return [part for _ in self.rounds(loop.target, loop.iter) for part in self.elements(element, inner)]
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+    def typed(self, node: ast.AnnAssign) -> Any:
         assert isinstance(node.annotation, ast.Name) and node.value is not None
         cast = ast.Call(ast.Name(node.annotation.id, ast.Load()), [node.value], [])
-        return self.visit_Assign(ast.Assign([node.target], cast))
+        return self.assignment(ast.Assign([node.target], cast))
 
-    def visit_Assign(self, node: ast.Assign) -> Any:
+    def assignment(self, node: ast.Assign) -> Any:
         [target], value = node.targets, node.value
         if isinstance(target, ast.Name):
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "registers":
@@ -189,29 +221,31 @@ class _Walker(ast.NodeTransformer):
             if target.id.isupper():
                 self.constants[target.id] = self.value(value)
                 return None
-        body, result = self.inlined(value) or ([], self.visit(value))
+        body, result = self.inlined(value) or ([], self.make(value))
         assert result is not None
-        return [*body, ast.Assign([self.visit(target)], result)]
+        return [*body, ast.Assign([self.make(target)], result)]
 
-    def visit_Expr(self, node: ast.Expr) -> Any:
+    def statement(self, node: ast.Expr) -> Any:
         inlined = self.inlined(node.value)
-        return self.generic_visit(node) if inlined is None else inlined[0]
+        return self.of_parts(node) if inlined is None else inlined[0]
 
-    def visit_Call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Name) and node.func.id in self.functions:  # inside an expression
-            [statement] = _function(self.functions[node.func.id]).body
+    def call(self, node: ast.Call) -> Any:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name in self.functions:  # inside an expression
+            [statement] = _parsed(self.functions[name]).body
             assert isinstance(statement, ast.Return) and statement.value is not None
-            parameters = inspect.signature(self.functions[node.func.id]).parameters
-            names = dict(zip(parameters, map(self.visit, node.args), strict=True))
-            return self.visit(_Renamed(names).visit(statement.value))
-        if isinstance(node.func, ast.Name) and node.func.id == "tuple":
+            parameters = inspect.signature(self.functions[name]).parameters
+            names = dict(zip(parameters, map(self.make, node.args), strict=True))
+            return self.make(_Renamed(names).make(statement.value))
+        if name == "tuple":
             [whole] = node.args
             assert isinstance(whole, ast.GeneratorExp)
             parts = self.elements(whole.elt, whole.generators)
-            return self.visit(ast.Tuple(parts, ast.Load())) if len(parts) > 1 else parts[0]
-        self.generic_visit(node)
-        is_safe = isinstance(node.func, ast.Name) and node.func.id in SAFE and node.func.id != "range"
-        return self.folded(node, *node.args) if is_safe else node
+            return self.make(ast.Tuple(parts, ast.Load())) if len(parts) > 1 else parts[0]
+        made = self.of_parts(node)
+        if name in SAFE and _all_constant(made.args):
+            return ast.Constant(SAFE[name](*(part.value for part in made.args)))
+        return made
 
     def inlined(self, call: ast.expr) -> tuple[list[ast.stmt], ast.expr | None] | None:
         """The body of a called function of the dialect and what it returns; None for any other expression."""
@@ -220,34 +254,29 @@ class _Walker(ast.NodeTransformer):
         function = self.functions.get(call.func.id)
         if function is None:
             return None
-        tree, self.calls = _function(function), self.calls + 1
+        tree, self.calls = _parsed(function), self.calls + 1
         stored = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
         names: dict[str, ast.expr] = {
             name: ast.Name(f"{name}_in{self.calls}", ast.Load()) for name in stored if not name.isupper()}
         made: list[ast.stmt] = []
         for argument, given in zip(tree.args.args, call.args, strict=True):
-            value = self.visit(given)
+            value = self.make(given)
             if not isinstance(value, ast.Name | ast.Constant):  # worked out once
                 made.append(ast.Assign([ast.Name(f"{argument.arg}_in{self.calls}", ast.Store())], value))
                 value = ast.Name(f"{argument.arg}_in{self.calls}", ast.Load())
             names[argument.arg] = value
-        body = [_Renamed(names).visit(statement) for statement in tree.body]
+        body = [_Renamed(names).make(statement) for statement in tree.body]
         result = body.pop().value if isinstance(body[-1], ast.Return) else None
         made += self.statements(body)
-        return made, None if result is None else self.visit(result)
+        return made, None if result is None else self.make(result)
 
 
-class _Renamed(ast.NodeTransformer):
+class _Renamed(_Maker):
     """Names replaced by expressions."""
 
     def __init__(self, names: Mapping[str, ast.expr]) -> None:
-        self.names = names
+        self.names, self.own = names, {ast.Name: self.name}
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        found: ast.expr | None = _copied(self.names.get(node.id))
-        if found is None:
-            return node
-        if isinstance(found, ast.Name):
-            found.ctx = node.ctx
-        return found
-
+    def name(self, node: ast.Name) -> ast.expr:
+        found = self.names.get(node.id, node)
+        return ast.Name(found.id, node.ctx) if isinstance(found, ast.Name) else found
