@@ -18,7 +18,7 @@ from pyconv._blocks import (
     Tile,
 )
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
-from pyconv._pieces import Piece, in_between, read_alike, together
+from pyconv._pieces import Piece
 from pyconv._ways import choose
 
 Choice = tuple[Piece, Blocking]
@@ -121,3 +121,34 @@ def _side_by_side(chosen: list[Choice], blocking: Blocking) -> list[Choice]:
         return chosen
     return [(piece, blocking._replace(channels=other.channels, members=0 if i else count))
             for i, (piece, other) in enumerate(chosen)]
+
+
+def in_between(first: Piece, second: Piece) -> bool:
+    """Whether the second's positions lie between the first's along x: the two phases of a stride of 2."""
+    x, y = first.axes[2], second.axes[2]
+    return x.lattice == y.lattice == 2 and (x.start, y.start) == (0, 1) and x.positions - y.positions in (0, 1) and (
+        y.positions > 0 and first.wave == second.wave and not first.accumulate
+        and (first.rows, first.channels, first.tile) == (second.rows, second.channels, second.tile)
+        and all((a.start, a.lattice, a.positions) == (b.start, b.lattice, b.positions)
+                for a, b in zip(first.axes[:2], second.axes[:2]))
+        and not (first.turned or first.source_last or first.target_last or any(first.patched)
+                 or first.folded != "zeros" or any(n > 1 for n, _ in first.row_taps)))
+
+
+def read_alike(pieces: list[Piece]) -> bool:
+    """Whether the pieces are phases of a stride that differ in their positions and taps alone."""
+    same = {(x.wave, x.rows, x.channels, x.source, x.target.axes, tuple(axis.size for axis in x.axes)) for x in pieces}
+    return len(same) == 1 and not any(
+        x.accumulate or x.turned or any(x.patched) or x.row_taps != ((1, 0),) * 3
+        or x.folded != "zeros" or any(axis.step != 1 for axis in x.axes) for x in pieces)
+
+
+def together(pieces: list[Piece]) -> Piece:
+    """Phases of a stride as one piece, whose taps are the cells from the first to the last that any of them reads."""
+    axes = []
+    for phases in zip(*(piece.axes for piece in pieces)):
+        first = max(max(x.offset, x.offset + x.tap_step * (x.taps - 1)) for x in phases)
+        last = min(min(x.offset, x.offset + x.tap_step * (x.taps - 1)) for x in phases)
+        axes.append(phases[0]._replace(
+            positions=max(x.positions for x in phases), offset=first, tap_step=-1, taps=first - last + 1))
+    return pieces[0]._replace(axes=tuple(axes))

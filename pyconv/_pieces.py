@@ -15,6 +15,7 @@ from pyconv._edges import NO_FOLDS, Folds, Stretch, folds, goes_round, stretches
 from pyconv._geometry import Geometry, whole_size
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
+WIDEST = 16  # lanes of the longest vector
 LEAST_WEIGHTS = 64  # of a group's tap, for cells of four channels
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
@@ -290,6 +291,8 @@ def pieces(map: str, g: Geometry) -> list[Piece]:
     """
     if _is_dense_layer(map, g):
         return [_dense_layer(map, g)]
+    if map == "grad_weight" and is_by_rows(g):
+        return [_by_rows(g)]
     if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)
     found, waves = [], 0
@@ -411,6 +414,29 @@ def _dense_layer(map: str, g: Geometry) -> Piece:
     return Piece(axes, 1, channels * taps, rows, y, x, weight, 1, False, ((1, 0), (1, 0), (taps, 1)), True)
 
 
+def is_by_rows(g: Geometry) -> bool:
+    """Whether grad_weight has rows of input channels, and reads grad_output.
+
+    They lie side by side in a weight of one tap, which is then stored row by row, where output channels have to be
+    turned. But then the input is turned to vectors, and not grad_output: an element of the weight gains, as measured,
+    three quarters of what a cell of more channels costs. Of a batch, the next power of two decides: see _of_batches.
+    """
+    batch = 1 if g.per_sample else 1 << (g.batch - 1).bit_length()
+    ins, outs, positions = g.in_channels // g.groups, g.out_channels // g.groups, batch * prod(g.output_size)
+    pays = 4 * positions * (ins - outs) < 3 * ins * outs
+    return pays and g.kernel_size == g.stride == g.volumes == (1, 1, 1) and g.input_size == g.output_size and (
+        ins % WIDEST == 0 and not any(g.padding)) and not (
+        g.x_last or g.y_last or _is_copied(g) or _is_dense_layer("grad_weight", g))
+
+
+def _by_rows(g: Geometry) -> Piece:
+    whole = _operands("grad_weight", g)
+    return _flat(_place(
+        tuple(_forward_axes(g, a)[0] for a in range(3)), "grad_weight", g, 1, False, rows=whole.channels,
+        channels=whole.rows, source=whole.target, target=whole.source,
+        weight=whole.weight._replace(batch=whole.weight.channel, channel=whole.weight.batch)))
+
+
 def is_disjoint(g: Geometry) -> bool:
     """Whether no two taps of any positions meet in a cell, and none falls outside the input."""
     return g.kernel_size != (1, 1, 1) and not has_padding(tuple(_forward_axes(g, a)[0] for a in range(3))) and all(
@@ -468,37 +494,6 @@ def touches_padding(map: str, g: Geometry) -> bool:
         return False
     return any(has_padding((axis,)) for a, fold in enumerate(_folds(map, g))
                for axes in _options(map, g, a, fold) for axis in axes)
-
-
-def in_between(first: Piece, second: Piece) -> bool:
-    """Whether the second's positions lie between the first's along x: the two phases of a stride of 2."""
-    x, y = first.axes[2], second.axes[2]
-    return x.lattice == y.lattice == 2 and (x.start, y.start) == (0, 1) and x.positions - y.positions in (0, 1) and (
-        y.positions > 0 and first.wave == second.wave and not first.accumulate
-        and (first.rows, first.channels, first.tile) == (second.rows, second.channels, second.tile)
-        and all((a.start, a.lattice, a.positions) == (b.start, b.lattice, b.positions)
-                for a, b in zip(first.axes[:2], second.axes[:2]))
-        and not (first.turned or first.source_last or first.target_last or any(first.patched)
-                 or first.folded != "zeros" or any(n > 1 for n, _ in first.row_taps)))
-
-
-def read_alike(pieces: list[Piece]) -> bool:
-    """Whether the pieces are phases of a stride that differ in their positions and taps alone."""
-    same = {(x.wave, x.rows, x.channels, x.source, x.target.axes, tuple(axis.size for axis in x.axes)) for x in pieces}
-    return len(same) == 1 and not any(
-        x.accumulate or x.turned or any(x.patched) or x.row_taps != ((1, 0),) * 3
-        or x.folded != "zeros" or any(axis.step != 1 for axis in x.axes) for x in pieces)
-
-
-def together(pieces: list[Piece]) -> Piece:
-    """Phases of a stride as one piece, whose taps are the cells from the first to the last that any of them reads."""
-    axes = []
-    for phases in zip(*(piece.axes for piece in pieces)):
-        first = max(max(x.offset, x.offset + x.tap_step * (x.taps - 1)) for x in phases)
-        last = min(min(x.offset, x.offset + x.tap_step * (x.taps - 1)) for x in phases)
-        axes.append(phases[0]._replace(
-            positions=max(x.positions for x in phases), offset=first, tap_step=-1, taps=first - last + 1))
-    return pieces[0]._replace(axes=tuple(axes))
 
 
 def whole_piece(g: Geometry) -> Piece:

@@ -211,7 +211,8 @@ cdef class Plan:
         if padding is not None:
             self.padding = Plan(map, padding, dtype, "gemm", result, tasks=self.tasks)
         geometry = _outer.of_volumes(geometry)
-        self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry)
+        self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry) or (
+            map == "grad_weight" and algorithm != "columns" and not exact and _pieces.is_by_rows(geometry))
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
         if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
@@ -259,7 +260,7 @@ cdef class Plan:
         cdef step_t *other
         cdef work_t work
         cdef int i, a
-        whole = _pieces.together(pieces)
+        whole = _phases.together(pieces)
         for i in range(1, step.members):
             other = step + i
             step.scratch, step.panel = max(step.scratch, other.scratch), max(step.panel, other.panel)
@@ -500,7 +501,7 @@ cdef class Plan:
         cdef bint early = self.gathers or accumulate
         if early and self.checks and not (
                 call.is_finite(second, self.stored[0]) and (not self.gapped or call.is_finite(first, self.stored[0]))):
-            if self.swapped and self.geometry.batch > 1:
+            if self.swapped and self.gathers and self.geometry.batch > 1:
                 single = plan(self.map, self.geometry._replace(batch=1), self.dtype, "gemm", self.result)
                 return self._one_by_one(single, second, first, out, bias, scratch, accumulate, call.threads)
             if self.geometry.per_sample and self.geometry.batch > 1 and not self.gathers:

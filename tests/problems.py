@@ -311,6 +311,8 @@ GROUPS = [
     P('1d depthwise multiplier', (12,), (3,), (5, 10), groups=5, stride=2, padding=1),
     P('2d depthwise', (8, 9), (3, 3), (7, 7), groups=7, padding=1),
     P('2d depthwise kernel 1', (8, 9), (1, 1), (7, 7), groups=7),
+    P('2d whole vectors kernel 1', (6, 7), (1, 1), (48, 37), batch=3),
+    P('3d groups of whole vectors kernel 1', (2, 3, 5), (1, 1, 1), (32, 42), groups=2),
     P('2d depthwise kernel 5', (11, 9), (5, 5), (3, 3), groups=3, padding=2),
     P('2d depthwise kernel 7', (9, 17), (7, 7), (5, 5), groups=5, padding=3),
     P('2d depthwise strided', (9, 10), (3, 3), (17, 17), groups=17, padding=1, stride=2),

@@ -25,6 +25,7 @@ GEOMETRIES = {
     "kernel-nearly-input-strided": ((1, 1, 15, 9), (2, 1, 13, 8), (2, 3), ((1, 0), (0, 1)), 1, 1),
     "cropped": ((1, 2, 7, 6), (2, 2, 2, 2), 2, ((-2, 1), (0, -1)), 1, 1),
     "three-axes": ((1, 1, 3, 4, 3), (1, 1, 2, 2, 2), (2, 1, 2), 1, 1, 1),
+    "whole-vectors": ((2, 32, 2, 3), (34, 16, 1, 1), 1, 0, 1, 2),
     "one-axis": ((2, 2, 9), (2, 1, 4), 3, 2, 2, 2),
 }
 MAPS = ("forward", "grad_input", "grad_weight")
@@ -88,9 +89,10 @@ def test_each_product_is_made_once(name, map, exact, monkeypatch):
     g, padded = geometry_of(name), []
     pieces = (_pieces.exact_pieces if exact else _pieces.pieces)(map, g)
     found = Counter(one for piece in pieces for one in made(g, piece, padded))
-    swapped = _pieces.is_swapped(map, g)
-    turned = [((w, y, x) if swapped else (y, w, x)) if map == "grad_input" else (x, w, y) for x, w, y in definition(g)]
-    assert found == Counter(turned)
+    swapped = _pieces.is_swapped(map, g) or map == "grad_weight" and not exact and _pieces.is_by_rows(g)
+    roles = {"forward": "xwy", "grad_input": "wyx" if swapped else "ywx", "grad_weight": "ywx" if swapped else "xwy"}
+    wanted = (dict(zip("xwy", one)) for one in definition(g))
+    assert found == Counter(tuple(places[role] for role in roles[map]) for places in wanted)
     if exact:
         assert not padded
     else:
@@ -139,6 +141,19 @@ def test_many_small_groups_are_done_directly(channels, groups, direct):
         g = convolved(2, *shapes, None, None, 1, 1, 1, groups)[0]
         assert {_ways.choose(map, x, groups, _blocks.Tile(4, 16, 8, 3), "gemm")[1].way == way
                 for x in _pieces.pieces(map, g)} == {direct}
+
+
+@pytest.mark.parametrize(("channels", "size", "batches", "by_rows"), [
+    ((16, 32), 8, (1, 3, 64), True), ((32, 16), 8, (1, 3), False), ((32, 16), 2, (1, 2, 4), True),
+    ((32, 16), 2, (5, 8, 64), False), ((24, 64), 8, (1, 3), False)])
+def test_when_a_weight_s_gradient_is_stored_row_by_row(channels, size, batches, by_rows):
+    """Input channels fill vectors, and are not many more; batches up to a power of two decide alike."""
+    for batch in batches:
+        for per_sample in (False, True):
+            g, _ = convolved(
+                2, (batch, channels[0], size, size), (channels[1], channels[0], 1, 1), None, None, 1, 0, 1, 1)
+            alone = _pieces.is_by_rows(g._replace(batch=1))
+            assert _pieces.is_by_rows(g._replace(per_sample=per_sample)) == (alone if per_sample else by_rows)
 
 
 def test_only_one_sample_decides_the_order_of_sums():
@@ -190,9 +205,9 @@ def test_a_lone_tap_decides_no_order_of_sums_of_phases(tile, positions, channels
 def test_what_phases_have_together_is_all_that_each_reads(name):
     """Every tap of a phase is one of theirs, whole steps from the first."""
     phases = [piece for piece in _pieces.pieces("grad_input", geometry_of(name)) if piece.axes[2].taps]
-    if not _pieces.read_alike(phases):
+    if not _phases.read_alike(phases):
         return
-    whole = _pieces.together(phases)
+    whole = _phases.together(phases)
     assert all(whole.axes[a].positions >= piece.axes[a].positions for piece in phases for a in range(3))
     for piece in phases:
         for axis, all_of_it in zip(piece.axes, whole.axes):
@@ -218,8 +233,8 @@ def chosen(layer, batch, algorithm="auto"):
 def test_phases_of_which_one_lies_flat_have_no_cells_together():
     first, second, *_ = phases_of(FIRST_LAYER, 1)
     *others, x = second.axes
-    assert _pieces.read_alike([first, second])
-    assert not _pieces.read_alike([first, second._replace(axes=(*others, x._replace(size=2 * x.size)))])
+    assert _phases.read_alike([first, second])
+    assert not _phases.read_alike([first, second._replace(axes=(*others, x._replace(size=2 * x.size)))])
 
 
 @pytest.mark.parametrize("layer, way", [(FIRST_LAYER, _blocks.GATHER), (DEPTHWISE, _blocks.GATHER_DIRECT)])

@@ -61,6 +61,11 @@ static void NAME(store_one)(const piece_t *piece, const REAL *from, index_t pitc
         }
         return;
     }
+    if (piece->weight_row == 1 && taps == 1) {
+        for (index_t c = 0; c < channels; c++)
+            NAME(store_run)(to + c * piece->weight_channel, 1, from + c * pitch, columns, 0, accumulate);
+        return;
+    }
     for (index_t c = 0; c < channels; c++)
         for (index_t tz = 0; tz < z->taps; tz++)
             for (index_t ty = 0; ty < y->taps; ty++)
