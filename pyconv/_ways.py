@@ -50,7 +50,7 @@ from pyconv._depthwise import (
     last_weight_blocking,
     rows_blocking,
 )
-from pyconv._pieces import Piece, winograd
+from pyconv._pieces import Axis, Piece, winograd
 
 UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
 APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more
@@ -233,6 +233,15 @@ def _first(piece: Piece, asked: Asked, algorithm: str) -> tuple[Way, Blocking]:
     raise AssertionError("the last row suits everything")
 
 
+def _anywhere(axis: Axis) -> Axis:
+    """The axis as far as a choice depends on it: of a lone tap all of whose cells are there, whether the first is read.
+    """
+    lattice = max(-1, min(axis.lattice, 1))
+    if axis.taps == 1 and 0 <= axis.offset < axis.size - axis.step * (axis.positions - 1):
+        return axis._replace(start=0, lattice=lattice, first=0, offset=min(axis.offset, 1), tap_step=1)
+    return axis._replace(start=0, lattice=lattice, first=0)
+
+
 def choose(
     map: str, piece: Piece, groups: int, tile: Tile, algorithm: str, most_taps: int = 0, may_direct: bool = True
 ) -> tuple[Piece, Blocking]:
@@ -240,10 +249,10 @@ def choose(
 
     Pieces that may share their source sum the same channels at a time: as many as suit the one of `most_taps`.
     """
-    anywhere = piece._replace(  # the phases of a stride differ in where they lie, mostly in nothing else
-        axes=tuple(axis._replace(start=0, lattice=max(-1, min(axis.lattice, 1)), first=0) for axis in piece.axes),
+    anywhere = piece._replace(  # phases of a stride and lone taps differ in where they lie, mostly in nothing else
+        axes=tuple(_anywhere(axis) for axis in piece.axes),
         source=piece.source._replace(base=0), target=piece.target._replace(base=0),
-        weight=piece.weight._replace(base=0))
+        weight=piece.weight._replace(base=0), wave=0, accumulate=False)
     way, blocking = _first(anywhere, Asked(map, groups, tile, most_taps, may_direct), algorithm)
     made = winograd(piece, way.outputs) if way.outputs else piece
     assert made is not None
