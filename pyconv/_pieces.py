@@ -283,15 +283,16 @@ def _boxes(axes: Axes) -> Iterator[Axes]:
     yield from product(*reversed(cut))
 
 
-def pieces(map: str, g: Geometry) -> list[Piece]:
+def pieces(map: str, g: Geometry, may_exchange: bool = True) -> list[Piece]:
     """The pieces of a map, in waves: those of one wave can run at the same time, wave after wave.
 
     A piece without taps clears its positions: it leads where some cells of grad_input meet no tap. Where x is a part of
-    an array, others follow that clear what is around it.
+    an array, others follow that clear what is around it. grad_weight's operands may not change places (see is_by_rows)
+    where another plan takes turns with this one.
     """
     if _is_dense_layer(map, g):
         return [_dense_layer(map, g)]
-    if map == "grad_weight" and is_by_rows(g):
+    if map == "grad_weight" and may_exchange and is_by_rows(g):
         return [_by_rows(g)]
     if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)

@@ -164,7 +164,7 @@ cdef class Plan:
     cdef step_t *steps
     cdef int count, waves
     cdef int gathers, swapped, gapped, tiled
-    cdef int adds  # a step adds to what others stored
+    cdef int adds, fills  # a step adds to what others stored; one clears what they write to, or adds the bias there
     cdef int looped, covered  # there are axes beyond three; and every volume of the result has a term (see _outer)
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
@@ -211,13 +211,14 @@ cdef class Plan:
         if padding is not None:
             self.padding = Plan(map, padding, dtype, "gemm", result, tasks=self.tasks)
         geometry = _outer.of_volumes(geometry)
+        may_exchange = padding is None and algorithm != "columns" and not exact
         self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry) or (
-            map == "grad_weight" and algorithm != "columns" and not exact and _pieces.is_by_rows(geometry))
+            map == "grad_weight" and may_exchange and _pieces.is_by_rows(geometry))
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
         if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
-            found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry)
+            found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry, may_exchange)
         tile = _blocks.Tile(
             self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow)
         woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
@@ -291,6 +292,7 @@ cdef class Plan:
         step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate
         self.adds = self.adds or piece.accumulate
+        self.fills = self.fills or piece.wave == 0
         step.rows, step.row_block, step.row_blocks = piece.rows, blocking.rows, _parts(piece.rows, blocking.rows)
         step.groups, step.group_block = self.groups, blocking.groups
         step.group_blocks = _parts(step.groups, step.group_block)
@@ -477,7 +479,7 @@ cdef class Plan:
         """The same, in the blocks of this plan."""
         if self.tiled and accumulate:  # a result that is not finite could not be taken back
             return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
-        if self.adds and self.geometry.converts[1]:
+        if self.geometry.converts[1] and (self.adds or accumulate and bias is not None and self.fills):
             return self._rounded_once(first, second, out, bias, scratch, accumulate, threads)
         if self.swapped:
             first, second = second, first

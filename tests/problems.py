@@ -469,6 +469,7 @@ MORE_AXES = [
     P('4d one of everything', (1,) * 4, (1,) * 4, (1, 1), batch=1),
     P('4d padded', (3, 2, 4, 5), (3, 3, 3, 3), (3, 5), padding=1),
     P('4d kernel 1', (3, 4, 3, 5), (1,) * 4, (5, 7)),
+    P('4d whole vectors kernel 1', (1, 2, 3, 3), (1,) * 4, (16, 18)),
     P('4d strided', (5, 4, 5, 6), (2, 3, 3, 2), (2, 3), stride=2, padding=(0, 1, 1, 0)),
     P('4d outer stride above kernel', (7, 3, 4, 5), (2, 2, 3, 1), (2, 3), stride=(3, 1, 2, 2)),
     P('4d dilated', (6, 3, 5, 6), (3, 2, 2, 3), (2, 3), dilation=(2, 1, 3, 1), padding=(1, 0, 2, 1)),

@@ -228,3 +228,9 @@ def test_sixteen_bits_are_rounded_once(name):
         out = np.ones((1, 1, 3), dtype)
         pyconv.conv1d_input(out.shape, w, y, padding=padding, padding_mode=mode, out=out, accumulate=True)
         assert out.ravel().tolist() == (np.multiply(terms, count) + 1.).astype(dtype).tolist()
+    # the bias is added to 2**p along with the sum, also where some cells meet no tap and get the bias alone
+    one, even = np.ones((1, 1, 2), dtype), float(count - 1)
+    for stride in (1, 2):
+        out = np.full((1, 1, 2 * stride - stride // 2), even, dtype)
+        pyconv.conv_transpose1d(one, weight * 0 + 1, bias * 0 + 1, stride=stride, out=out, accumulate=True)
+        assert out.ravel()[::stride].astype(float).tolist() == [even + 2] * 2

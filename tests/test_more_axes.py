@@ -338,3 +338,17 @@ def test_the_sum_of_channels_that_lie_apart_on_a_gpu(monkeypatch):
     part = EmulatedArray(whole.memory, whole.address, size, [step // y.itemsize for step in y.strides], whole.dtype)
     wanted = y[tuple(map(slice, size))].sum(axis=(0, 2, 3, 4, 5, 6))
     same(gpu, pyconv.conv_bias(part), wanted, 'float32')
+
+
+@pytest.mark.parametrize('pads', [(1, -1), (-1, 1)], ids=str)
+def test_gradient_of_a_weight_all_of_whose_cells_are_padding(pads, dtype):
+    """One volume, which is padding: its plan takes x and y in their own places, whatever the others' plan does."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-3, 4, (2, channels, 1, 2, 3, 3)).astype(dtype) for channels in (16, 18))
+    wanted = np.broadcast_to(3 * y.sum((0, 2, 3, 4, 5))[:, None], (18, 16)).reshape(18, 16, 1, 1, 1, 1)
+    out = np.ones_like(wanted)
+    for keywords in ({}, {'out': (None, out, None), 'accumulate': True}):
+        found = pyconv.convolution_backward(
+            y, x, np.zeros_like(wanted), 1, (pads, *((0, 0),) * 3), 1, False, 0, 1, (False, True, False),
+            padding_mode='constant', padding_value=3, **keywords)[1]
+        assert_equal(found, wanted + bool(keywords), dtype)
