@@ -52,10 +52,10 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     channels as last axis (images as they come, seen through numpy.moveaxis); NumPy copies others first. Where operands
     are not finite or have the channels last, up to 3 MB are allocated if the buffer is too small for the way that they
     take. An array is allocated all the same: the sums of halves that a call adds up in several steps (with four axes
-    and more, with more than 512 taps, with a weight that is not finite, or in the gradient to an input that its padding
-    repeats); by conv_bias; and for the gradient of an input that its padding repeats a hundred times and more. To add
-    to out, fold takes a row of it for each thread; beside padding that is not zeros and of types but float32 and
-    float64 it takes some planes, whether it adds or not.
+    and more, with more than 512 taps, with a weight that is not finite, in the gradient to an input that its padding
+    repeats, or with a bias added to out where some cells meet no tap); by conv_bias; and for the gradient of an input
+    that its padding repeats a hundred times and more. To add to out, fold takes a row of it for each thread; beside
+    padding that is not zeros and of types but float32 and float64 it takes some planes, whether it adds or not.
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
     multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
     fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
