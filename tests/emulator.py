@@ -80,7 +80,7 @@ def cast(dtype, carrier):
             x = np.asarray(x)
         if dtype is np.uint32:
             return to_u32(x)[()]
-        return x.astype(dtype).astype(carrier)
+        return x.astype(dtype, copy=False).astype(carrier, copy=False)
     return convert
 
 
@@ -383,7 +383,7 @@ class Executor:
                 total = cut_off(terms, np.broadcast_to(x, terms.shape[:-1]), self.more_bits)
             else:
                 total = product[:, :, half, :, :, i] + x
-            out.append(np.broadcast_to(total.reshape(-1, self.shape[1]), self.shape))
+            out.append(self.spread(total.reshape(-1, self.shape[1])))
         return tuple(out)
 
     def mma_half(self, kind, c, a, b):
@@ -436,7 +436,8 @@ class Typed(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def visit_AugAssign(self, node):
-        value = ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, self.visit(node.value))
+        before = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
+        value = ast.copy_location(ast.BinOp(before, node.op, self.visit(node.value)), node)
         return ast.copy_location(ast.Assign([node.target], value), node)
 
 
@@ -444,7 +445,7 @@ class Typed(ast.NodeTransformer):
 def compiled(text, name):
     """(code, its typed literals by name, the name of its file in tracebacks)"""
     typed = Typed()
-    tree = ast.fix_missing_locations(typed.visit(ast.parse(text)))
+    tree = typed.visit(ast.parse(text))
     file = f'<kernel {name} {hash(text) & 0xffffffff:08x}>'
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     return compile(tree, file, 'exec'), typed.literals, file
