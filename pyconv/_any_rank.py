@@ -8,11 +8,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, exact_mask, operands
 from pyconv._backend import Array
 from pyconv._evaluate import Result, Settings, Term, check_outs, checked, evaluate, evaluate_one, settings_of
-from pyconv._geometry import check_shape, rank_of
+from pyconv._geometries import check_shape, rank_of
 from pyconv._integers import exact_shape
 from pyconv._known_on_gpu import known_or_read
 from pyconv._ops import apart, convolve

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _dtypes, _threads
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, check_out, device_argument, operands, ready, writing_place
 from pyconv._backend import Array, cpu, gpu_room
 from pyconv._dtypes import DType, dtype_argument, is_integer, scratch_dtype
@@ -24,7 +24,8 @@ from pyconv._evaluate import (
     written,
     x_of,
 )
-from pyconv._geometry import Geometry, rank_of
+from pyconv._geometries import rank_of
+from pyconv._geometry import Geometry
 from pyconv._integers import Shape, exact_shape
 from pyconv._libraries import placed, tell_of_writing
 from pyconv._signatures import Padding, Sizes

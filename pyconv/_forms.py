@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeVar
 
 import numpy as np
 
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._arguments import check_mask
 from pyconv._backend import Array
 from pyconv._dtypes import DType, native_dtype

@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex, TypeVar
 import numpy as np  # noqa: F401, the doctests' np
 from numpy.typing import ArrayLike, DTypeLike
 
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, operands
 from pyconv._backend import Array
 from pyconv._evaluate import (
@@ -25,7 +25,8 @@ from pyconv._evaluate import (
     is_usual,
     settings_of,
 )
-from pyconv._geometry import Geometry, rank_of
+from pyconv._geometries import rank_of
+from pyconv._geometry import Geometry
 from pyconv._integers import exact_shape
 from pyconv._known import READ, look
 from pyconv._known_on_gpu import known_or_read

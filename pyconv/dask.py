@@ -62,7 +62,7 @@ from dask.highlevelgraph import HighLevelGraph
 from numpy.typing import ArrayLike, DTypeLike
 
 import pyconv
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, operands
 from pyconv._chunks import (
     Axis,

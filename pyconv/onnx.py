@@ -23,7 +23,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from pyconv._any_rank import convolution
-from pyconv._geometry import rank_of
+from pyconv._geometries import rank_of
 from pyconv._integers import Shape, exact, exact_count, exact_shape, length_of
 
 __all__ = ["conv_arguments", "conv_transpose_arguments", "ops"]

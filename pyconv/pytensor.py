@@ -43,7 +43,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.variable import TensorVariable
 
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._evaluate import Settings
 from pyconv._forms import FACTORS, Door, Operands, Steps, along, computed, functions, pulled_back
 from pyconv._geometry import MAPS, Geometry

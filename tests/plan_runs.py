@@ -2,7 +2,7 @@
 import numpy as np
 
 from pyconv import _cuda
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._gpu import arrays
 from pyconv._gpu.launches import Ref, aligned
 

@@ -12,7 +12,7 @@ import pyconv
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from problems import P, maps
 from pyconv import _blocks, _pieces, _ways
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 
 FEW = (1, 2, 3, 4, 5, 6, 7)
 PROBLEMS = [

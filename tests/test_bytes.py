@@ -15,7 +15,7 @@ import reference
 from calls import last, per_channel
 from problems import P, maps
 from pyconv import _pieces
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 
 PROBLEMS = [
     *(P(f'{ins} to {outs}', (6, 9), (3, 3), (ins, outs), padding=1)

@@ -13,7 +13,7 @@ from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from plan_runs import geometry_of
 from problems import LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
 from pyconv import _blocks, _known, _phases, _pieces, _tiled, _ways
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 
 MORE = [
     P('tiles of many channels', (30, 31), (3, 3), (40, 50), padding=1, batch=2),

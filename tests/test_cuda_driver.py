@@ -32,7 +32,7 @@ def planned(x, w, out, buffer):
     """The launches that a call on these arrays must make as its plan has them: all but the stream of what the stub
     notes. Their kernels are put into the cache: for the stub, a name and a number of arguments."""
     from pyconv import _cuda
-    from pyconv import _geometry as geometries
+    from pyconv import _geometries as geometries
     from pyconv._gpu import arrays
     from pyconv._gpu.launches import aligned
 

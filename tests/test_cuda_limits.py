@@ -17,7 +17,7 @@ from emulated_device import EmulatedArray, EmulatedDevice
 from gpus import Emulated
 from problems import P, maps
 from pyconv import _cuda
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._gpu import launch, limits, tiles
 from pyconv._gpu import maps as maps_of_gpu
 from pyconv._gpu.arrays import DTYPES

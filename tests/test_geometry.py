@@ -5,7 +5,8 @@ from math import prod
 import numpy as np
 import pytest
 
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
+from pyconv._geometry import Geometry, alone, box, whole_size
 from pyconv._padding import MODES as NAMES
 from pyconv._padding import ZEROS, Mode
 
@@ -91,7 +92,7 @@ def test_one_axis_of_padding():
 
 def test_lifted_to_three_axes():
     geometry, _ = convolved((9,), (3,), 2, 1, 2, groups=2, batch=(4,), channels=(4, 6))
-    assert geometry == geometries.Geometry(
+    assert geometry == Geometry(
         1, 4, 2, 4, 6, (1, 1, 9), (1, 1, 3), (1, 1, 4), (1, 1, 2), (1, 1, 2), (0, 0, 1), 'zeros')
     assert convolved((9,), (3,), batch=())[0].batch == 1
 
@@ -155,12 +156,12 @@ def test_where_an_axis_is_cropped_and_filled_the_part_that_is_left_is_x(mode, lo
     assert output == same
     if mode.name in ('constant', 'replicate') or length == size:
         assert geometry == plain._replace(padding_mode=mode.name, padding_value=mode.value)
-        assert geometries.box(geometry) == (slice(0, 1), slice(0, 9), slice(0, size))
+        assert box(geometry) == (slice(0, 1), slice(0, 9), slice(0, size))
     else:
         assert geometry.input_size == (1, 9, length) and geometry.padding == (0, 1, max(lo, 0))
-        assert geometries.box(geometry) == (slice(0, 1), slice(0, 9), slice(start, start + length))
-        assert geometries.whole_size(geometry) == (1, 9, size)
-        assert geometries.alone(geometry) == geometry._replace(before=(0, 0, 0), behind=(0, 0, 0))
+        assert box(geometry) == (slice(0, 1), slice(0, 9), slice(start, start + length))
+        assert whole_size(geometry) == (1, 9, size)
+        assert alone(geometry) == geometry._replace(before=(0, 0, 0), behind=(0, 0, 0))
 
 
 def test_a_constant_around_no_cell_is_a_cell():
@@ -205,7 +206,7 @@ def test_integers_of_every_kind_become_exact(kind):
     two = kind(2)
     for value in (two, [two, two], (two, two), np.array([2, 2])):
         geometry, _ = convolved((9, 9), (3, 3), value, value, value)
-        assert exact(geometry[:geometries.Geometry._fields.index("padding_mode")])
+        assert exact(geometry[:Geometry._fields.index("padding_mode")])
         assert geometry == convolved((9, 9), (3, 3), 2, 2, 2)[0]
         hash(geometry)
     assert convolved((9, 9), (3, 3), padding=np.array([[1, 2], [2, 1]]))[1] == (10, 10)

@@ -22,7 +22,7 @@ import pyconv.jax as door  # noqa: E402
 from calls import assert_equal  # noqa: E402
 from problems import SMALL, some  # noqa: E402
 from pyconv import _evaluate, _forms  # noqa: E402
-from pyconv import _geometry as geometries  # noqa: E402
+from pyconv import _geometries as geometries  # noqa: E402
 
 NAMES = list(doors.FUNCTIONS.values())
 

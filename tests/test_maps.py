@@ -10,7 +10,7 @@ import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
 from problems import EVERY, PROBLEMS, ROWS, VARIED, VARIED_MODES, expected
-from pyconv import _geometry
+from pyconv import _geometries
 
 every_problem = pytest.mark.parametrize('problem', EVERY + ROWS, ids=str)
 
@@ -171,8 +171,8 @@ def test_equal_constants_are_one(dtype):
     before = None
     for value in (np.nan, float('nan'), -np.float64('nan')):
         pyconv.conv1d(x, x[..., :2], padding=1, padding_mode='constant', padding_value=value)
-        before = before or _geometry._convolved.cache_info().misses
-        assert _geometry._convolved.cache_info().misses == before
+        before = before or _geometries._convolved.cache_info().misses
+        assert _geometries._convolved.cache_info().misses == before
 
 
 def test_a_constant_of_zero_takes_part(dtype):

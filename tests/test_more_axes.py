@@ -11,7 +11,7 @@ from emulated_device import EmulatedArray
 from gpus import Emulated
 from problems import BY_NAME, MORE_AXES, expected, maps, some
 from pyconv._backend import cpu
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 from test_cuda import same
 
 every_problem = pytest.mark.parametrize('problem', MORE_AXES, ids=str)

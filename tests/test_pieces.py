@@ -8,7 +8,7 @@ import pytest
 
 from problems import LAYERS
 from pyconv import _blocking, _blocks, _edges, _phases, _pieces, _tiled, _ways
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 from pyconv._padding import Mode, held
 
 GEOMETRIES = {

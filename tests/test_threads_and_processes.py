@@ -17,7 +17,7 @@ from calls import assert_equal, per_channel, poisoned
 from problems import LAYERS, VARIED, expected
 from pyconv import _unfolding
 from pyconv._backend import cpu
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 
 needs_fork = pytest.mark.skipif(not hasattr(os, 'fork'), reason='this system does not fork')
 needs_signals = pytest.mark.skipif(sys.platform == 'win32', reason='this system sends no SIGINT to another process')

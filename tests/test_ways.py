@@ -14,7 +14,7 @@ import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
 from pyconv import _blocks, _known, _pieces, _ways
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 
 UNROLLED, BROADCAST = 0, np.inf
 TILES = [_blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 2, 4, 2)]

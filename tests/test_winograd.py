@@ -14,7 +14,7 @@ import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, P, maps
 from pyconv import _blocks, _known, _pieces, _tiled, _ways
-from pyconv._geometry import convolved
+from pyconv._geometries import convolved
 
 WAYS = (_blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)
 TILE = _blocks.Tile(4, 16, 8, 3)

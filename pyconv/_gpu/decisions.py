@@ -6,7 +6,7 @@ From an address follows only where that is, and whether arrays meet; from a stre
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pyconv import _geometry as geometries
+from pyconv import _geometry
 from pyconv._backend import cuda
 from pyconv._gpu.arrays import DeviceArray, On
 from pyconv._gpu.launches import ALIGNMENT, Launches, Ref, Step, aligned
@@ -14,7 +14,7 @@ from pyconv._integers import Shape
 
 KEPT = 1024
 TARGETS = 64  # of a decision: how its result was wanted to lie
-BUFFERS = frozenset(geometries.BUFFERS.values())
+BUFFERS = frozenset(_geometry.BUFFERS.values())
 Apart = list[tuple[str, str, int, int]]  # one, another, between which bounds of their distance they meet
 
 

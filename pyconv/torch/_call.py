@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._C import _is_any_autocast_enabled, _is_tracing, _len_torch_dispatch_stack
 
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag
 from pyconv._evaluate import DEFAULTS
 from pyconv._signatures import Padding, Sizes

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from pyconv._arguments import check_flag
-from pyconv._geometry import exact_steps, sizes_of
+from pyconv._geometries import exact_steps, sizes_of
 from pyconv._padding import SAME, all_pads
 from pyconv._signatures import Padding, Sizes
 from pyconv.torch._call import convolve

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
-from pyconv import _geometry as geometries
+from pyconv import _geometries as geometries
 from pyconv._evaluate import DEFAULTS, Settings
 from pyconv._geometry import ROLES
 from pyconv._integers import Shape, exact, exact_count, exact_ints
