@@ -97,10 +97,11 @@ def broadcast_blocking(
         return (CELL_COST_BEYOND if channels * cells * tile.itemsize > SCRATCH else near) / tile.rows / taps[2]
 
     width = tile.vectors * tile.lanes
-    blocks = {(1, extent) for positions in POSITIONS
+    total = prod(count)
+    blocks = {(1, extent) for positions in POSITIONS if positions < 4 * total or positions == POSITIONS[0]  # then whole
               for extent, _ in candidates(count, positions, tile.lanes, least_of(piece))}
-    if prod(count) < POSITIONS[-1]:
-        blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // prod(count))]
+    if total < POSITIONS[-1]:
+        blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // total)]
                    for samples in (min(piece.batch, most), even_part(piece.batch, most))}
     sizes = []  # of every block: positions, how many blocks, taps of their boxes, and what a cell costs
     for samples, extent in sorted(blocks):
@@ -108,7 +109,7 @@ def broadcast_blocking(
             total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
         sizes.append((samples * prod(extent), blocks_of(piece, (samples, extent, 0)), boxes, cell_cost(samples, extent),
                       samples, extent))
-    products, positions, smallest = piece.batch * prod(met), piece.batch * prod(count), min(sizes)[0]
+    products, positions, smallest = piece.batch * prod(met), piece.batch * total, min(sizes)[0]
     least, best, least_tasks, room = inf, None, wanted_tasks(piece, groups, tile), RESULTS // members
     for rows in {min(piece.rows, up_to(even_part(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)

@@ -76,6 +76,8 @@ TYPES = {
 
 def cast(dtype, carrier):
     def convert(x):
+        if type(x) is np.int64 and dtype is np.int32 and -1 << 31 <= x < 1 << 31:     # most are, and are so made fast
+            return x
         if not isinstance(x, (np.ndarray, np.generic)):
             x = np.asarray(x)
         if dtype is np.uint32:
@@ -337,20 +339,22 @@ class Executor:
 
     def wide(self, x):
         """In float64; kept for a while, as a register meets many others."""
-        if len(self.widened) > 64:
-            self.widened.clear()
-        if id(x) not in self.widened:
-            self.widened[id(x)] = x, x.astype(np.float64)
-        return self.widened[id(x)][1]
+        kept = self.widened.get(id(x))
+        if kept is None:
+            if len(self.widened) > 64:
+                self.widened.clear()
+            kept = self.widened[id(x)] = x, x.astype(np.float64)
+        return kept[1]
 
     def fma(self, a, b, c):
         """float32: exact product, one sum in float64, then float32: rounded twice, which is rarely seen (where the
         float64 is a tie of float32 that the exact sum is not). float64: product and sum are rounded each."""
-        if not a.dtype == b.dtype == c.dtype or a.dtype not in (np.float32, np.float64):
+        kind = a.dtype
+        if kind != b.dtype or kind != c.dtype or kind.char not in 'fd':
             raise KernelError(f'fma must have values of one float type; got {a.dtype}, {b.dtype} and {c.dtype}')
-        if a.dtype == np.float64:
+        if kind.char == 'd':
             return a * b + c
-        return np.add(self.wide(a) * self.wide(b), c, dtype=np.float64).astype(np.float32)
+        return np.float32(self.wide(a) * self.wide(b) + c)
 
     def fragment(self, kind, registers, build):
         """Operand matrices of the warps; kept for a while, as one fragment meets many others."""

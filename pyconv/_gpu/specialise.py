@@ -36,6 +36,9 @@ COMPARED: dict[type, Any] = {
     ast.GtE: operator.ge, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many}
 
 
+UNKNOWN = 0  # the line of a statement that is made: unparse asks for it where a comment might be kept
+
+
 class Source:
     """A kernel for some constants: its name, the names of its arguments, and its text, made when it is asked for.
 
@@ -57,8 +60,7 @@ class Source:
         kernel, constants, primitives = self._made_of
         body = _Walker(dict(constants), dict(primitives)).statements(_parsed(kernel).body)
         arguments = ast.arguments([], [ast.arg(name) for name in self.arguments], None, [], [], None, [])
-        made = ast.FunctionDef(name=self.name, args=arguments, body=body, decorator_list=[])
-        return ast.unparse(ast.fix_missing_locations(ast.Module([made], [])))
+        return ast.unparse(ast.FunctionDef(self.name, arguments, body, [], lineno=UNKNOWN))
 
 
 @lru_cache(maxsize=256)
@@ -69,6 +71,13 @@ def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
     if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
         tree.body = tree.body[1:]
     return tree
+
+
+@lru_cache(maxsize=256)
+def _stored(function: Callable[..., Any]) -> frozenset[str]:
+    """The names that the function assigns to, but for constants."""
+    names = (part for part in ast.walk(_parsed(function)) if isinstance(part, ast.Name))
+    return frozenset(name.id for name in names if isinstance(name.ctx, ast.Store) and not name.id.isupper())
 
 
 class _Maker:
@@ -197,7 +206,7 @@ class _Walker(_Maker):
         call = node.iter
         assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
         if call.func.id != "unrolled":
-            return ast.For(node.target, self.make(call), self.statements(node.body), [])
+            return ast.For(node.target, self.make(call), self.statements(node.body), [], lineno=UNKNOWN)
         return [statement for _ in self.rounds(node.target, call) for statement in self.statements(node.body)]
 
     def elements(self, element: ast.expr, loops: list[ast.comprehension]) -> list[ast.expr]:
@@ -223,7 +232,7 @@ class _Walker(_Maker):
                 return None
         body, result = self.inlined(value) or ([], self.make(value))
         assert result is not None
-        return [*body, ast.Assign([self.make(target)], result)]
+        return [*body, ast.Assign([self.make(target)], result, lineno=UNKNOWN)]
 
     def statement(self, node: ast.Expr) -> Any:
         inlined = self.inlined(node.value)
@@ -255,14 +264,14 @@ class _Walker(_Maker):
         if function is None:
             return None
         tree, self.calls = _parsed(function), self.calls + 1
-        stored = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
         names: dict[str, ast.expr] = {
-            name: ast.Name(f"{name}_in{self.calls}", ast.Load()) for name in stored if not name.isupper()}
+            name: ast.Name(f"{name}_in{self.calls}", ast.Load()) for name in _stored(function)}
         made: list[ast.stmt] = []
         for argument, given in zip(tree.args.args, call.args, strict=True):
             value = self.make(given)
             if not isinstance(value, ast.Name | ast.Constant):  # worked out once
-                made.append(ast.Assign([ast.Name(f"{argument.arg}_in{self.calls}", ast.Store())], value))
+                name = ast.Name(f"{argument.arg}_in{self.calls}", ast.Store())
+                made.append(ast.Assign([name], value, lineno=UNKNOWN))
                 value = ast.Name(f"{argument.arg}_in{self.calls}", ast.Load())
             names[argument.arg] = value
         body = [_Renamed(names).make(statement) for statement in tree.body]
