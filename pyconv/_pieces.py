@@ -107,6 +107,7 @@ class Piece(NamedTuple):
     turned: bool = False  # the channels of a cell lie side by side, in source and target
     tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis
     swapped: bool = False  # rows are samples: how many there are must not decide the order of a sum
+    exchanged: bool = False  # grad_weight's operands have changed places
     patched: tuple[bool, bool, bool] = (False, False, False)  # source, target, weight: see `copied`
     parts: int = 1  # real numbers of an element: rows and channels count them
     edge: str = "zeros"  # what source has beyond its edge
@@ -435,7 +436,7 @@ def _by_rows(g: Geometry) -> Piece:
     return _flat(_place(
         tuple(_forward_axes(g, a)[0] for a in range(3)), "grad_weight", g, 1, False, rows=whole.channels,
         channels=whole.rows, source=whole.target, target=whole.source,
-        weight=whole.weight._replace(batch=whole.weight.channel, channel=whole.weight.batch)))
+        weight=whole.weight._replace(batch=whole.weight.channel, channel=whole.weight.batch)))._replace(exchanged=True)
 
 
 def is_disjoint(g: Geometry) -> bool:

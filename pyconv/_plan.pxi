@@ -211,14 +211,13 @@ cdef class Plan:
         if padding is not None:
             self.padding = Plan(map, padding, dtype, "gemm", result, tasks=self.tasks)
         geometry = _outer.of_volumes(geometry)
-        may_exchange = padding is None and algorithm != "columns" and not exact
-        self.groups, self.swapped = geometry.groups, _pieces.is_swapped(map, geometry) or (
-            map == "grad_weight" and may_exchange and _pieces.is_by_rows(geometry))
+        self.groups = geometry.groups
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
         if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
-            found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry, may_exchange)
+            found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry, padding is None)
+        self.swapped = any(piece.swapped or piece.exchanged for piece in found)
         tile = _blocks.Tile(
             self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow)
         woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
@@ -481,6 +480,7 @@ cdef class Plan:
             return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
         if self.geometry.converts[1] and (self.adds or accumulate and bias is not None and self.fills):
             return self._rounded_once(first, second, out, bias, scratch, accumulate, threads)
+        given = first, second
         if self.swapped:
             first, second = second, first
         cdef Call call = Call.__new__(Call)
@@ -505,10 +505,10 @@ cdef class Plan:
                 call.is_finite(second, self.stored[0]) and (not self.gapped or call.is_finite(first, self.stored[0]))):
             if self.swapped and self.gathers and self.geometry.batch > 1:
                 single = plan(self.map, self.geometry._replace(batch=1), self.dtype, "gemm", self.result)
-                return self._one_by_one(single, second, first, out, bias, scratch, accumulate, call.threads)
+                return self._one_by_one(single, *given, out, bias, scratch, accumulate, call.threads)
             if self.geometry.per_sample and self.geometry.batch > 1 and not self.gathers:
-                return self._alone(range(self.geometry.batch), first, second, out, scratch, accumulate, call.threads)
-            return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
+                return self._alone(range(self.geometry.batch), *given, out, scratch, accumulate, call.threads)
+            return self._exactly(*given, out, bias, scratch, accumulate, call.threads)
         # a swapped plan has the channels where others have the samples
         if not self.covered or (self.swapped and bias is not None):
             self._begin(out, bias, accumulate)
@@ -530,9 +530,9 @@ cdef class Plan:
         if early or not self.checks or call.is_finite(out, self.stored[2]):
             return
         if not self.geometry.per_sample or self.geometry.batch == 1:
-            return self._exactly(first, second, out, bias, scratch, accumulate, call.threads)
+            return self._exactly(*given, out, bias, scratch, accumulate, call.threads)
         samples = [n for n in range(self.geometry.batch) if not call.is_finite(out[n], self.stored[2])]
-        self._alone(samples, first, second, out, scratch, accumulate, call.threads)
+        self._alone(samples, *given, out, scratch, accumulate, call.threads)
 
     def _apart(self, first, second, out, bias, scratch, accumulate, threads):
         """Sample by sample, for which a smaller scratch is enough."""
@@ -624,6 +624,4 @@ cdef class Plan:
     def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
         """Again without a padded product, for operands that are not all finite."""
         exact = plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, True)
-        if self.swapped:
-            first, second = second, first
         exact.run(first, second, out, bias, exact.enough(scratch), accumulate, threads)
