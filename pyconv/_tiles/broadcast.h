@@ -143,35 +143,37 @@ typedef void (*NAME(spread_function))(index_t, const NAME(product) *, const REAL
                                       const MASK *, const REAL *, const REAL *, REAL *, const index_t *, index_t,
                                       int);
 
-SPREAD_WOVEN(1) SPREAD_WOVEN(2) SPREAD_WOVEN(4)
-SPREAD(1, 1) SPREAD(1, 2) SPREAD(2, 1) SPREAD(2, 2) SPREAD(4, 1) SPREAD(4, 2)
+SPREAD_WOVEN(1) SPREAD_WOVEN(2) SPREAD_WOVEN(3) SPREAD_WOVEN(4)
+SPREAD(1, 1) SPREAD(1, 2) SPREAD(2, 1) SPREAD(2, 2) SPREAD(3, 1) SPREAD(3, 2) SPREAD(4, 1) SPREAD(4, 2)
 #if V4 >= 3
-SPREAD(1, 3) SPREAD(2, 3) SPREAD(4, 3)
+SPREAD(1, 3) SPREAD(2, 3) SPREAD(3, 3) SPREAD(4, 3)
 #endif
 #if ROWS == 8
 SPREAD_WOVEN(8) SPREAD(8, 1) SPREAD(8, 2) SPREAD(8, 3)
 #endif
 
-/* [log2 positions][vectors - 1] */
-static const NAME(spread_function) NAME(spreads)[4][3] = {
+/* [positions][vectors - 1] */
+static const NAME(spread_function) NAME(spreads)[ROWS + 1][3] = {
 #if V4 >= 3
-    {NAME(spread_1x1), NAME(spread_1x2), NAME(spread_1x3)},
-    {NAME(spread_2x1), NAME(spread_2x2), NAME(spread_2x3)},
-    {NAME(spread_4x1), NAME(spread_4x2), NAME(spread_4x3)},
+    [1] = {NAME(spread_1x1), NAME(spread_1x2), NAME(spread_1x3)},
+    [2] = {NAME(spread_2x1), NAME(spread_2x2), NAME(spread_2x3)},
+    [3] = {NAME(spread_3x1), NAME(spread_3x2), NAME(spread_3x3)},
+    [4] = {NAME(spread_4x1), NAME(spread_4x2), NAME(spread_4x3)},
 #else
-    {NAME(spread_1x1), NAME(spread_1x2)},
-    {NAME(spread_2x1), NAME(spread_2x2)},
-    {NAME(spread_4x1), NAME(spread_4x2)},
+    [1] = {NAME(spread_1x1), NAME(spread_1x2)},
+    [2] = {NAME(spread_2x1), NAME(spread_2x2)},
+    [3] = {NAME(spread_3x1), NAME(spread_3x2)},
+    [4] = {NAME(spread_4x1), NAME(spread_4x2)},
 #endif
 #if ROWS == 8
-    {NAME(spread_8x1), NAME(spread_8x2), NAME(spread_8x3)},
+    [8] = {NAME(spread_8x1), NAME(spread_8x2), NAME(spread_8x3)},
 #endif
 };
-/* [log2 positions] */
-static const NAME(spread_function) NAME(spreads_woven)[4] = {
-    NAME(spread_woven_1), NAME(spread_woven_2), NAME(spread_woven_4),
+/* [positions] */
+static const NAME(spread_function) NAME(spreads_woven)[ROWS + 1] = {
+    [1] = NAME(spread_woven_1), [2] = NAME(spread_woven_2), [3] = NAME(spread_woven_3), [4] = NAME(spread_woven_4),
 #if ROWS == 8
-    NAME(spread_woven_8),
+    [8] = NAME(spread_woven_8),
 #endif
 };
 
@@ -316,10 +318,10 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
         return;
     }
     for (NAME(begin_walk)(box); box->left > 0;) {
-        const int tall = NAME(tall)(box->left);
+        const index_t tall = NAME(tall)(box->left);
         const REAL *panel = panels->panel;
-        NAME(take)(box, 1 << tall, cell, position);
-        NAME(ask)(next, 1 << tall);
+        NAME(take)(box, (int)tall, cell, position);
+        NAME(ask)(next, tall);
         for (index_t column = panels->column, wide; column < panels->end; column += wide) {
             const index_t vectors = NAME(panel)(work->part.rows - column);
             wide = vectors * LANES;

@@ -98,10 +98,9 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
     for (index_t column = 0, wide; column < work->part.rows; column += wide * LANES) {
         wide = NAME(panel)(work->part.rows - column);
         for (index_t i = 0; i < rows;) {
-            const int tall = NAME(tall)(rows - i);
-            for (int j = 0; j < 1 << tall; j++)
+            const index_t tall = NAME(tall)(rows - i), next = i + tall;
+            for (index_t j = 0; j < tall; j++)
                 cell[j] = offset[row[i + j]];
-            const index_t next = i + ((index_t)1 << tall);
             NAME(spreads)[tall][wide - 1](positions, list, source, cell, source + offset[row[next < rows ? next : i]],
                                           NULL, NULL, panel, result + column, row + i, layout->pitch, accumulate);
             i = next;

@@ -7,6 +7,7 @@
 #define ROWS 4
 #define V8 1
 #define V4 2
+#define V3 3
 #define V2 4
 #define V1 8
 

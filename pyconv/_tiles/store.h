@@ -56,7 +56,7 @@ static REAL *NAME(pack_one)(const piece_t *piece, const REAL *weight, index_t ro
         to += whole * depth;
     }
     while (rows > 0) {
-        const index_t high = (index_t)1 << NAME(tall)(rows);
+        const index_t high = NAME(tall)(rows);
         for (index_t c = 0; c < channels; c++)
             for (index_t z = 0; z < piece->axis[0].taps; z++)
                 for (index_t y = 0; y < piece->axis[1].taps; y++) {

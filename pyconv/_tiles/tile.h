@@ -73,48 +73,48 @@ typedef void (*NAME(tile_function))(index_t, const REAL *, const index_t *, cons
 
 TILE(1, 1) TILE(1, 2) TILE(1, 3) TILE(1, 4) TILE(1, 5) TILE(1, 6) TILE(1, 7) TILE(1, 8)
 TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(2, 4)
+TILE(3, 1) TILE(3, 2) TILE(3, 3)
 TILE(4, 1) TILE(4, 2)
 #if V4 >= 3
 TILE(4, 3)
 #endif
 #if ROWS == 8
 TILE(2, 5) TILE(2, 6) TILE(2, 7) TILE(2, 8)
+TILE(3, 4) TILE(3, 5) TILE(3, 6) TILE(3, 7)
 TILE(4, 4) TILE(4, 5) TILE(4, 6)
 TILE(8, 1) TILE(8, 2) TILE(8, 3)
 #endif
 
 #define BOTH(R, V) {NAME(panel_##R##x##V), NAME(rows_##R##x##V)}
-/* [log2 rows][vectors - 1][panel or rows] */
-static const NAME(tile_function) NAME(tiles)[4][8][2] = {
-    {BOTH(1, 1), BOTH(1, 2), BOTH(1, 3), BOTH(1, 4), BOTH(1, 5), BOTH(1, 6), BOTH(1, 7), BOTH(1, 8)},
-    {BOTH(2, 1), BOTH(2, 2), BOTH(2, 3), BOTH(2, 4),
+/* [rows][vectors - 1][panel or rows] */
+static const NAME(tile_function) NAME(tiles)[ROWS + 1][8][2] = {
+    [1] = {BOTH(1, 1), BOTH(1, 2), BOTH(1, 3), BOTH(1, 4), BOTH(1, 5), BOTH(1, 6), BOTH(1, 7), BOTH(1, 8)},
 #if ROWS == 8
-     BOTH(2, 5), BOTH(2, 6), BOTH(2, 7), BOTH(2, 8)
-#endif
-    },
-    {BOTH(4, 1), BOTH(4, 2),
+    [2] = {BOTH(2, 1), BOTH(2, 2), BOTH(2, 3), BOTH(2, 4), BOTH(2, 5), BOTH(2, 6), BOTH(2, 7), BOTH(2, 8)},
+    [3] = {BOTH(3, 1), BOTH(3, 2), BOTH(3, 3), BOTH(3, 4), BOTH(3, 5), BOTH(3, 6), BOTH(3, 7)},
+    [4] = {BOTH(4, 1), BOTH(4, 2), BOTH(4, 3), BOTH(4, 4), BOTH(4, 5), BOTH(4, 6)},
+    [8] = {BOTH(8, 1), BOTH(8, 2), BOTH(8, 3)},
+#else
+    [2] = {BOTH(2, 1), BOTH(2, 2), BOTH(2, 3), BOTH(2, 4)},
+    [3] = {BOTH(3, 1), BOTH(3, 2), BOTH(3, 3)},
+    [4] = {BOTH(4, 1), BOTH(4, 2),
 #if V4 >= 3
-     BOTH(4, 3),
-#endif
-#if ROWS == 8
-     BOTH(4, 4), BOTH(4, 5), BOTH(4, 6)
+           BOTH(4, 3)
 #endif
     },
-#if ROWS == 8
-    {BOTH(8, 1), BOTH(8, 2), BOTH(8, 3)},
 #endif
 };
 
-/* Rows of the next tile, as log2: 8, 4, 2, 1 rows until none are left, so that no row is ever padding. */
-static inline int NAME(tall)(index_t rows)
+/* Rows of the next tile: 8, 4, then what is left, so that no row is ever padding. */
+static inline index_t NAME(tall)(index_t rows)
 {
-    return rows >= 8 && ROWS == 8 ? 3 : rows >= 4 ? 2 : rows >= 2 ? 1 : 0;
+    return rows >= 8 && ROWS == 8 ? 8 : rows >= 4 ? 4 : rows;
 }
 
 /* Vectors of the next tile: the widest, but the last two share what is left evenly (a tile of 8 x 1 wastes loads). */
-static inline index_t NAME(wide)(int tall, index_t left)
+static inline index_t NAME(wide)(index_t tall, index_t left)
 {
-    static const int most[4] = {V1, V2, V4, V8};
+    static const int most[9] = {[1] = V1, [2] = V2, [3] = V3, [4] = V4, [8] = V8};
     const index_t most_here = most[tall];
     return left <= most_here ? left : left < 2 * most_here ? (left + 1) / 2 : most_here;
 }
@@ -134,21 +134,20 @@ static inline __attribute__((always_inline)) void NAME(multiply_one)(
 {
     const index_t vectors = (positions + LANES - 1) / LANES;
     while (rows > 0) {
-        const int tall = NAME(tall)(rows);
-        const index_t same = 1 << tall == ROWS ? rows >> tall : 1;
+        const index_t tall = NAME(tall)(rows), same = tall == ROWS ? rows / tall : 1;
         for (index_t done = 0, wide; done < vectors; done += wide) {
             wide = NAME(wide)(tall, vectors - done);
             for (index_t i = 0; i < same; i++) {
                 const index_t first = depth * i / same, last = depth * (i + 1) / same;
                 if (ahead)
                     NAME(fetch_ahead)(scratch + (done + wide) * LANES, offset + first, last - first, wide);
-                NAME(tiles)[tall][wide - 1][0](depth, panel + i * (depth << tall), offset, scratch + done * LANES, 0,
-                                               to + i * (pitch << tall) + done * LANES, pitch, accumulate);
+                NAME(tiles)[tall][wide - 1][0](depth, panel + i * depth * tall, offset, scratch + done * LANES, 0,
+                                               to + i * pitch * tall + done * LANES, pitch, accumulate);
             }
         }
-        panel += same * (depth << tall);
-        to += same * (pitch << tall);
-        rows -= same << tall;
+        panel += same * depth * tall;
+        to += same * pitch * tall;
+        rows -= same * tall;
     }
 }
 
@@ -169,7 +168,7 @@ static void NAME(multiply)(const work_t *work, const void *panels, const index_t
 #define WIDEST (ROWS == 8 ? V8 : V4)
 static inline index_t NAME(panel)(index_t columns)
 {
-    return NAME(wide)(ROWS == 8 ? 3 : 2, (columns + LANES - 1) / LANES);
+    return NAME(wide)(ROWS, (columns + LANES - 1) / LANES);
 }
 
 /* R rows by C columns of inner products along the positions: vectors of partial sums, added up at the end in a fixed

@@ -11,6 +11,7 @@
 #define ROWS 8
 #define V8 3
 #define V4 6
+#define V3 7
 #define V2 8
 #define V1 8
 

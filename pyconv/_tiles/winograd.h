@@ -109,10 +109,10 @@ static void NAME(correlate_one)(index_t rows, index_t columns, index_t positions
     for (index_t column = 0, wide; column < columns; column += wide * LANES) {
         wide = NAME(panel)(columns - column);
         for (index_t row = 0; row < rows;) {
-            const int tall = NAME(tall)(rows - row);
+            const index_t tall = NAME(tall)(rows - row);
             NAME(tiles)[tall][wide - 1][1](positions, scratch, offset + row, panel, wide * LANES,
                                            result + row * pitch + column, pitch, accumulate);
-            row += (index_t)1 << tall;
+            row += tall;
         }
         panel += wide * LANES * positions;
     }

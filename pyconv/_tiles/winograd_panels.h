@@ -104,7 +104,7 @@ static void NAME(transform_weight)(const piece_t *piece, const void *weight, ind
     for (int a = 0; a < 3; a++)
         limit += piece->weight_stride[a] > 0 ? (piece->axis[a].taps - 1) * piece->weight_stride[a] : 0;
     while (rows > 0) {
-        const index_t high = (index_t)1 << NAME(tall)(rows), all = depth * high;
+        const index_t high = NAME(tall)(rows), all = depth * high;
         for (index_t e = 0, n; e < all; e += n) {
             n = all - e < LANES ? all - e : NAME(least)(most, (all - e) / LANES * LANES);
             NAME(gather_taps)(piece, &taps, from, limit, high, e, n, gathered, most);
