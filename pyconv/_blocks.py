@@ -161,11 +161,11 @@ def cells_met(axis: Axis) -> tuple[int, int]:
 
 
 def is_flat(piece: Piece) -> bool:
-    """Whether positions of a sample are one row of source, without padding, under one tap: they need no unrolling."""
-    *others, x = piece.axes
-    return piece.source.axes[2] == 1 and not piece.turned and not piece.patched[0] and all(
-        (axis.positions, axis.size, axis.offset, axis.taps) == (1, 1, 0, 1) for axis in others) and (
-        (x.positions, x.step, x.offset, x.taps) == (x.size, 1, 0, 1))
+    """Whether positions of a block are one run of source, without padding, under one tap: they need no unrolling."""
+    (z, y, x), (plane, row, cell) = piece.axes, piece.source.axes
+    dense = cell == 1 and (y.size == 1 or row == x.size) and (z.size == 1 or plane == y.size * x.size)
+    return dense and not piece.turned and not piece.patched[0] and all(
+        (axis.positions, axis.step, axis.offset, axis.taps) == (axis.size, 1, 0, 1) for axis in piece.axes)
 
 
 def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:

@@ -1,4 +1,4 @@
-/* The way of a 1 x 1 convolution whose positions are one row of source: its cells are multiplied where they lie. Only
+/* The way of one tap under which a block's positions are one run of source: its cells are multiplied where they lie. Only
    where whole vectors would read beyond source are they copied first. See body.h for the macros. */
 
 /* Scratch: where the cells begin, and for copied ones where each channel does. */
@@ -24,8 +24,10 @@ static void NAME(unroll_flat)(const work_t *work, const void *source, const void
 {
     (void)begin;
     const block_t *block = &work->block;
-    const index_t channels = work->part.channels, pitch = work->piece->source_channel, n = block->extent[2];
-    const REAL *first = (const REAL *)source + block->sample * work->piece->source_batch + block->start[2];
+    const index_t channels = work->part.channels, pitch = work->piece->source_channel;
+    const index_t n = block->extent[0] * block->extent[1] * block->extent[2], *stride = work->piece->source_stride;
+    const REAL *first = (const REAL *)source + block->sample * work->piece->source_batch + block->start[0] * stride[0]
+        + block->start[1] * stride[1] + block->start[2];
     NAME(flat) *flat = scratch;
     *flat = (NAME(flat)){first, NULL};
     if ((const REAL *)limit - first >= (channels - 1) * pitch + NAME(up)(n))
