@@ -4,6 +4,8 @@ A thread runs to its next barrier before others get their turn, where the emulat
 text is that which would be compiled; its primitives work here on one thread's values, Python integers and NumPy
 floats, in the emulator's memory. Products of tiles need whole warps at once and stay the emulator's.
 """
+import sys
+
 import numpy as np
 from numba import config, cuda
 from numba.cuda.simulator import kernel as simulator
@@ -13,6 +15,7 @@ from emulated_memory import ORIGIN
 from emulator import TYPES
 
 assert config.ENABLE_CUDASIM
+sys.setswitchinterval(1e-4)      # who has started a block asks all its threads again and again whether they wait
 
 
 def wrapped(bits, is_signed):

@@ -3,6 +3,8 @@
 Emulated on any machine; with `-m gpu` on the real device, where test_cuda_whole_list goes through all of the list in
 every type. Results are exact integers, rounded once by the dtype.
 """
+import itertools
+
 import numpy as np
 import pytest
 
@@ -52,9 +54,11 @@ def take_tiles_and_parts(monkeypatch, size=0):
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda positions, stages: 3)
 
 
-@pytest.mark.parametrize('problem', PROBLEMS, ids=str)
-def test_every_problem_in_tiles(gpu, problem, tiles_alone):
-    check_maps(gpu, problem, 'float32')
+@pytest.mark.parametrize(('problem', 'way'), [*zip(PROBLEMS, itertools.cycle(['tf32', 'float32']))], ids=str)
+def test_every_problem_in_tiles(gpu, problem, way, tiles_alone):
+    """On tensor cores and without them in turns."""
+    dtype, keywords = WAYS[way]
+    check_maps(gpu, problem, dtype, **keywords)
 
 
 @pytest.mark.parametrize('problem', MODES[::9], ids=str)

@@ -38,11 +38,14 @@ def check(gpu, way, value):
             wanted = maps(PROBLEM, *each[:3])
             of_samples = wanted_of(PROBLEM, each)
         x, w, y = (gpu.upload(array, dtype) for array in each[:3])
-        same(gpu, calls.forward(PROBLEM, x, w, **keywords), wanted.forward, dtype)
-        same(gpu, calls.grad_input(PROBLEM, w, y, **keywords), wanted.grad_input, dtype)
-        same(gpu, calls.grad_weight(PROBLEM, x, y, **keywords), wanted.grad_weight, dtype)
-        same(gpu, found_of(gpu, PROBLEM, each, dtype, accumulate=True, **keywords), of_samples + plan_runs.POISON,
-             dtype)
+        if part != 'y':
+            same(gpu, calls.forward(PROBLEM, x, w, **keywords), wanted.forward, dtype)
+        if part != 'x':
+            same(gpu, calls.grad_input(PROBLEM, w, y, **keywords), wanted.grad_input, dtype)
+        if part != 'w':
+            same(gpu, calls.grad_weight(PROBLEM, x, y, **keywords), wanted.grad_weight, dtype)
+            same(gpu, found_of(gpu, PROBLEM, each, dtype, accumulate=True, **keywords), of_samples + plan_runs.POISON,
+                 dtype)
 
 
 @pytest.mark.parametrize('value', [np.nan, -np.inf, 1.0])
