@@ -114,11 +114,13 @@ CLASSES = (
         11×11, 7×7 and 16×16 have more: there (7×7 at stride 2) the register tile is 93 % of the profile and unrolling
         cells 7 %; what holds the tile was not measured."""),
     Class("First layers, input gradients", lambda case: case.layer.in_channels <= 3 and case.map == "grad_input", """
-        Gradients to one or three channels, DCGAN's last layer among them. A register tile of 1 or 3 rows is limited by
-        its loads; the phases of the stride share the unrolled cells. Unrolling is 42 % of the profile of 3×3 at stride
-        1, 12 % of 7×7 at stride 2. Where channels lie last, vectors hold channels and results are inner products: 7×7
-        /2 from 64 channels takes 0.73 of the time that it takes where they lie first, 3×3 /2 from 32 1.2 times as long,
-        for which adding up lanes and storing three numbers a position are a third."""),
+        Gradients to one or three channels, DCGAN's last layer among them. A register tile of one row is limited by
+        its loads; so were three rows, which were tiles of two and of one when these rows were measured. They are one
+        tile since, which takes 0.80 to 0.87 of the time (Zen 4). The phases of the stride share the unrolled cells.
+        Unrolling is 42 % of the profile of 3×3 at stride 1, 10 to 12 % of 7×7 at stride 2. Where channels lie last,
+        vectors hold channels and results are inner products: 7×7 /2 from 64 channels takes 0.73 of the time that it
+        takes where they lie first, 3×3 /2 from 32 1.2 times as long, for which adding up lanes and storing three
+        numbers a position are a third."""),
     Class("First layers, weight gradients", lambda case: case.layer.in_channels <= 3, """
         What is read of the output's gradient, 103 MB of 3×3 from 3 channels to 64, is used for few products: it is
         turned to vectors, 36 % of the profile of that layer and 10 % of 7×7 at stride 2, and of 3×3 read three times,
