@@ -98,7 +98,8 @@ def broadcast_blocking(
 
     width = tile.vectors * tile.lanes
     total = prod(count)
-    blocks = {(1, extent) for positions in POSITIONS if positions < 4 * total or positions == POSITIONS[0]  # then whole
+    wanted = [n for n in POSITIONS if n < 4 * total or n == POSITIONS[0]]  # of more, the same blocks follow again
+    blocks = {(1, extent) for positions in wanted
               for extent, _ in candidates(count, positions, tile.lanes, least_of(piece))}
     if total < POSITIONS[-1]:
         blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // total)]
