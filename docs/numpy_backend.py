@@ -22,6 +22,7 @@ class Plan:
 
     def __init__(self, map, geometry, dtype, algorithm, result):
         self.map, self.geometry, self.result = map, geometry, result
+        self.settings = dtype, algorithm, result
         self.has_columns = algorithm == "columns"
         self.computed = np.dtype(COMPUTED.get(dtype.name, result))
 
@@ -30,6 +31,9 @@ class Plan:
 
     def enough(self, scratch):
         return scratch
+
+    def of_batch(self, batch):
+        return Plan(self.map, self.geometry._replace(batch=batch), *self.settings)
 
     def run(self, first, second, out, bias=None, scratch=None, accumulate=False, *, threads=None):
         g = self.geometry
@@ -61,7 +65,7 @@ class Plan:
     def folded(self, columns):
         g = self.geometry
         x = np.empty((g.batch, g.in_channels, *g.input_size), columns.dtype)
-        _unfolding.fold(g, columns.reshape(g.batch, -1, columns.shape[-1]), x)
+        sum_columns(g, columns, x)
         return x
 
     def outputs(self, y):
@@ -92,15 +96,29 @@ def form(numbers, arrays, written, rank=None, to_weight=False):
     return None  # every call asks for its plan
 
 
-def unfold(geometry, input, columns, fold, *, threads=None):
+def unfold(geometry, input, columns, fold, accumulate=False, *, threads=None):
     if fold:
-        _unfolding.fold(geometry, columns, input)
+        found = np.empty(input.shape, COMPUTED.get(input.dtype.name, input.dtype))
+        sum_columns(geometry, columns, found)
+        input[...] = input + found if accumulate else found
     else:
         _unfolding.unfold(geometry, input, columns)
 
 
-def channel_sum(array, out, *, threads=None):
-    out[...] = array.sum((0, 2), dtype=np.float64)
+def sum_columns(geometry, columns, x):
+    """x <- the sum of columns, each at the cell that it is read from: unfold tells which, of an x of their numbers."""
+    one = geometry._replace(batch=1, in_channels=1, padding_value=0)
+    numbers = np.arange(1, 1 + prod(x.shape[2:]))
+    cells = np.empty(columns.size // (geometry.batch * geometry.in_channels), numbers.dtype)
+    _unfolding.unfold(one, numbers, cells)
+    sums = np.zeros((geometry.batch * geometry.in_channels, 1 + numbers.size), x.dtype)
+    np.add.at(sums, (slice(None), cells), columns.reshape(len(sums), -1).astype(x.dtype))
+    x[...] = sums[:, 1:].reshape(x.shape)
+
+
+def channel_sum(array, out, accumulate=False, *, threads=None):
+    sums = array.sum((0, 2), dtype=np.float64)
+    out[...] = out + sums if accumulate else sums
 
 
 def set_threads(threads):

@@ -37,6 +37,9 @@ class Plan(Protocol):
     def enough(self, scratch: Array | None) -> Array | None:
         """The scratch, or new one where it is too small for this plan."""
 
+    def of_batch(self, batch: int) -> "Plan":
+        """The plan of so many samples."""
+
     def run(
         self, first: Array, second: Array, out: Array, bias: Array | None = None, scratch: Array | None = None,
         accumulate: bool = False, *, threads: int | None = None,
@@ -80,8 +83,10 @@ class Backend(Protocol):
     ) -> None:
         """columns <- input, or with fold input <- the sum of the columns, or that added to it."""
 
-    def channel_sum(self, array: Array, out: Array, *, threads: int | None = None) -> None:
-        """out <- the sum over axes 0 and 2 of (batch, channels, positions)."""
+    def channel_sum(
+        self, array: Array, out: Array, accumulate: bool = False, *, threads: int | None = None,
+    ) -> None:
+        """out <- the sum over axes 0 and 2 of (batch, channels, positions), or that added to it."""
 
     def set_threads(self, threads: int) -> None:
         """The number of threads of a call that names none."""

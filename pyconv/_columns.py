@@ -101,7 +101,7 @@ def _moved(
     if not (source.size and target.size):
         target[...] = target if accumulate else 0
     elif fold:
-        cpu.unfold(geometry, target, ready(source, own), True, accumulate, threads=_threads.worth(source.size))
+        cpu.unfold(geometry, target, ready(source, dtype), True, accumulate, threads=_threads.worth(source.size))
     else:
         cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.worth(target.size))
     return delivered(target, out, like)

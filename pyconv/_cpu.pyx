@@ -25,8 +25,8 @@ from pyconv import _blocks, _edges, _outer, _phases, _pieces, _unfolding, _ways
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._geometry import whole_size
 from pyconv._kernels cimport (
-    SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t, pyconv_kernels,
-    pyconv_kernels_of_bytes,
+    FOLDED_CELLS, SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t,
+    pyconv_kernels, pyconv_kernels_of_bytes,
     pyconv_openmp, pyconv_seconds, pyconv_take, way_t, work_t)
 from pyconv._libraries import Visitor
 from pyconv._memory import empty
@@ -41,6 +41,7 @@ cdef index_t LINE = 64  # bytes: every array in scratch begins on a cache line
 cdef index_t SMALL = 1 << 16  # bytes of scratch that are made without regard to pages
 cdef index_t CHECKED = 1 << 16  # elements looked through for NaN and infinities at a time
 cdef double TINY = 3e5  # products that a further thread must find to do
+cdef int SUMS = 1024  # channels that are summed at a time
 cdef int MOST_THREADS = 1024  # OpenMP ends the process where it cannot start a thread
 
 
@@ -137,8 +138,7 @@ def plan(map, geometry, dtype, algorithm="auto", result=None, exact=False):
     """The plan of a map ("forward", "grad_input", "grad_weight"); "columns": grad_weight from unfolded input."""
     result = dtype if result is None else result
     if map == "grad_input" and _edges.is_far(_outer.of_volumes(geometry)):
-        products = Plan(map, _unfolding.of_columns(geometry), dtype, "gemm", _unfolding.summed(result))
-        return _unfolding.FarGradient(products, geometry)
+        return _unfolding.FarGradient(geometry, dtype, result, plan, unfold)
     return Plan(map, geometry, dtype, algorithm, result, exact)
 
 
@@ -229,16 +229,25 @@ cdef class Columns:
     cdef piece_t piece
     cdef index_t outer_taps, taps, outer_positions, positions  # positions and what follows in elements
     cdef index_t volumes, volume, height, width
+    cdef index_t before[3]  # cells in front of x, of an array of `height` and `width`
+    cdef index_t size[2]  # bytes of an element of columns and of x
     cdef index_t[::1] met  # by (outer tap, outer position): the volume, -1 for none
     cdef index_t[::1] order, first  # places in `met` by volume, and where those of a volume begin
 
-    def __cinit__(self, geometry, dtype):
+    def __cinit__(self, geometry, dtype, result):
         inner = _outer.of_volumes(geometry)
+        real = scratch_dtype(dtype, result)
         _fill_piece(&self.piece, _pieces.whole_piece(inner))
-        self.kernels = _kernels(dtype)
+        self.piece.parts = 2 if dtype.kind == "c" else 1
+        self.piece.stored[SOURCE], self.piece.stored[TARGET] = _stored(dtype, real), _stored(result, real)
+        self.size[0], self.size[1] = dtype.itemsize, result.itemsize
+        self.kernels = pyconv_kernels(real.kind != "f", real.itemsize, _level)
         self.volumes, self.outer_taps, self.outer_positions = inner.volumes
         self.taps, self.positions = prod(inner.kernel_size), prod(inner.output_size)
-        self.volume, self.height, self.width = prod(inner.input_size), inner.input_size[1], inner.input_size[2]
+        whole = whole_size(inner)
+        self.volume, self.height, self.width = prod(whole), whole[1], whole[2]
+        for a in range(3):
+            self.before[a] = inner.before[a]
         met = np.array([-1 if x is None else x for _, _, x in _outer.meetings(geometry)], np.intp)
         order = np.argsort(met, kind="stable")
         self.met, self.order = met, order
@@ -256,47 +265,52 @@ cdef class Columns:
             volume += rest // self.outer_taps * self.volumes
             self.kernels.unfold_tap(&self.piece, tap, cells + volume * self.volume * item, to)
 
-    cdef void fold(self, index_t task, const char *columns, char *cells, char *sums) noexcept nogil:
-        """One row of one volume of one channel; where there is a place for sums, they are added to it."""
-        cdef index_t item = self.kernels.itemsize, rows = self.volume // self.width, row = task % rows
-        cdef index_t volume = task // rows % self.volumes, channel = task // rows // self.volumes
+    cdef void fold(self, index_t task, const char *columns, char *cells, bint accumulate) noexcept nogil:
+        """One row of one volume of one channel: what is x of it, some cells after the other."""
+        cdef index_t rows = self.volume // self.width, row = task % rows, volume = task // rows % self.volumes
+        cdef index_t channel = task // rows // self.volumes, first, count
+        cdef index_t z = row // self.height - self.before[0], y = row % self.height - self.before[1]
+        cdef char *to = cells + task * self.width * self.size[1]
+        cdef bint within = 0 <= z < self.piece.axis[0].size and 0 <= y < self.piece.axis[1].size
+        if not accumulate and (not within or self.width > self.piece.axis[2].size):
+            memset(to, 0, self.width * self.size[1])
+        first = 0 if within else self.piece.axis[2].size
+        while first < self.piece.axis[2].size:
+            count = min(self.piece.axis[2].size - first, FOLDED_CELLS)
+            self.fold_some(channel, volume, z, y, first, count, columns,
+                           to + (self.before[2] + first) * self.size[1], accumulate)
+            first += count
+
+    cdef void fold_some(self, index_t channel, index_t volume, index_t z, index_t y, index_t first, index_t count,
+                        const char *columns, char *to, bint accumulate) noexcept nogil:
+        """Cells of x are written to or added to when all of their columns are summed."""
         cdef index_t at, tap, place, pitch = self.outer_positions * self.positions
-        cdef char *there = cells + task * self.width * item
-        cdef char *to = there if sums == NULL else sums
-        memset(to, 0, self.width * item)
+        cdef double sums[2 * FOLDED_CELLS]  # or of another type: complex128 is the largest
+        self.kernels.clear(count * self.piece.parts, sums)
         for at in range(self.first[volume], self.first[volume + 1]):
             tap, place = self.order[at] // self.outer_positions, self.order[at] % self.outer_positions
             self.kernels.fold_row(
-                &self.piece, row // self.height, row % self.height,
-                columns + ((channel * self.outer_taps + tap) * self.taps * pitch + place * self.positions) * item,
-                pitch, to)
-        if sums != NULL:
-            self.kernels.add(self.width, sums, there)
+                &self.piece, z, y, first, count, columns + self.size[0] * (
+                    (channel * self.outer_taps + tap) * self.taps * pitch + place * self.positions), pitch, sums)
+        self.kernels.write(self.piece.stored[TARGET], sums, count * self.piece.parts, to, 1, accumulate)
 
 
 def unfold(geometry, input, columns, fold, accumulate=False, threads=None):
     """columns (batch, in_channels * taps, positions) <- input, or input (+)= the sum of columns."""
-    if input.dtype.name not in ("float32", "float64") or geometry.padding_mode != "zeros":
-        if fold:
-            return _unfolding.fold(geometry, columns, input, accumulate)
+    if not fold and (input.dtype.name not in ("float32", "float64") or geometry.padding_mode != "zeros"):
         return _unfolding.unfold(geometry, input, columns)
-    cdef Columns plan = Columns(geometry, input.dtype)
+    cdef Columns plan = Columns(geometry, columns.dtype, input.dtype)
     cdef Watch watch = Watch()
     cdef index_t planes = geometry.batch * geometry.in_channels, task
     cdef char *cells = _data(input)
     cdef char *to = _data(columns)
-    cdef char *sums = NULL  # a row for each thread: columns are summed before anything is added to what is there
-    cdef index_t row = 0
+    cdef bint adds = accumulate
     cdef int number = min(_process_threads if threads is None else threads, MOST_THREADS)
     if fold:
         planes *= plan.volumes * plan.volume // plan.width
-        number = <int>min(number, planes)
-        if accumulate:
-            rows = empty((number, plan.width), input.dtype)
-            sums, row = _data(rows), plan.width * plan.kernels.itemsize
         for task in prange(planes, nogil=True, num_threads=number, schedule="static"):
             if not watch.look():
-                plan.fold(task, to, cells, sums + threadid() * row)
+                plan.fold(task, to, cells, adds)
     else:
         planes *= plan.outer_taps * plan.taps * plan.outer_positions
         for task in prange(planes, nogil=True, num_threads=number, schedule="static"):
@@ -305,18 +319,25 @@ def unfold(geometry, input, columns, fold, accumulate=False, threads=None):
     watch.settle()
 
 
-def channel_sum(array, out, threads=None):
-    """out (channels,) <- the sum of array (batch, channels, positions) over the other two axes."""
+def channel_sum(array, out, accumulate=False, threads=None):
+    """out (channels,) (+)= the sum of array (batch, channels, positions) over the other two axes, some at a time."""
     cdef const kernels_t *kernels = _kernels(array.dtype)
     cdef index_t batch = array.shape[0], channels = array.shape[1], positions = array.shape[2], item = kernels.itemsize
     cdef Watch watch = Watch()
-    cdef index_t c, n
+    cdef index_t c, n, first, count
     cdef char *cells = _data(array)
-    cdef double[::1] totals = np.zeros(channels)
+    cdef double[::1] totals = np.empty(min(channels, SUMS))
     cdef int number = min(_process_threads if threads is None else threads, MOST_THREADS)
-    for c in prange(channels, nogil=True, num_threads=number, schedule="static"):
-        for n in range(batch):
-            if not watch.look():
-                totals[c] += kernels.sum(positions, cells + (n * channels + c) * positions * item)
-    watch.settle()
-    out[...] = np.asarray(totals)
+    for first in range(0, channels, SUMS):
+        count = min(channels - first, SUMS)
+        for c in prange(count, nogil=True, num_threads=number, schedule="static"):
+            totals[c] = 0
+            for n in range(batch):
+                if not watch.look():
+                    totals[c] += kernels.sum(positions, cells + (n * channels + first + c) * positions * item)
+        watch.settle()
+        sums = np.asarray(totals)[:count].astype(array.dtype)
+        if accumulate:
+            out[first:first + count] += sums
+        else:
+            out[first:first + count] = sums

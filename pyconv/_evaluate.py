@@ -1,6 +1,7 @@
 """From checked arguments to arrays: check `out` and the buffers of every result, and only then allocate and run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
 
 
 AUTO = "auto"
+SUMS = 512  # channels that NumPy sums at a time
 DEFAULTS = Settings()
 MAPS_OF_BUFFER = {name: tuple(map for map in BUFFERS if BUFFERS[map] == name) for name in BUFFERS.values()}
 
@@ -413,12 +415,20 @@ def _sum_channels(array: Any, result: Result, dtype: DType, out: Any, settings: 
             # NumPy sums any layout and type without a copy, if more slowly
             others = tuple(place for place in range(array.ndim) if not axis - len(shape) < place <= axis)
             wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
-            sums = np.asarray(array).sum(others, dtype=wide)
-            target[...] = sums + target if accumulate else sums  # rounded once
+            last = tuple(range(-len(others), 0))
+            given = np.moveaxis(np.asarray(array), others, last)
+            for share in _shares(shape):
+                sums = given[share].sum(last, dtype=wide)
+                target[share] = sums + target[share] if accumulate else sums  # rounded once
         else:
-            sums = np.empty_like(target) if accumulate else target
             columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
-            cpu.channel_sum(columns, sums.reshape(-1), threads=_threads.worth(array.size))
-            if accumulate:
-                target += sums
+            cpu.channel_sum(columns, target.reshape(-1), accumulate, threads=_threads.worth(array.size))
     return delivered(target, out, array)
+
+
+def _shares(shape: Shape) -> Iterator[tuple[slice, ...]]:
+    """The sums of channels, or of each sample's channels, by so few at once that they take little memory."""
+    channels = min(shape[-1], SUMS)
+    lengths = (SUMS // channels, channels)[-len(shape):]
+    starts = product(*(range(0, size, some) for size, some in zip(shape, lengths)))
+    return (tuple(slice(first, first + some) for first, some in zip(at, lengths)) for at in starts)

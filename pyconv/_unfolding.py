@@ -1,4 +1,5 @@
-"""unfold and fold by NumPy's indices: for types of elements and for padded cells that have no kernels of their own."""
+"""unfold by NumPy's indices, for types of elements and for padded cells that have no kernels of their own; and the
+gradient of an input that its padding repeats very often, by its columns."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from pyconv._dtypes import FLOAT32, DType, element
 from pyconv._geometry import Geometry, box, whole_size
+from pyconv._integers import Shape
 from pyconv._memory import empty
 from pyconv._padding import held
 
@@ -82,12 +84,28 @@ def summed(dtype: DType) -> DType:
 class FarGradient:
     """The plan of a grad_input where padding repeats the input very often, sample by sample.
 
-    The gradients of all columns are one matrix product, of `products`; each is added to the cell that it was read from.
+    The gradients of the columns of some positions are one matrix product; each is added to the cell that it was read
+    from. Sums of halves are kept in float32 until they are complete.
     """
 
-    def __init__(self, products: Any, geometry: Geometry) -> None:
-        self.products, self.geometry, self.enough = products, geometry, products.enough
-        self.scratch_minimum, self.scratch_size = products.scratch_minimum, products.scratch_size
+    def __init__(self, geometry: Geometry, dtype: DType, result: DType, plan: Any, unfold: Any) -> None:
+        self.geometry, self.unfold = geometry, unfold
+        self.of_batch = lambda batch: plan("grad_input", geometry._replace(batch=batch), dtype, "gemm", result)
+        self.channels, self.sums = geometry.in_channels * prod(geometry.kernel_size), summed(result)
+        most = max(1, AT_ONCE // self.channels)  # positions of a part
+        extents: Shape = ()
+        for size in reversed(geometry.output_size):
+            extents = (min(size, max(1, most // prod(extents))), *extents)
+        self.extents = extents
+        counts = set(map(prod, product(*({n, size % n or n} for n, size in zip(extents, geometry.output_size)))))
+        self.products = {count: plan("grad_input", of_columns(geometry, count), dtype, "gemm", self.sums)
+                         for count in counts}
+        largest = max(self.products.values(), key=lambda products: products.scratch_minimum)
+        self.scratch_minimum, self.enough = largest.scratch_minimum, largest.enough
+
+    def scratch_size(self, threads: int) -> int:
+        """See _backend."""
+        return max(products.scratch_size(threads) for products in self.products.values())  # type: ignore[no-any-return]
 
     def run(
         self, first: Array, second: Array, out: Array, bias: Array | None = None, scratch: Array | None = None,
@@ -95,55 +113,46 @@ class FarGradient:
     ) -> None:
         """See _backend."""
         g = self.geometry
-        target = out.reshape(g.batch, g.in_channels, *whole_size(g))
-        shape = (1, g.in_channels * prod(g.kernel_size), prod(g.output_size))
-        columns = empty(shape, summed(out.dtype))
-        sums = empty((1, *target.shape[1:]), columns.dtype)
-        one = g._replace(batch=1)
-        for sample, cells in zip(first.reshape(g.batch, -1), target):
-            self.products.run(sample, second, columns, None, self.enough(scratch), False, threads=threads)
-            fold(one, columns, sums)
+        for sample, cells in zip(first.reshape(g.batch, g.out_channels, *g.output_size),
+                                 out.reshape(g.batch, g.in_channels, *whole_size(g))):
+            is_rounded = self.sums != out.dtype
+            sums = np.zeros(cells.shape, self.sums) if is_rounded else cells
+            adds = accumulate or is_rounded
             with np.errstate(all="ignore"):
                 if bias is not None:
-                    sums += bias.astype(sums.dtype).reshape(-1, *(1,) * len(g.input_size))
-                cells[...] = sums[0] + cells if accumulate else sums[0]
+                    each = bias.astype(self.sums).reshape(-1, *(1,) * len(g.input_size))
+                    np.add(sums if adds else 0, each, sums)
+                for part, box in self.parts():
+                    adds = adds or bias is not None or any(one.start for one in box)
+                    self._add(part, sample[:, *box], second, sums, scratch, adds, threads)
+                if is_rounded:
+                    cells[...] = np.add(sums, cells, sums) if accumulate else sums
+
+    def parts(self) -> Iterator[tuple[Geometry, tuple[slice, ...]]]:
+        """The problem of one sample in parts of some positions, and which these are."""
+        g = self.geometry
+        for starts in product(*(range(0, size, n) for size, n in zip(g.output_size, self.extents))):
+            box = tuple(slice(at, min(at + n, size)) for at, n, size in zip(starts, self.extents, g.output_size))
+            padding: Any = tuple(lo - s * at for lo, s, at in zip(g.padding, g.stride, starts))
+            sizes: Any = tuple(one.stop - one.start for one in box)
+            yield g._replace(batch=1, output_size=sizes, padding=padding), box
+
+    def _add(
+        self, part: Geometry, grad_output: Array, weight: Array, sums: Array, scratch: Array | None, adds: bool,
+        threads: int | None,
+    ) -> None:
+        count = prod(part.output_size)
+        columns = empty((1, self.channels, count), self.sums)
+        products = self.products[count]
+        products.run(np.ascontiguousarray(grad_output), weight, columns, None, products.enough(scratch), False,
+                     threads=threads)
+        self.unfold(part, sums, columns, True, adds, threads=threads)
 
 
-def of_columns(g: Geometry) -> Geometry:
-    """The problem whose input is a sample's columns: a convolution of 1 x 1."""
-    ones, zeros, positions = (1, 1, 1), (0, 0, 0), (1, 1, prod(g.output_size))
+def of_columns(g: Geometry, count: int | None = None) -> Geometry:
+    """The problem whose input is a sample's columns, or those of so many positions: a convolution of 1 x 1."""
+    ones, zeros, positions = (1, 1, 1), (0, 0, 0), (1, 1, count or prod(g.output_size))
     return Geometry(
         rank=1, batch=1, groups=g.groups, in_channels=g.in_channels * prod(g.kernel_size), out_channels=g.out_channels,
         input_size=positions, kernel_size=ones, output_size=positions, stride=ones, dilation=ones, padding=zeros,
         padding_mode="zeros")
-
-
-def fold(g: Geometry, columns: Array, target: Array, accumulate: bool = False) -> None:
-    """target (+)= the sum of the columns, axis by axis, the last one first; of halves, summed in float32, and rounded
-    once. What of target is not x gets 0."""
-    rank, runs = len(g.input_size), _runs_of_taps(g)
-    planes = target.reshape(g.batch * g.in_channels, *whole_size(g))
-    read = columns.reshape(len(planes), *g.kernel_size, *g.output_size)
-    if not accumulate and whole_size(g) != g.input_size:
-        planes[...] = 0
-    planes = planes[:, *box(g)]
-    with np.errstate(all="ignore"):
-        for share in _shares(len(planes), prod(g.output_size)):
-            sums = read[share]
-            for a in reversed(range(rank)):
-                sums = _folded(sums, a, runs[a], g.input_size[a], summed(target.dtype))
-            planes[share] = sums + planes[share] if accumulate else sums
-
-
-def _folded(columns: Array, a: int, taps: list[list[Run]], size: int, dtype: DType) -> Array:
-    """The sums over the taps of axis a, of columns (plane, taps up to that axis, positions up to it, cells)."""
-    outer = columns.shape[:1 + a] + columns.shape[2 + a:2 + 2 * a]
-    sums = np.zeros((*outer, size, *columns.shape[3 + 2 * a:]), dtype)
-    before = (slice(None),) * len(outer)
-    for tap, runs in enumerate(taps):
-        one: Any = (slice(None),) * (1 + a) + (tap,)
-        of_tap = columns[one]
-        for positions, cells, is_shared in runs:
-            values = of_tap[*before, positions]
-            sums[*before, cells] += values.sum(len(outer), dtype, keepdims=True) if is_shared else values
-    return sums

@@ -12,6 +12,7 @@ from test_identities import backward_of, double_backward, generic, linear, unrol
 
 every_problem = pytest.mark.parametrize('problem', EVERY, ids=str)
 varied = pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
+MODES = ['zeros', 'constant', 'circular', 'replicate', 'reflect']
 LAYOUTS = {
     'C': lambda a: a,
     'Fortran': np.asfortranarray,
@@ -141,17 +142,22 @@ def test_a_nan_that_out_holds_stays_where_it_is(name, dtype):
         assert_equal(call(out=before.copy(), accumulate=True), before + exact, dtype)
 
 
-def check_no_hidden_array(call):
-    """Nothing of array size is allocated, once the call has been made before."""
+def peak_of(call):
+    """Bytes that Python and NumPy allocate at most, once the call has been made before."""
     import tracemalloc
 
     call()
     tracemalloc.start()
     try:
         call()
-        assert tracemalloc.get_traced_memory()[1] < 50_000
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def check_no_hidden_array(call):
+    """Nothing of array size is allocated."""
+    assert peak_of(call) < 50_000
 
 
 def test_no_hidden_array():
@@ -186,10 +192,99 @@ def test_no_hidden_array_where_an_axis_is_cropped_and_filled(size, padding, mode
         y, x, w, 1, padding, 1, False, 0, 1, (True, True, False), **more, out=outs))
 
 
-def test_no_hidden_array_where_columns_are_summed():
-    """But for a row; of other modes of padding, for some planes."""
-    columns, out = np.ones((4, 16 * 9, 64 * 64), np.float32), np.zeros((4, 16, 64, 64), np.float32)
-    check_no_hidden_array(lambda: pyconv.fold(columns, (64, 64), (3, 3), padding=1, out=out, accumulate=True))
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('size', [(500, 500), (250_000,)], ids=str)
+@pytest.mark.parametrize('name', ['float32', 'complex64', 'float16', 'bfloat16', 'int8', 'int64'])
+def test_no_hidden_array_where_columns_are_summed(name, size, mode):
+    """Not even of one plane, nor of a row."""
+    dtype, rank = np.dtype(ml_dtypes.bfloat16 if name == 'bfloat16' else name), len(size)
+    columns = np.ones((1, 3 ** rank, 250_000), dtype)
+    out = np.zeros((1, 1, *size), np.int64 if dtype.kind == 'i' else dtype)
+    more = dict(dtype=np.int64) if dtype.kind == 'i' else {}
+    for accumulate in (False, True):
+        check_no_hidden_array(lambda: pyconv.fold(
+            columns, size, (3,) * rank, padding=1, padding_mode=mode, out=out, accumulate=accumulate, **more))
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize(('size', 'kernel', 'padding', 'stride', 'dilation'), [
+    ((2500,), (3,), 7, 2, 3), ((2, 1100), (2, 3), ((3, -1), (5, 4)), 1, 2), ((3, 2, 2, 1030), (2, 1, 2, 3), 1, 1, 1),
+    ((1025,), (2,), ((-3, 9),), 3, 5)], ids=str)
+def test_columns_of_long_rows(mode, size, kernel, padding, stride, dilation):
+    """Cells are summed a thousand at a time; a cell gets what unfold reads from it, however often that is."""
+    rng, shape = np.random.default_rng(2), (2, 2, *size)
+    settings = dict(kernel_size=kernel, padding=padding, stride=stride, dilation=dilation, padding_mode=mode)
+    places = pyconv.unfold(np.arange(1, 1 + np.prod(shape)).reshape(shape), **settings)
+    for name in ('float32', 'float64', 'complex128', 'float16', 'int16', 'uint64'):
+        columns = rng.integers(0, 9, places.shape).astype(name)
+        wanted = np.bincount(places.ravel(), columns.ravel().real, 1 + np.prod(shape))[1:].reshape(shape)
+        if columns.dtype.kind == 'c':
+            columns = columns * (1 + 2j)
+            wanted = wanted * (1 + 2j)
+        found = pyconv.fold(columns, size, **settings)
+        assert np.array_equal(found, wanted)
+        before = held(shape, found.dtype)
+        out = before.copy()
+        pyconv.fold(columns, size, **settings, out=out, accumulate=True)
+        assert np.array_equal(out, before + wanted.astype(found.dtype))
+
+
+@pytest.mark.parametrize('lies', ['C', 'Fortran'])
+@pytest.mark.parametrize('name', ['float32', 'float64', 'complex64', 'float16', 'int8'])
+def test_no_hidden_array_where_channels_are_summed(name, lies):
+    y = LAYOUTS[lies](np.arange(2 * 20_001 * 3).reshape(2, 20_001, 3).astype(np.int8).astype(name))
+    wanted = y.astype(np.int64 if y.dtype.kind == 'i' else np.complex128).sum((0, 2))
+    result = np.int32 if y.dtype.kind == 'i' else y.dtype
+    for accumulate in (False, True):
+        out = np.ones(20_001, result)
+        check_no_hidden_array(lambda: pyconv.conv_bias(y, out=out, accumulate=accumulate))
+        assert np.array_equal(out, 1 + 2 * wanted if accumulate else wanted)
+
+
+@pytest.mark.parametrize('name', ['float32', 'int8'])
+def test_no_hidden_array_where_each_sample_s_channels_are_summed(name):
+    y = np.arange(40 * 2001 * 3).reshape(40, 2001, 3).astype(np.int8).astype(name)
+    w = np.ones((2001, 1, 1), name)
+    out = None, None, np.ones((40, 2001), np.int32 if y.dtype.kind == 'i' else name)
+    for batch in (1, 40):
+        own = None, None, out[2][:batch]
+        check_no_hidden_array(lambda: pyconv.convolution_backward(
+            y[:batch], y[:batch, :1], w, 1, 0, 1, False, 0, 1, (False, False, True), per_sample=True, out=own,
+            accumulate=True))
+    wanted = y.astype(np.int32).sum(2) * 2
+    wanted[0] *= 2
+    assert np.array_equal(out[2], 1 + wanted)
+
+
+@pytest.mark.parametrize('mode', ['circular', 'replicate', 'reflect'])
+@pytest.mark.parametrize('name', ['float32', 'float16', 'complex64', 'int32'])
+def test_where_padding_repeats_the_input_very_often(name, mode):
+    """The columns of the gradient are summed some positions at a time."""
+    low, high, size = 100_000, 85_001, 50
+    rng = np.random.default_rng(3)
+    y = rng.integers(-1, 2, (2, 4, (size + low + high - 3) // 2 + 1)).astype(name)
+    w, bias = rng.integers(-1, 2, (4, 6, 3)).astype(name), np.arange(6).astype(name)
+    result = np.int64 if name == 'int32' else name
+    before = held((2, 6, size), result)
+    out, settings = before.copy(), dict(stride=2, padding=((low, high),), padding_mode=mode)
+    call = {'out': out, 'accumulate': True}
+    peak = peak_of(lambda: pyconv.conv_transpose1d(
+        y, w, bias.astype(result), **settings, output_size=(size,), **call))
+    numpys = {'circular': 'wrap', 'replicate': 'edge', 'reflect': 'reflect'}[mode]
+    cells = np.pad(np.arange(size), (low, high), numpys)
+    wanted = np.zeros((2, 6, size), np.complex128)
+    for tap in range(3):
+        read = cells[tap:tap + 2 * y.shape[2] - 1:2]
+        for n, c in np.ndindex(2, 6):
+            np.add.at(wanted[n, c], read, np.einsum('oa,o->a', y[n].astype(complex), w[:, c, tap].astype(complex)))
+    if name == 'float16':
+        rounded = before
+        for _ in range(2):
+            rounded = (rounded + wanted.real + np.arange(6)[:, None]).astype(name)
+        assert np.array_equal(out, rounded)
+    else:
+        assert np.array_equal(out, before + 2 * (wanted + np.arange(6)[:, None]))
+    assert peak < 5 * 2**20
 
 
 @pytest.mark.parametrize('mode', [{}, {'padding_mode': 'circular'}, {'padding_mode': 'reflect'}], ids=str)

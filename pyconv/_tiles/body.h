@@ -30,6 +30,7 @@
 #include "winograd.h"
 #endif
 #include "stored.h"
+#include "columns.h"
 #include "patch.h"
 #include "pairs.h"
 
@@ -68,4 +69,5 @@ const kernels_t NAME(kernels) = {
     },
     NAME(patch), NAME(turn_in), NAME(turn_out), NAME(fold_patch), NAME(fold_result), NAME(interleave), NAME(zero),
     NAME(add), NAME(sum), NAME(finite_stored), NAME(unfold_tap), NAME(fold_row),
+    NAME(write_row),
 };

@@ -22,6 +22,7 @@ enum {
     STORED_UINT32, STORED_INT64, STORED_UINT64, STORED_TYPES
 };
 enum { SOURCE, TARGET, WEIGHT };
+enum { FOLDED_CELLS = 1024 }; /* most cells whose columns are summed at a time */
 enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
 
 /* A piece: a box of positions times a box of taps. All strides count elements.
@@ -139,9 +140,12 @@ typedef struct {
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);
     int (*finite)(int stored, index_t n, const void *from);
-    /* columns <- one plane (channel of a sample) under one tap; one row of a plane <- the sum of its columns */
+    /* columns <- one plane (channel of a sample) under one tap; some cells of a row += the sum of their columns; cells
+       `step` apart (+)= such sums */
     void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);
-    void (*fold_row)(const piece_t *, index_t z, index_t y, const void *columns, index_t pitch, void *row);
+    void (*fold_row)(const piece_t *, index_t z, index_t y, index_t first, index_t count, const void *columns,
+                     index_t pitch, void *sums);
+    void (*write)(int stored, const void *sums, index_t n, void *to, index_t step, int accumulate);
 } kernels_t;
 
 /* The which-th best kernels that the processor can run, of whole numbers modulo 2**(8 * itemsize) or of floats, or

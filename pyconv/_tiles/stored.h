@@ -111,7 +111,7 @@ static inline void NAME(read_row)(int stored, const char *from, index_t step, in
 }
 
 /* Cells `step` apart (+)= from[0, n). */
-static inline void NAME(write_row)(int stored, const REAL *from, index_t n, char *to, index_t step, int accumulate)
+static void NAME(write_row)(int stored, const void *from, index_t n, void *to, index_t step, int accumulate)
 {
     if (stored != STORED_REAL)
         NAME(stored)[stored].write(from, n, to, step, accumulate);
