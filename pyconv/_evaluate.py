@@ -66,6 +66,8 @@ class Settings(NamedTuple):
 
 AUTO = "auto"
 SUMS = 512  # channels that NumPy sums at a time
+AT_ONCE = 2**20  # elements of samples that are written beside an `out` with gaps: fewer, and weights are packed often
+LARGE = 2**16  # elements of a sample that is worth a run of its own
 DEFAULTS = Settings()
 MAPS_OF_BUFFER = {name: tuple(map for map in BUFFERS if BUFFERS[map] == name) for name in BUFFERS.values()}
 
@@ -363,24 +365,47 @@ def _run(
     geometry: Geometry, dtype: DType, result: Result, calls: list[Any] | None, out: Any, settings: Settings
 ) -> Array:
     own, accumulate = dtype if settings.result is None else settings.result, settings.accumulate
+    bias = None if result.bias is None else ready(result.bias, own)
     target = None
-    if out is not None and calls:
-        map = result.terms[0][0]
-        if map != "grad_weight" and _takes_last(map, geometry):
+    if out is not None and calls and result.terms[0][0] != "grad_weight" and not cpu.is_ready(out, own):
+        if _takes_last(result.terms[0][0], geometry):
             target = channels_last(np.asarray(out), geometry.rank, own)
+        if target is None and out.ndim == geometry.rank + 2:
+            return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate)
     if target is None:
         target = writing_place(out, result.shape, own, accumulate)
-    bias = None if result.bias is None else ready(result.bias, own)
     if calls:
-        threads = _threads.get_num_threads()
-        for plan, first, second, scratch in calls:
-            plan.run(  # which frees what is enough for it before the next plan asks
-                ready(first, dtype), ready(second, dtype), target, bias, plan.enough(scratch), accumulate,
-                threads=threads)
-            bias, accumulate = None, True
+        _run_terms(dtype, bias, calls, target, accumulate)
     else:
         _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank), accumulate)
     return target
+
+
+def _run_terms(dtype: DType, bias: Array | None, calls: list[Any], target: Array, accumulate: bool) -> None:
+    threads = _threads.get_num_threads()
+    for plan, first, second, scratch in calls:
+        plan.run(  # which frees what is enough for it before the next plan asks
+            ready(first, dtype), ready(second, dtype), target, bias, plan.enough(scratch), accumulate, threads=threads)
+        bias, accumulate = None, True
+
+
+def _run_by_samples(
+    dtype: DType, own: DType, bias: Array | None, calls: list[Any], out: Array, accumulate: bool
+) -> Array:
+    """The same where `out` has gaps: large samples in place if these have none, else so many as take little memory."""
+    size = out[0].size
+    some = 1 if size >= LARGE and cpu.is_ready(out[0], own) else max(1, AT_ONCE // size)
+    for start in range(0, len(out), some):
+        share = slice(start, start + some)
+        part = out[share]
+        target = writing_place(part, part.shape, own, accumulate)
+        _run_terms(dtype, bias, [
+            (plan.of_batch(len(part)), first[share], second, scratch) for plan, first, second, scratch in calls
+        ], target, accumulate)
+        if target is not part:
+            part[...] = target
+            del target  # before the next
+    return out
 
 
 def _put(target: Array, value: Any, accumulate: bool) -> None:

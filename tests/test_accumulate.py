@@ -256,6 +256,35 @@ def test_no_hidden_array_where_each_sample_s_channels_are_summed(name):
     assert np.array_equal(out[2], 1 + wanted)
 
 
+@pytest.mark.parametrize('batch', [1, 3])
+def test_gaps_between_samples_cost_no_array(batch):
+    """As in some channels of a larger array."""
+    x, w = held((batch, 8, 100, 110), np.float32), held((9, 8, 3, 3), np.float32)
+    whole = held((2 * batch, 20, 100, 110), np.float32)
+    before, out = whole.copy(), whole[::2, 4:13]
+    scratch = np.empty(max(pyconv.workspace(x.shape, w.shape, padding=1)[:2]), np.float32)
+    check_no_hidden_array(lambda: pyconv.conv2d(x, w, padding=1, out=out, accumulate=True, finput=scratch))
+    y, added = pyconv.conv2d(x, w, padding=1), whole - before
+    assert np.array_equal(added[::2, 4:13], 2 * y)
+    added[::2, 4:13] = 0
+    assert not added.any()
+    out, before = whole[::2, :8], whole.copy()
+    check_no_hidden_array(lambda: pyconv.conv2d_input(
+        x.shape, w, y, padding=1, out=out, accumulate=True, fgrad_input=scratch))
+    assert np.array_equal(out - before[::2, :8], 2 * pyconv.conv2d_input(x.shape, w, y, padding=1))
+
+
+def test_gaps_within_samples_cost_one_of_them():
+    x, w = held((5, 8, 400, 400), np.float32), held((8, 8, 1, 1), np.float32)
+    whole = held((5, 8, 402, 402), np.float32)
+    before, out = whole.copy(), whole[..., 1:-1, 1:-1]
+    scratch = np.empty(pyconv.workspace(x.shape, w.shape).finput, np.float32)
+    assert peak_of(lambda: pyconv.conv2d(x, w, out=out, accumulate=True, finput=scratch)) < 1.05 * out[0].nbytes
+    added = whole - before
+    assert np.array_equal(added[..., 1:-1, 1:-1], 2 * pyconv.conv2d(x, w))
+    assert added.any(axis=(0, 1)).sum() <= 400 * 400
+
+
 @pytest.mark.parametrize('mode', ['circular', 'replicate', 'reflect'])
 @pytest.mark.parametrize('name', ['float32', 'float16', 'complex64', 'int32'])
 def test_where_padding_repeats_the_input_very_often(name, mode):
