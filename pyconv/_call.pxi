@@ -22,6 +22,8 @@ cdef class Call:
     cdef index_t packs  # tasks that pack weights
     cdef int checked_type
     cdef int accumulate, threads, has_shared, wave, odd
+    cdef index_t *places  # of grad_weight's terms (see _outer): bytes from source and from target to their volumes,
+    cdef index_t terms  # of so many; NULL where the operands have one volume
 
     cdef int place(self, char *scratch, index_t size) except -1:
         """Divide scratch: what is shared, if a thread's own still fits beside it, then as many threads as it allows."""
@@ -262,7 +264,7 @@ cdef class Call:
         for depth in range(step.depth_blocks):
             _part(step, depth * parts + share, &desk.work.part)
             desk.work.piece = &step.whole
-            self.unroll(step, block, desk)
+            self.unroll(step, block, desk, 0)
             cells = desk.work.layout
             for i in range(step.members):
                 if not self.see(step, i, block, desk):
@@ -320,7 +322,7 @@ cdef class Call:
         cdef bint in_place = False
         for depth in range(step.depth_blocks):
             _part(step, depth * parts + share, &work.part)
-            self.unroll(step, block, desk)
+            self.unroll(step, block, desk, 0)
             in_place = step.in_place and not (self.accumulate or step.accumulate) and (
                 step.anywhere or self.is_run(&step.piece, work))
             if in_place:
@@ -370,11 +372,12 @@ cdef class Call:
         desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
         desk.work.layout.first = 0
 
-    cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk) noexcept nogil:
-        """The block's source into scratch; the offsets are made anew only when it has another size."""
+    cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk, index_t place) noexcept nogil:
+        """The block's source into scratch, `place` bytes from the first volume; the offsets are made anew only when it
+        has another size."""
         cdef work_t *work = &desk.work
         cdef bint same = desk.channels >= work.part.channels and work.block.samples == block.samples
-        cdef char *source = self.source_at(&step.piece, &work.part)
+        cdef char *source = self.source_at(&step.piece, &work.part) + place
         cdef char *patch
         cdef int a
         for a in range(3):
@@ -454,12 +457,14 @@ cdef class Call:
 
     cdef void correlate_blocks(self, step_t *step, index_t sample, index_t split, desk_t *desk,
                                char *result) noexcept nogil:
-        """result <- the sum over one split of the blocks of positions, of the batch or from one sample on."""
+        """result <- the sum over one split of the blocks of positions, of all terms and of the batch or from one sample
+        on."""
         cdef work_t *work = &desk.work
         cdef block_t block
         cdef char *target
-        cdef index_t which, first = step.block_count * split // step.splits
-        cdef index_t last = step.block_count * (split + 1) // step.splits
+        cdef const index_t *place = NULL
+        cdef index_t blocks = step.block_count * max(1, self.terms), which, first = blocks * split // step.splits
+        cdef index_t last = blocks * (split + 1) // step.splits
         if first == last:
             work.block = step.block
             step.way.layout(work)
@@ -467,10 +472,12 @@ cdef class Call:
         for which in range(first, last):
             if self.watch.look():
                 return
-            _decode(step, which, &block)
+            _decode(step, which % step.block_count, &block)
             block.sample += sample
-            self.unroll(step, &block, desk)
-            target = self.target_at(&step.piece, &work.part)
+            if self.places != NULL:
+                place = self.places + which // step.block_count * 2
+            self.unroll(step, &block, desk, 0 if place == NULL else place[0])
+            target = self.target_at(&step.piece, &work.part) + (0 if place == NULL else place[1])
             if step.turns[1]:
                 target = self.turn_in(step, desk, TARGET, target)
             step.way.pack(work, target, desk.panel)

@@ -6,8 +6,9 @@ the volume of x that tap k meets at position a.
 """
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import groupby, product
 from math import prod
+from operator import attrgetter
 from typing import NamedTuple
 
 from pyconv._geometry import MAPS, Geometry, whole_size
@@ -94,6 +95,13 @@ def terms(map: str, g: Geometry) -> Iterator[Term]:
             assert at is not None
             yield Term(x, w, y, bool(had[at]))
             had[at] = 1
+
+
+def stored_together(map: str, g: Geometry, joins: bool) -> Iterator[list[Term]]:
+    """The terms one by one or, where joins, those of grad_weight in lists of all that have one volume of w."""
+    if not joins:
+        return ([term] for term in terms(map, g))
+    return (list(of_w) for _, of_w in groupby(terms(map, g), key=attrgetter("w")))
 
 
 def is_covered(map: str, g: Geometry) -> bool:

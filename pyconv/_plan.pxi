@@ -166,6 +166,7 @@ cdef class Plan:
     cdef int gathers, swapped, gapped, tiled
     cdef int adds, fills  # a step adds to what others stored; one clears what they write to, or adds the bias there
     cdef int looped, covered  # there are axes beyond three; and every volume of the result has a term (see _outer)
+    cdef int joins  # and all terms of a volume are summed before it is stored
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
     cdef double products
@@ -206,10 +207,11 @@ cdef class Plan:
         self.weights = geometry.out_channels * geometry.in_channels // geometry.groups
         self.weights *= prod(geometry.kernel_size) * geometry.volumes[1] * geometry.parts
         self.looped, self.covered = geometry.rank > _outer.LAST, _outer.is_covered(map, geometry)
-        self.adds = self.looped
         padding = None if map == "grad_input" else _outer.of_padding(geometry)
         if padding is not None:
             self.padding = Plan(map, padding, dtype, "gemm", result, tasks=self.tasks)
+        self.joins = self.looped and not self.gathers and writes > 0 and padding is None
+        self.adds = self.looped and not self.joins
         geometry = _outer.of_volumes(geometry)
         self.groups = geometry.groups
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
@@ -549,18 +551,17 @@ cdef class Plan:
             single.run(first[n:n + 1], second[n:n + 1], out[n:n + 1], None, single.enough(scratch), accumulate, threads)
 
     def _rounded_once(self, first, second, out, bias, scratch, accumulate, threads):
-        """In the type of sums, where what is stored would be rounded and then added to; sample by sample if it can."""
-        geometry = self.geometry._replace(batch=1) if self.gathers else self.geometry
-        batch = ((first,), (out,))
-        if self.gathers:
-            batch = [array.reshape(self.geometry.batch, -1) for array in (first, out)]
-        single = plan(self.map, geometry, self.dtype, self.algorithm, self.real)
-        bias = None if bias is None else bias.astype(self.real)
-        for sample, result in zip(*batch):
+        """In the type of sums, where what is stored would be rounded and then added to; part by part if it can."""
+        for geometry, one, other, result, own in _rounding.parts(self.map, self.geometry, first, second, out, bias):
+            single = plan(self.map, geometry, self.dtype, self.algorithm, self.real)
             total = empty(result.shape, self.real)
-            single.run(sample, second, total, bias, single.enough(scratch), False, threads)
+            single.run(one, other, total, None if own is None else own.astype(self.real), single.enough(scratch), False,
+                       threads)
             with np.errstate(all="ignore"):
-                result[...] = total + result if accumulate else total
+                if accumulate:
+                    total += result
+                result[...] = total
+            total = None  # before the next
 
     cdef int _begin(self, out, bias, accumulate) except -1:
         """out <- bias or 0, or out + bias."""
@@ -591,12 +592,13 @@ cdef class Plan:
         steps = [inner.parts * step for step in (
             prod(whole_size(inner)) * (inner.in_channels if inner.x_last else 1), prod(inner.kernel_size),
             prod(inner.output_size) * (inner.out_channels if inner.y_last else 1))]
-        for term in _outer.terms(self.map, self.geometry):
+        for terms in _outer.stored_together(self.map, self.geometry, self.joins):
+            term = terms[0]
             plan = self if term.x is not None else self.padding
             if plan is not call.plan:
                 call.plan, call.threads = plan, threads
                 call.place(_data(scratch), scratch.size)
-            x, w, y = (term.x or 0) * steps[0], term.w * steps[1], term.y * steps[2]
+            x, w, y = min(one.x or 0 for one in terms) * steps[0], term.w * steps[1], term.y * steps[2]
             if self.map == "grad_input":
                 x, y = y, x
             if self.swapped:
@@ -606,8 +608,12 @@ cdef class Plan:
             call.accumulate, call.bias = accumulate or term.adds, NULL if term.adds else bias
             if self.gathers:
                 call.gather()
-            else:
-                call.correlate()
+                continue
+            if self.joins:
+                places = np.array([(one.x * steps[0] - x, one.y * steps[2] - y) for one in terms], np.intp)
+                places *= (self.size[SOURCE], self.size[TARGET])
+                call.places, call.terms = <index_t *>_data(places), len(terms)
+            call.correlate()
         return 0
 
     def _one_by_one(self, single, first, second, out, bias, scratch, accumulate, threads):

@@ -316,6 +316,54 @@ def test_where_padding_repeats_the_input_very_often(name, mode):
     assert peak < 5 * 2**20
 
 
+@pytest.mark.parametrize('per_sample', [False, True])
+@pytest.mark.parametrize('name', ['float16', 'bfloat16'])
+@pytest.mark.parametrize('mode', ['zeros', 'circular', 'reflect'])
+def test_no_hidden_array_where_halves_are_summed_over_four_axes(mode, name, per_sample):
+    """Of a weight whose terms are added up before they are rounded, which is once."""
+    dtype = np.dtype(np.float16 if name == 'float16' else ml_dtypes.bfloat16)
+    rng, shape, weight = np.random.default_rng(5), (3, 8, 4, 3, 11, 10), (64, 8, 3, 2, 3, 3)
+    x, w = rng.integers(0, 5, shape).astype(dtype), np.zeros(weight, dtype)
+    settings = (1, ((2, 1), (0, 1), (1, 1), (2, 0)), 1, False, 0, 1, (False, True, False))
+    y = rng.integers(0, 5, (3, 64, 5, 3, 11, 10)).astype(dtype)
+    exact = pyconv.convolution_backward(*(array.astype(float) for array in (y, x, w)), *settings, padding_mode=mode,
+                                        per_sample=per_sample)[1]
+    out = held(exact.shape, dtype)
+    finput = np.empty(pyconv.workspace(shape, weight, 1, settings[1], dtype=dtype, padding_mode=mode,
+                                       per_sample=per_sample).finput, np.float32)
+    wanted = out
+    for _ in range(2):
+        wanted = (wanted + exact).astype(dtype)
+    check_no_hidden_array(lambda: pyconv.convolution_backward(
+        y, x, w, *settings, padding_mode=mode, per_sample=per_sample, out=(None, out, None), accumulate=True,
+        finput=finput))
+    assert np.array_equal(out, wanted) and np.isfinite(exact).all()
+
+
+@pytest.mark.parametrize('channels_last', [False, True])
+@pytest.mark.parametrize('groups', [1, 4, 32])
+def test_halves_take_the_sums_of_some_channels_at_a_time(groups, channels_last):
+    """Those of a tile's rows at the least, here of eight: with padding that repeats cells, strided."""
+    x, w = held((1, 32, 200, 210), np.float16) / 4, held((32, 32 // groups, 3, 3), np.float16) / 4
+    w, settings = w.astype(np.float16), dict(padding=2, stride=2, groups=groups, padding_mode='circular')
+    x = x.astype(np.float16)
+    y = pyconv.conv2d(x, w, **settings)
+    before = held(x.shape, np.float16)
+    out = before.copy()
+    if channels_last:
+        y, out = LAYOUTS['channels last'](y), LAYOUTS['channels last'](out)
+    wide = pyconv.conv2d_input(x.shape, w.astype(np.float32), y.astype(np.float32), **settings)
+    scratch = np.empty(pyconv.workspace(x.shape, w.shape, **settings, dtype=np.float16).fgrad_input, np.float32)
+
+    def call():
+        return pyconv.conv2d_input(x.shape, w, y, **settings, out=out, accumulate=True, fgrad_input=scratch)
+
+    call()
+    np.testing.assert_allclose(out.astype(float), before + wide, rtol=2.0**-11, atol=1e-3)
+    bound = 8 * 200 * 210 * 4 if groups == 1 or not channels_last else 32 * 200 * 210 * 4
+    assert peak_of(call) < 1.1 * bound
+
+
 @pytest.mark.parametrize('mode', [{}, {'padding_mode': 'circular'}, {'padding_mode': 'reflect'}], ids=str)
 @pytest.mark.parametrize('padding', [1, ((-2, 4), (5, -1))], ids=str)
 def test_columns_are_summed_before_they_are_added(mode, padding):

@@ -456,7 +456,7 @@ def test_an_allocation_would_show():
 @pytest.mark.parametrize('taps, padding, bad, allocates', [
     (3, 1, 0, False), (22, 3, 0, False), (3, 1, np.inf, True), (23, 3, 0, True)])
 def test_halves_allocate_only_where_the_help_says_so(taps, padding, bad, allocates):
-    """With a weight that is not finite or of more than 512 taps they are added up in several steps."""
+    """With a weight that is not finite or of more than 512 taps they are added up in several steps, in a megabyte."""
     problem = Problem('halves', (100, 100), (taps, taps), (32, 32), groups=32, padding=padding, batch=1)
     data = problem.integers(np.float16)
     data.w[3, 0, 1, 1] += bad
@@ -464,7 +464,7 @@ def test_halves_allocate_only_where_the_help_says_so(taps, padding, bad, allocat
         out = np.empty_like(data.y if name == 'forward' else data.x)
         keyword, full, _ = role(problem, name, np.float16)
         peak = peak_of(partial(call, problem, name, data, out=out, **{keyword: np.empty(full, np.float32)}))
-        assert (peak > out.nbytes) == allocates and peak < (5 * out.nbytes if allocates else 16 * 1024)
+        assert (peak > out.nbytes) == allocates and peak < (2 * 2**20 if allocates else 16 * 1024)
 
 
 def backward_arguments(problem, transposed):
