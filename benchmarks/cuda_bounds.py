@@ -219,7 +219,7 @@ infinities. *finish*: sums of parts, and cells that no tap meets. *idle*: direct
 that wait behind a product with padding for a flag that says that an operand was not finite, and do nothing if it was.
 *start*: 3 µs for each launch, as `pyconv/_gpu/tiles.py` assumes it.
 
-A tiny call takes 8 µs of the host's Python with one launch and 10 with four (measured without a GPU, to a driver that
+A tiny call takes 9 µs of the host's Python with one launch and 11 with four (measured without a GPU, to a driver that
 does nothing, see docs/gpu.md; the driver's own time comes on top). What torch takes for
 it beside an H200 is unknown, and so is whether the target is met.
 

@@ -41,6 +41,17 @@ class Program(NamedTuple):
                  for word, array in self.arrays.items()}
         self.function(**there, **self.settings, stream=stream)
 
+    def then(self, others):
+        return Programs([self, *others])
+
+
+class Programs(list):
+    """They run one after the other."""
+
+    def run(self, addresses, stream):
+        for program in self:
+            program.run(addresses, stream)
+
 
 def step(function, settings, **arrays):
     """A step of one program."""

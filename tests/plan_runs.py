@@ -41,7 +41,8 @@ def now(steps, scratch=None):
         addresses = {word: array.address for word, array in given.items()}
         if program.scratch:
             some = next(iter(given.values()))
-            room = scratch or some.kind.empty((program.scratch + 256,), arrays.DTYPES['int8'], some.device)
+            room = scratch or arrays.read('scratch', some.kind.empty(
+                (program.scratch + 256,), arrays.DTYPES['int8'], some.device)[0])
             addresses['scratch'] = aligned(room.address)
         program.on({word: Ref(word) for word in addresses}).run(addresses, 0)
 

@@ -361,7 +361,7 @@ def laid_out(gpu, shape, dtype, last, beside=0):
 def also_otherwise(steps):
     """Plan.steps as it is asked for them, adding to the result, and with the least scratch."""
     def both(self, first, second, out, bias=None, scratch=None, accumulate=False):
-        least = out.kind.empty((self.scratch_minimum,), out.dtype, out.device)
+        least = arrays.read('scratch', out.kind.empty((self.scratch_minimum,), out.dtype, out.device)[0])
         yield from steps(self, first, second, out, bias, scratch)
         yield from steps(self, first, second, out, bias, least, True)
     return both

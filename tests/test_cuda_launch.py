@@ -311,6 +311,19 @@ def test_two_threads_may_run_one_program():
     assert len(one.free) == 2
 
 
+def test_programs_that_follow_are_launched_together():
+    seen = []
+    device = SimpleNamespace(kernel=lambda *wanted: wanted[1:], launch=lambda launches, stream: seen.append(
+        (stream, [(grid, arguments.given()) for _, grid, arguments in launches])))
+    first, second = program.Program(device), program.Program(device)
+    first.add(SOURCE, (5,), a=1, b=program.Ref('x', 8), c=program.Ref('scratch'))
+    second.add(SOURCE, (6,), a=2, b=program.Ref('x', 16), c=program.Ref('scratch'))
+    one = first.on({'x': program.Ref('out[0]'), 'scratch': program.Ref('scratch')})
+    other = second.on({'x': program.Ref('out[1]', 4), 'scratch': program.Ref('scratch in finput')})
+    one.then([other]).run({'out[0]': 1000, 'out[1]': 2000, 'scratch': 256, 'scratch in finput': 512}, 7)
+    assert seen == [(7, [((5, 1, 1), [1, 1008, 256]), ((6, 1, 1), [2, 2020, 512])])]
+
+
 # Errors
 
 INSTALL = 'in pyconv\'s checkout, pip install -e ".[cuda{}]"'

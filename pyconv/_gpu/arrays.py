@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from math import prod
 from operator import index
@@ -70,13 +70,13 @@ RULE = f"{', '.join(list(DTYPES)[:-1])} or {list(DTYPES)[-1]}"
 
 
 On = tuple[int, Any]  # the handle of a stream, and what it was named by
+Made = tuple[Any, int, Shape]  # a new array's owner, address, and strides in elements
 Lie = tuple[list[Any], dict[str, int], int | None]  # forms; addresses by name; the stream that all of them name
 
 
 @dataclass(slots=True, eq=False)
 class DeviceArray:
-    """Memory of a GPU in the shape of an array; never changed. A call makes and reads some: no NamedTuple, which takes
-    longer."""
+    """Memory of a GPU in the shape of an array; never changed. A call reads some: no NamedTuple, which takes longer."""
 
     owner: Any  # the object that the caller knows, and that keeps the memory alive
     address: int  # of the element at index 0, ..., 0
@@ -155,9 +155,15 @@ class Kind:
         """A new C-contiguous array of the framework."""
         raise NotImplementedError
 
-    def made(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray | None:
-        """What `new` gives, as `read` has it."""
-        return self.read("out", self.new(shape, dtype, device))
+    def made(self, shape: Shape, dtype: DeviceType, device: int) -> Made:
+        """What `new` gives."""
+        return self.read_new(self.new(shape, dtype, device))
+
+    def read_new(self, value: Any) -> Made:
+        """A new array, as `read` has it."""
+        array = self.read("out", value)
+        assert array is not None
+        return value, array.address, array.strides
 
     def stream(self, device: int) -> int:
         """The handle of the framework's current stream."""
@@ -175,7 +181,7 @@ class Kind:
 
     def empty(
         self, shape: Shape, dtype: DeviceType, device: int, new: Callable[[], Any] | None = None, on: On | None = None
-    ) -> DeviceArray:
+    ) -> Made:
         """A new array, C-contiguous unless `new` makes it. MemoryError where the framework has no memory for it.
 
         on: the stream in whose order it is given memory; None where that is the framework's current one.
@@ -185,7 +191,7 @@ class Kind:
             with self.using(on[0], device, on[1]):
                 return self.empty(shape, dtype, device, new)
         try:
-            array = self.made(shape, dtype, device) if new is None else self.read("out", new())
+            return self.made(shape, dtype, device) if new is None else self.read_new(new())
         except Exception as error:
             if not _is_out_of_memory(error):
                 if any(word in str(error) for word in ("CUDA error", "cudaError", *launch.FATAL)):
@@ -195,14 +201,14 @@ class Kind:
                 f"cuda:{device} must have {prod(shape) * dtype.size} bytes free for an array of shape {shape}, dtype "
                 f"{dtype}; got {type(error).__name__}"
             ) from error
-        assert array is not None
-        return array
 
 
 @lru_cache(maxsize=4096)
-def _in_torch(torch: Any, shape: Shape, dtype: DeviceType, device: int) -> tuple[Shape, Any, Any]:
-    """The strides of a C-contiguous tensor; its type and its GPU as torch knows them."""
-    return steps_of(shape), getattr(torch, dtype.name), torch.device("cuda", device)
+def _in_torch(torch: Any, shape: Shape, dtype: DeviceType, device: int) -> tuple[Shape, Callable[[], Any]]:
+    """The strides of a C-contiguous tensor, and what makes one."""
+    strides = steps_of(shape)
+    return strides, partial(
+        torch.empty_strided, shape, strides, dtype=getattr(torch, dtype.name), device=torch.device("cuda", device))
 
 
 @lru_cache(maxsize=64)
@@ -276,14 +282,14 @@ class TorchKind(Kind):
                 return None
         return found, addresses, None
 
-    def made(self, shape: Shape, dtype: DeviceType, device: int) -> DeviceArray | None:
+    def made(self, shape: Shape, dtype: DeviceType, device: int) -> Made:
         """From torch's caching allocator. Of a usual tensor only the address is asked for: it is as it was wanted."""
         torch: Any = sys.modules["torch"]
-        strides, own, place = _in_torch(torch, shape, dtype, device)
-        tensor = torch.empty_strided(shape, strides, dtype=own, device=place)
+        strides, make = _in_torch(torch, shape, dtype, device)
+        tensor = make()
         if type(tensor) is torch.Tensor and (address := tensor.data_ptr()):
-            return DeviceArray(tensor, address, shape, strides, dtype, device, self)
-        return self.read("out", tensor)
+            return tensor, address, strides
+        return self.read_new(tensor)
 
     def stream(self, device: int) -> int:
         """torch.cuda.current_stream; the handle alone where torch gives it so, a twentieth of the work."""

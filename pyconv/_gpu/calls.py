@@ -12,28 +12,23 @@ from typing import Any, NamedTuple
 from pyconv._backend import cuda
 from pyconv._geometry import BUFFERS, OUTS, Geometry, alone, box, is_around_nothing, whole_size
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import INTERFACE, TORCH, DeviceArray, DeviceType, Kind, On
-from pyconv._gpu.decisions import KEPT, Apart, Decision, apart, called, form, keep, meet
+from pyconv._gpu.arrays import INTERFACE, TORCH, DeviceArray, DeviceType, Kind
+from pyconv._gpu.decisions import KEPT, Decision, Part, Work, called, form, keep, lie_of, meet
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
 
 Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, second, scratch
 Named = Sequence[tuple[str, DeviceArray | None]]
-Work = tuple[Decision, Shape, Callable[[], Any] | None]  # for a result: what is done, its shape, what makes it
 Tell = Callable[..., None]  # torch is told of what is written to before any launch: a later one may fail
 Outcome = tuple[Any, list[Any] | None]  # the key of a call, and its results; each None where there is none
 
 
 class Known(NamedTuple):
-    """What calls of one key do: for each result, None where none is wanted; how its `out` lies, if it has one; on which
-    device and in which type; the names of the arrays that take part, and which of them must not meet."""
+    """What calls of one key do; of each result, None where none is wanted; the names of the arrays that take part."""
 
+    decision: Decision
     work: Sequence[Work | None]
-    targets: Sequence[DeviceArray | None]
-    device: int
-    dtype: DeviceType
     names: frozenset[str]
-    apart: Apart
 
 
 class Begun(NamedTuple):
@@ -115,75 +110,50 @@ def evaluate(
     """
     leader_name, leader = named[0]
     assert leader is not None
-    lends = settings.finput is not None or settings.fgrad_input is not None
     own = dtype if settings.result is None else settings.result
-    targets, operands = list(outs), {name for name, _ in named}
+    targets, operands, out_names = list(outs), {name for name, _ in named}, OUTS[len(outs)]
     if not unchecked:
-        named = (*named, *zip(OUTS[len(outs)], outs))
-    common = [geometry, dtype, own, leader.device, settings.algorithm, settings.allow_tf32, settings.accumulate]
+        named = (*named, *zip(out_names, outs))
+    key = [geometry, dtype, own, leader.device, settings.algorithm, settings.allow_tf32, settings.accumulate]
     for _, array in named:
-        common += (None,) if array is None else (array.shape, array.strides, array.address & 15)
-    arrays = {name: array for name, array in named if array is not None}
-    names = {id(array): name for name, array in arrays.items()}
-    work: list[Work | None] = []
+        key.append(None if array is None else (array.shape, array.strides, array.address & 15))
+    names = {id(array): name for name, array in named if array is not None}
     for result in results:
-        if result is None:
-            work.append(None)
-            continue
-        key = [*common, result.shape, result.bias is None, result.channel_axis]
-        for map, first, second, direction in result.terms:
-            key += map, names[id(first)], names[id(second)], direction
-        written: list[tuple[str, DeviceArray]] = []
-        if unchecked and outs[0] is not None:
-            targets = [arguments.beside("out", outs[0], leader_name, leader)]
-            written.append(("out", targets[0]))
-        if lends:
-            written += _buffers(result, settings, leader_name, leader)
-        for name, array in written:
-            key += name, array.shape, array.strides, array.dtype, array.read_only
-            arrays[name] = array
-        found = tuple(key)
-        decision = cuda().decisions.get(found)
-        if decision is None or (written and meet(decision.apart, _addresses(arrays))):  # the latter is refused
-            decision = keep(found, _decision(geometry, dtype, result, named, written, names, settings, prepare))
-        work.append((decision, result.shape, result.new))
+        key.append(result and (
+            result.shape, result.bias is None, result.channel_axis,
+            *[(map, names[id(first)], names[id(second)], direction) for map, first, second, direction in result.terms]))
+    written: list[tuple[str, DeviceArray]] = []
+    if unchecked and outs[0] is not None:
+        targets = [arguments.beside("out", outs[0], leader_name, leader)]
+        written.append(("out", targets[0]))
+    written += _buffers(results, settings, leader_name, leader)
+    for name, array in written:
+        key += name, array.shape, array.strides, array.dtype, array.read_only
+    arrays = {name: array for name, array in (*named, *written) if array is not None}
+    found, addresses = tuple(key), _addresses(arrays)
+    written_to = [name for name in arrays if name not in operands]
+    decision = cuda().decisions.get(found)
+    if decision is None or meet(decision.apart, addresses):  # the latter is refused
+        decision = keep(found, _decision(
+            geometry, dtype, results, named, written, written_to, names, settings, prepare, own))
+    work = [result and (name, result.shape, result.new, None if target is None else lie_of(target))
+            for name, result, target in zip(out_names, results, targets)]
     if known is not None:
-        laid = [None if target is None else called(target, name) for name, target in zip(OUTS[len(outs)], targets)]
-        written_to = [name for name in arrays if name not in operands]
         if type(known) is Begun:
             _keep(known, written_to)
             known = known.with_written(arrays, written_to)
-        _keep(known, Known(work, laid, leader.device, own, frozenset(arrays), apart(arrays, written_to)))
+        _keep(known, Known(decision, work, frozenset(arrays)))
     tell(*outs, settings.finput, settings.fgrad_input)
     return in_order(  # type: ignore[no-any-return]
-        settings.stream, tuple(arrays.values()), _launch, work, targets, _addresses(arrays), leader.kind,
-        leader.device, own)
-
-
-def _launch(
-    work: Sequence[Work | None], targets: Sequence[DeviceArray | None], addresses: dict[str, int], kind: Kind,
-    device: int, dtype: DeviceType, stream: int, on: On | None,
-) -> list[Any]:
-    """The arrays of the results, None for None: their targets, or new ones of that kind and type.
-
-    addresses: of the call's arrays, by name. on: as for Kind.empty.
-    """
-    made: list[Any] = []
-    for one, target in zip(work, targets):
-        if one is None:
-            made.append(None)
-            continue
-        decision, shape, new = one
-        if target is None:
-            target = kind.empty(shape, dtype, device, new, on)
-        addresses["out"] = target.address
-        decision.run(addresses, target, stream, on)
-        made.append(target.owner)
-    return made
+        settings.stream, tuple(arrays.values()), decision.run, work, _owners(arrays), addresses, leader.kind)
 
 
 def _addresses(arrays: Mapping[str, DeviceArray]) -> dict[str, int]:
     return {name: array.address for name, array in arrays.items()}
+
+
+def _owners(arrays: Mapping[str, DeviceArray]) -> dict[str, Any]:
+    return {name: array.owner for name, array in arrays.items()}
 
 
 def _keep(key: Any, known: Known | list[str]) -> None:
@@ -217,9 +187,9 @@ def known_as_they_lie(
     forms, addresses, named = lie
     key = (exact, *forms)
     found = cuda().known.get(key)
-    if found is None or (found.apart and meet(found.apart, addresses)):  # the latter is refused
+    if found is None or meet(found.decision.apart, addresses):  # the latter is refused
         return key, None
-    device = found.device
+    device = found.decision.device
     now = kind.stream(device)
     handle = streams.handle_of(stream) if stream is not None else now if named is None else named
     if named is not None and handle != named:
@@ -229,23 +199,11 @@ def known_as_they_lie(
         for name, array in zip(names, given):
             if name in found.names:
                 kind.lend(array, device, handle)
+    owners = {}
     if written:
         tell(*written)
-    results: list[Any] = []
-    for one, target in zip(found.work, found.targets):
-        if one is None:
-            results.append(None)
-            continue
-        decision, shape, new = one
-        if target is None:
-            target = kind.empty(shape, found.dtype, device, new, on)
-            addresses["out"] = target.address
-            results.append(target.owner)
-        else:
-            addresses["out"] = addresses[target.owner]
-            results.append(given[names.index(target.owner)])
-        decision.run(addresses, target, handle, on)
-    return key, results
+        owners = dict(zip(names[len(operands):], written))
+    return key, found.decision.run(found.work, owners, addresses, kind, handle, on)
 
 
 def known_arrays(
@@ -268,43 +226,61 @@ def known_arrays(
     except Exception:  # as above
         return begun, None
     found, addresses = kept.get(begun.with_written(arrays, parts)), _addresses(arrays)
-    if found is None or meet(found.apart, addresses):  # the latter is refused
+    if found is None or meet(found.decision.apart, addresses):  # the latter is refused
         return begun, None
-    targets = [None if target is None else arrays[target.owner] for target in found.targets]
     tell(*written)
     return begun, in_order(
-        stream, tuple(arrays.values()), _launch, found.work, targets, addresses, leader.kind, leader.device,
-        found.dtype)
+        stream, tuple(arrays.values()), found.decision.run, found.work, _owners(arrays), addresses, leader.kind)
 
 
-def _buffers(result: Any, settings: Any, leader_name: str, leader: DeviceArray) -> list[tuple[str, DeviceArray]]:
-    """The buffers that a result's maps use, as the user gave them."""
+def _buffers(
+    results: Sequence[Any], settings: Any, leader_name: str, leader: DeviceArray
+) -> list[tuple[str, DeviceArray]]:
+    """The buffers that the results' maps use, as the user gave them."""
+    if settings.finput is None and settings.fgrad_input is None:
+        return []
     found: dict[str, DeviceArray] = {}
-    for term in result.terms:
-        name = BUFFERS[term[0]]
-        buffer = settings.finput if name == "finput" else settings.fgrad_input
+    for name in [BUFFERS[term[0]] for result in results if result is not None for term in result.terms]:
+        buffer = getattr(settings, name)
         if buffer is not None and name not in found:
             found[name] = arguments.beside(name, buffer, leader_name, leader)
     return list(found.items())
 
 
 def _decision(
-    geometry: Geometry | None, dtype: DeviceType, result: Any, named: Named, written: Sequence[tuple[str, DeviceArray]],
-    names: Mapping[int, str], settings: Any, prepare: Callable[..., list[Call]],
+    geometry: Geometry | None, dtype: DeviceType, results: Sequence[Any], named: Named,
+    written: Sequence[tuple[str, DeviceArray]], written_to: Sequence[str], names: Mapping[int, str], settings: Any,
+    prepare: Callable[..., list[Call]], own: DeviceType,
 ) -> Decision:
-    """What is done for a result; names: by the arrays' id. TypeError or ValueError where its out or a buffer cannot
-    serve."""
-    leader_name, leader = named[0]
+    """What is done for the results, which are of type `own`; names: by the arrays' id. TypeError or ValueError where a
+    buffer, or an `out` that is among what is written and so not yet checked, cannot serve."""
+    leader = named[0][1]
     assert leader is not None
     if written and written[0][0] == "out":
-        arguments.check_place(*written[0], result.shape, dtype if settings.result is None else settings.result, named)
+        arguments.check_place(*written[0], results[0].shape, own, named)
         named = (*named, written[0])
     known = {name: called(array, name) for name, array in (*named, *written) if array is not None}
+    lent = [name for name, array in written if array.size]  # an operand too may be called finput
+    parts = []
+    for name, result in zip(OUTS[len(results)], results):
+        if result is not None:
+            steps = _steps_of(geometry, dtype, result, named, known, names, settings, prepare)
+            buffers = [BUFFERS[term[0]] for term in result.terms if BUFFERS[term[0]] in lent]
+            parts.append(Part(name, result.shape, steps, buffers[0] if buffers else None))
+    return Decision(parts, known, own, leader.device, written_to)
+
+
+def _steps_of(
+    geometry: Geometry | None, dtype: DeviceType, result: Any, named: Named, known: Mapping[str, DeviceArray],
+    names: Mapping[int, str], settings: Any, prepare: Callable[..., list[Call]],
+) -> Callable[[DeviceArray], Iterator[Step]]:
+    """What gives the programs of a result."""
+    leader_name, leader = named[0]
+    assert leader is not None
     if result.channel_axis is not None:
         if leader.size:
             cuda().check_channel_sum(leader, result.channel_axis)
-        sums = partial(_sums, known[leader_name], result.channel_axis, settings.accumulate)
-        return Decision(sums, known, [name for name, _ in written])
+        return partial(_sums, known[leader_name], result.channel_axis, settings.accumulate)
     assert geometry is not None
     terms = tuple((map, known[names[id(first)]], known[names[id(second)]], direction)
                   for map, first, second, direction in result.terms)
@@ -313,8 +289,7 @@ def _decision(
         (plan, first, second, None if scratch is None else called(scratch, BUFFERS[map]))
         for (plan, first, second, scratch), (map, *_) in zip(
             prepare(geometry, dtype, result, None, named, settings, leader.device), terms)]
-    steps = partial(_steps, geometry, result, calls, settings.algorithm == "columns", settings.accumulate)
-    return Decision(steps, known, [name for name, _ in written])
+    return partial(_steps, geometry, result, calls, settings.algorithm == "columns", settings.accumulate)
 
 
 def _steps(
@@ -371,19 +346,19 @@ def unfold(
         if (source.size or is_around_nothing(geometry)) and prod(shape):
             cuda().check_unfold(geometry)
         known = called(source, "source")
-        return Decision(partial(steps, known), {"source": known})
+        return Decision([Part("out", shape, partial(steps, known))], {"source": known}, dtype, source.device)
 
     key = "fold" if fold else "unfold", geometry, shape, accumulate, dtype, form(source)
-    return _alone(key, decide, source, shape, out, stream, dtype)
+    return _alone(key, decide, source, shape, out, stream)
 
 
 def _alone(
-    key: Any, decide: Callable[[], Decision], source: DeviceArray, shape: Shape, out: DeviceArray | None, stream: Any,
-    dtype: DeviceType,
+    key: Any, decide: Callable[[], Decision], source: DeviceArray, shape: Shape, out: DeviceArray | None, stream: Any
 ) -> Any:
     """The result, of that shape, of a call that has one operand."""
     decision = cuda().decisions.get(key) or keep(key, decide())
+    arrays = {"source": source} if out is None else {"source": source, "out": out}
+    work = "out", shape, None, None if out is None else lie_of(out)
     [found] = in_order(
-        stream, (source,) if out is None else (source, out), _launch, [(decision, shape, None)], [out],
-        {"source": source.address}, source.kind, source.device, dtype)
+        stream, tuple(arrays.values()), decision.run, [work], _owners(arrays), _addresses(arrays), source.kind)
     return found

@@ -45,16 +45,28 @@ class Launch(NamedTuple):
     places: list[tuple[int, Ref]]
     matrix: Matrix | None
 
+    def on(self, arrays: Mapping[str, Ref]) -> "Launch":
+        """It with its places in these arrays."""
+        places = [(place, arrays[ref.base].at(ref.offset)) for place, ref in self.places]
+        if self.matrix is None:
+            return self._replace(places=places)
+        base, offset = self.matrix.place
+        return self._replace(places=places, matrix=self.matrix._replace(place=arrays[base].at(offset)))
+
 
 class Launches:
-    """A program's launches on arrays that are known by other words: each is a place in another's memory.
+    """Launches on a device, their places in arrays that are known by a call's words.
 
     The memory of their arguments is used again, by one call at a time; calls of several threads at once have one each.
     """
 
-    def __init__(self, program: "Program", arrays: Mapping[str, Ref]) -> None:
-        self.device, self.launches, self._arrays = program.device, program.launches, arrays
+    def __init__(self, device: Any, launches: Sequence[Launch]) -> None:
+        self.device, self.launches = device, launches
         self.free: list[tuple[Any, ...]] = []
+
+    def then(self, others: Sequence["Launches"]) -> "Launches":
+        """These and then others on the same device, as if of one program."""
+        return Launches(self.device, [*self.launches, *(launch for one in others for launch in one.launches)])
 
     def run(self, addresses: dict[str, int], stream: int) -> None:
         """Launch them; a kernel that is not loaded yet is compiled, or found where it is kept, before the first."""
@@ -74,14 +86,11 @@ class Launches:
         places, matrices, launches = [], [], []
         for kernel, grid, integers, refs, matrix in self.launches:
             arguments = Arguments(integers, matrix is not None)
-            places += [(arguments, place, *self._place(ref)) for place, ref in refs]
+            places += [(arguments, place, *ref) for place, ref in refs]
             if matrix is not None:
-                matrices.append((arguments, *self._place(matrix.place), *matrix[1:]))
+                matrices.append((arguments, *matrix.place, *matrix[1:]))
             launches.append((self.device.kernel(*kernel), grid, arguments))
         return Places(places), matrices, launches
-
-    def _place(self, ref: Ref) -> Ref:
-        return self._arrays[ref.base].at(ref.offset)
 
 
 class Step(NamedTuple):
@@ -126,8 +135,8 @@ class Program:
         self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
 
     def on(self, arrays: Mapping[str, Ref]) -> Launches:
-        """Its launches on arrays that are known by other words."""
-        return Launches(self, arrays)
+        """Its launches on arrays that are known by other words: each is a place in another's memory."""
+        return Launches(self.device, [one.on(arrays) for one in self.launches])
 
 
 def aligned(address: int) -> int:
