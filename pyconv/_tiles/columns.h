@@ -84,7 +84,7 @@ static void NAME(fold_columns)(const piece_t *piece, index_t shift, const char *
     const axis_t *x = &piece->axis[2];
     const index_t n = piece->count[2], end = x->step * (n - 1) + shift + 1;
     index_t lo, hi;
-    if (piece->edge == EDGE_CIRCULAR) { /* round after round */
+    if (piece->edge == EDGE_CIRCULAR && x->step <= x->size) { /* round after round: each has a position */
         const index_t round = x->size, begin = shift % round;
         for (index_t at = shift - begin - (begin < 0 ? round : 0); at < end; at += round)
             NAME(add_those_within)(piece, shift - at - first, columns, count, sums);
