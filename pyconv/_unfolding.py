@@ -16,7 +16,7 @@ from pyconv._memory import empty
 from pyconv._padding import held
 
 Array = NDArray[Any]
-Run = tuple[slice, slice, bool]
+Run = tuple[slice, slice]
 
 AT_ONCE = 2**18  # cells that one operation of NumPy's takes
 
@@ -38,7 +38,7 @@ def _shares(planes: int, cells: int) -> Iterator[slice]:
 
 
 def _runs(cells: Array) -> list[Run]:
-    """The positions that read a cell, in runs; what each reads: cells in equal steps, or, True, one for all."""
+    """The positions that read a cell, in runs; what each reads: cells in equal steps, or one for all."""
     steps, there = np.diff(cells), cells >= 0
     ends = {*(np.flatnonzero(np.diff(steps)) + 2).tolist(), *(np.flatnonzero(np.diff(there)) + 1).tolist(), len(cells)}
     found, start = [], 0
@@ -48,7 +48,7 @@ def _runs(cells: Array) -> list[Run]:
         if first >= 0:
             beyond = last + (step or 1)
             read = slice(first, beyond if beyond >= 0 else None, step or 1)
-            found.append((slice(start, end), read, step == 0 and end - start > 1))
+            found.append((slice(start, end), read))
         start = end
     return found
 
@@ -69,11 +69,11 @@ def unfold(g: Geometry, input: Array, columns: Array) -> None:
         for tap in product(*(range(k) for k in g.kernel_size)):
             one: Any = (share, *tap)
             there, of_tap = to[one], [runs[a][k] for a, k in enumerate(tap)]
-            met = (sum(places.stop - places.start for places, *_ in axis) for axis in of_tap)
+            met = (sum(places.stop - places.start for places, _ in axis) for axis in of_tap)
             if any(positions < size for positions, size in zip(met, g.output_size)):
                 there[...] = padded
             for parts in product(*of_tap):
-                there[:, *(places for places, *_ in parts)] = cells[:, *(read for _, read, _ in parts)]
+                there[:, *(places for places, _ in parts)] = cells[:, *(read for _, read in parts)]
 
 
 def summed(dtype: DType) -> DType:
