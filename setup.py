@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
 TILES = Path("pyconv/_tiles")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -67,7 +68,9 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext):
         if ext.name == "pyconv._cpu":
-            self.compile_together(ext)
+            ext.depends = [*ext.depends, *ext.sources, *(str(TILES / f"{level}.c") for level in LEVELS), "setup.py"]
+            if self.force or newer_group(ext.depends, self.get_ext_fullpath(ext.name)):
+                self.compile_together(ext)
         super().build_extension(ext)
 
     def compile_together(self, ext):
@@ -96,7 +99,6 @@ class BuildKernels(build_ext):
         jobs += [(source, openmp) for source in ext.sources]
         with ThreadPoolExecutor(1 if is_windows else None) as pool:  # half a minute each
             ext.extra_objects = [found for objects in pool.map(objects_of, *zip(*jobs)) for found in objects]
-        ext.depends = [*ext.depends, *(str(source) for source, _ in jobs)]
         ext.sources, ext.extra_link_args = [], link_flags
 
 

@@ -25,7 +25,7 @@ from pyconv import _blocks, _edges, _outer, _phases, _pieces, _rounding, _unfold
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._geometry import whole_size
 from pyconv._kernels cimport (
-    FOLDED_CELLS, SOURCE, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t,
+    FOLDED_CELLS, SOURCE, STORED_REAL, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t,
     pyconv_kernels, pyconv_kernels_of_bytes,
     pyconv_openmp, pyconv_seconds, pyconv_take, way_t, work_t)
 from pyconv._libraries import Visitor
@@ -229,6 +229,8 @@ cdef class Columns:
     cdef piece_t piece
     cdef index_t outer_taps, taps, outer_positions, positions  # positions and what follows in elements
     cdef index_t volumes, volume, height, width
+    cdef index_t depth, rows, blocks  # planes of a volume; of a plane rows that are summed at a time, and their blocks
+    cdef bint is_part  # whether x is not all of the array
     cdef index_t before[3]  # cells in front of x, of an array of `height` and `width`
     cdef index_t size[2]  # bytes of an element of columns and of x
     cdef index_t[::1] met  # by (outer tap, outer position): the volume, -1 for none
@@ -246,6 +248,9 @@ cdef class Columns:
         self.taps, self.positions = prod(inner.kernel_size), prod(inner.output_size)
         whole = whole_size(inner)
         self.volume, self.height, self.width = prod(whole), whole[1], whole[2]
+        self.depth, self.rows = whole[0], max(1, FOLDED_CELLS // max(1, self.width))
+        self.blocks = (self.height + self.rows - 1) // self.rows
+        self.is_part = whole != inner.input_size
         for a in range(3):
             self.before[a] = inner.before[a]
         met = np.array([-1 if x is None else x for _, _, x in _outer.meetings(geometry)], np.intp)
@@ -266,40 +271,58 @@ cdef class Columns:
             self.kernels.unfold_tap(&self.piece, tap, cells + volume * self.volume * item, to)
 
     cdef void fold(self, index_t task, const char *columns, char *cells, bint accumulate) noexcept nogil:
-        """One row of one volume of one channel: what is x of it, some cells after the other."""
-        cdef index_t rows = self.volume // self.width, row = task % rows, volume = task // rows % self.volumes
-        cdef index_t channel = task // rows // self.volumes, first, count
-        cdef index_t z = row // self.height - self.before[0], y = row % self.height - self.before[1]
-        cdef char *to = cells + task * self.width * self.size[1]
-        cdef bint within = 0 <= z < self.piece.axis[0].size and 0 <= y < self.piece.axis[1].size
-        if not accumulate and (not within or self.width > self.piece.axis[2].size):
-            memset(to, 0, self.width * self.size[1])
-        first = 0 if within else self.piece.axis[2].size
+        """Some rows of one plane of a volume of one channel: what is x of them, some cells after the other."""
+        cdef index_t plane = task // self.blocks, row = task % self.blocks * self.rows, first = 0, count
+        cdef index_t rows = min(self.rows, self.height - row)
+        cdef char *to = cells + (plane * self.height + row) * self.width * self.size[1]
+        cdef index_t z = plane % self.depth - self.before[0], y = row - self.before[1]
+        if not accumulate and self.is_part:  # what is not x of it
+            memset(to, 0, rows * self.width * self.size[1])
+        if y < 0:
+            rows, to, y = rows + y, to - y * self.width * self.size[1], 0
+        rows = min(rows, self.piece.axis[1].size - y)
+        if rows <= 0 or not 0 <= z < self.piece.axis[0].size:
+            return
+        to += self.before[2] * self.size[1]
         while first < self.piece.axis[2].size:
             count = min(self.piece.axis[2].size - first, FOLDED_CELLS)
-            self.fold_some(channel, volume, z, y, first, count, columns,
-                           to + (self.before[2] + first) * self.size[1], accumulate)
+            self.fold_some(plane // self.depth, z, y, rows, first, count, columns,
+                           to + first * self.size[1], accumulate)
             first += count
 
-    cdef void fold_some(self, index_t channel, index_t volume, index_t z, index_t y, index_t first, index_t count,
+    cdef void fold_some(self, index_t volume, index_t z, index_t y, index_t rows, index_t first, index_t count,
                         const char *columns, char *to, bint accumulate) noexcept nogil:
         """Cells of x are written to or added to when all of their columns are summed."""
-        cdef index_t at, tap, place, pitch = self.outer_positions * self.positions
-        cdef double sums[2 * FOLDED_CELLS]  # or of another type: complex128 is the largest
-        self.kernels.clear(count * self.piece.parts, sums)
+        cdef double apart[2 * FOLDED_CELLS]  # or of another type: complex128 is the largest
+        cdef bint in_place = not accumulate and self.piece.stored[TARGET] == STORED_REAL
+        cdef index_t parts = self.piece.parts, across = (self.width if in_place else count) * parts, row
+        cdef index_t item = self.kernels.itemsize, pitch = self.outer_positions * self.positions, at, tap, place
+        cdef index_t channel = volume // self.volumes
+        cdef char *sums = to if in_place else <char *>apart
+        volume %= self.volumes
+        for row in range(rows):
+            self.kernels.clear(count * parts, sums + row * across * item)
         for at in range(self.first[volume], self.first[volume + 1]):
             tap, place = self.order[at] // self.outer_positions, self.order[at] % self.outer_positions
-            self.kernels.fold_row(
-                &self.piece, z, y, first, count, columns + self.size[0] * (
-                    (channel * self.outer_taps + tap) * self.taps * pitch + place * self.positions), pitch, sums)
-        self.kernels.write(self.piece.stored[TARGET], sums, count * self.piece.parts, to, 1, accumulate)
+            self.kernels.fold_rows(
+                &self.piece, z, y, rows, first, count, columns + self.size[0] * (
+                    (channel * self.outer_taps + tap) * self.taps * pitch + place * self.positions),
+                pitch, sums, across)
+        for row in range(0 if in_place else rows):
+            self.kernels.write(self.piece.stored[TARGET], sums + row * across * item, count * parts,
+                               to + row * self.width * self.size[1], 1, accumulate)
+
+
+@lru_cache(maxsize=64)
+def columns_of(geometry, dtype, result):
+    return Columns(geometry, dtype, result)
 
 
 def unfold(geometry, input, columns, fold, accumulate=False, threads=None):
     """columns (batch, in_channels * taps, positions) <- input, or input (+)= the sum of columns."""
     if not fold and (input.dtype.name not in ("float32", "float64") or geometry.padding_mode != "zeros"):
         return _unfolding.unfold(geometry, input, columns)
-    cdef Columns plan = Columns(geometry, columns.dtype, input.dtype)
+    cdef Columns plan = columns_of(geometry, columns.dtype, input.dtype)
     cdef Watch watch = Watch()
     cdef index_t planes = geometry.batch * geometry.in_channels, task
     cdef char *cells = _data(input)
@@ -307,7 +330,7 @@ def unfold(geometry, input, columns, fold, accumulate=False, threads=None):
     cdef bint adds = accumulate
     cdef int number = min(_process_threads if threads is None else threads, MOST_THREADS)
     if fold:
-        planes *= plan.volumes * plan.volume // plan.width
+        planes *= plan.volumes * plan.depth * plan.blocks
         for task in prange(planes, nogil=True, num_threads=number, schedule="static"):
             if not watch.look():
                 plan.fold(task, to, cells, adds)

@@ -1,6 +1,6 @@
 """From checked arguments to arrays: check `out` and the buffers of every result, and only then allocate and run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from pyconv._geometry import BUFFERS, OUTS, ROLES, Geometry, alone, box, is_arou
 from pyconv._integers import Shape
 from pyconv._known import keep, look, orders_of, viewed
 from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
+from pyconv._memory import shares
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -394,9 +395,8 @@ def _run_by_samples(
 ) -> Array:
     """The same where `out` has gaps: large samples in place if these have none, else so many as take little memory."""
     size = out[0].size
-    some = 1 if size >= LARGE and cpu.is_ready(out[0], own) else max(1, AT_ONCE // size)
-    for start in range(0, len(out), some):
-        share = slice(start, start + some)
+    some = 1 if size >= LARGE and cpu.is_ready(out[0], own) else AT_ONCE // size
+    for share in shares(len(out), some):
         part = out[share]
         target = writing_place(part, part.shape, own, accumulate)
         _run_terms(dtype, bias, [
@@ -442,18 +442,12 @@ def _sum_channels(array: Any, result: Result, dtype: DType, out: Any, settings: 
             wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
             last = tuple(range(-len(others), 0))
             given = np.moveaxis(np.asarray(array), others, last)
-            for share in _shares(shape):
+            channels = min(shape[-1], SUMS)
+            most = (SUMS // channels, channels)[-len(shape):]
+            for share in product(*map(shares, shape, most)):
                 sums = given[share].sum(last, dtype=wide)
                 target[share] = sums + target[share] if accumulate else sums  # rounded once
         else:
             columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
             cpu.channel_sum(columns, target.reshape(-1), accumulate, threads=_threads.worth(array.size))
     return delivered(target, out, array)
-
-
-def _shares(shape: Shape) -> Iterator[tuple[slice, ...]]:
-    """The sums of channels, or of each sample's channels, by so few at once that they take little memory."""
-    channels = min(shape[-1], SUMS)
-    lengths = (SUMS // channels, channels)[-len(shape):]
-    starts = product(*(range(0, size, some) for size, some in zip(shape, lengths)))
-    return (tuple(slice(first, first + some) for first, some in zip(at, lengths)) for at in starts)

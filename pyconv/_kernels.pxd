@@ -3,7 +3,7 @@
 
 cdef extern from "_tiles/kernels.h" nogil:
     cdef enum:
-        SOURCE, TARGET, WEIGHT, FOLDED_CELLS
+        SOURCE, TARGET, WEIGHT, FOLDED_CELLS, STORED_REAL
     ctypedef ptrdiff_t index_t
     ctypedef struct axis_t:
         index_t size, step, offset, tap_step, taps, streams, unit
@@ -66,8 +66,8 @@ cdef extern from "_tiles/kernels.h" nogil:
         double (*sum)(index_t, const void *) noexcept nogil
         int (*finite)(int, index_t, const void *) noexcept nogil
         void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
-        void (*fold_row)(const piece_t *, index_t, index_t, index_t, index_t, const void *, index_t,
-                         void *) noexcept nogil
+        void (*fold_rows)(const piece_t *, index_t, index_t, index_t, index_t, index_t, const void *, index_t,
+                          void *, index_t) noexcept nogil
         void (*write)(int, const void *, index_t, void *, index_t, int) noexcept nogil
     const kernels_t *pyconv_kernels(int, int, int)
     const kernels_t *pyconv_kernels_of_bytes(int, int)

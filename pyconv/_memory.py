@@ -1,7 +1,8 @@
-"""New arrays whose memory is there before threads write to it."""
+"""New arrays whose memory is there before threads write to it, and work by shares that need little of it."""
 
 import ctypes
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +26,12 @@ def empty(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     if array.nbytes >= 2 * PAGE:
         _touch(array)
     return array
+
+
+def shares(count: int, most: int) -> Iterator[slice]:
+    """All of so many things, at most so many and at least one at a time."""
+    some = max(most, 1)
+    return (slice(first, min(first + some, count)) for first in range(0, count, some))
 
 
 def claim(array: NDArray[Any]) -> None:

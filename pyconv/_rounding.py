@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyconv._geometry import Geometry
+from pyconv._memory import shares
 
 Array = NDArray[Any]
 Part = tuple[Geometry, Array, Array, Array, Array | None]
@@ -30,8 +31,7 @@ def parts(map: str, g: Geometry, first: Array, second: Array, out: Array, bias: 
             yield g._replace(batch=1), sample, second, result, bias
             continue
         channels = result.reshape(cells, count).T if last else result.reshape(count, cells)
-        for start in range(0, count, some):
-            own = slice(start, min(start + some, count))
+        for own in shares(count, some):
             yield (*_part(to_x, g, sample, second, own), channels[own], None if bias is None else bias[own])
 
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pyconv._dtypes import FLOAT32, DType, element
 from pyconv._geometry import Geometry, box, whole_size
 from pyconv._integers import Shape
-from pyconv._memory import empty
+from pyconv._memory import empty, shares
 from pyconv._padding import held
 
 Array = NDArray[Any]
 Run = tuple[slice, slice]
 
-AT_ONCE = 2**18  # cells that one operation of NumPy's takes
+AT_ONCE = 2**18  # cells that one operation of NumPy's takes, which cannot be interrupted: milliseconds
 
 
 def _cells(g: Geometry, a: int) -> Array:
@@ -29,12 +29,6 @@ def _cells(g: Geometry, a: int) -> Array:
     cells = [held(g.padding_mode, int(cell), size) for cell in at[outside]]
     at[outside] = [-1 if cell is None else cell for cell in cells]
     return at
-
-
-def _shares(planes: int, cells: int) -> Iterator[slice]:
-    """Planes by so few at once that what NumPy does with them, which cannot be interrupted, takes milliseconds."""
-    some = max(AT_ONCE // max(cells, 1), 1)
-    return (slice(first, first + some) for first in range(0, planes, some))
 
 
 def _runs(cells: Array) -> list[Run]:
@@ -64,7 +58,7 @@ def unfold(g: Geometry, input: Array, columns: Array) -> None:
     padded, runs = element(g.padding_value, input.dtype), _runs_of_taps(g)
     planes = input.reshape(g.batch * g.in_channels, *whole_size(g))[:, *box(g)]
     to = columns.reshape(len(planes), *g.kernel_size, *g.output_size)
-    for share in _shares(len(planes), prod(g.output_size)):
+    for share in shares(len(planes), AT_ONCE // max(prod(g.output_size), 1)):
         cells = planes[share]
         for tap in product(*(range(k) for k in g.kernel_size)):
             one: Any = (share, *tap)
@@ -131,11 +125,10 @@ class FarGradient:
     def parts(self) -> Iterator[tuple[Geometry, tuple[slice, ...]]]:
         """The problem of one sample in parts of some positions, and which these are."""
         g = self.geometry
-        for starts in product(*(range(0, size, n) for size, n in zip(g.output_size, self.extents))):
-            box = tuple(slice(at, min(at + n, size)) for at, n, size in zip(starts, self.extents, g.output_size))
-            padding: Any = tuple(lo - s * at for lo, s, at in zip(g.padding, g.stride, starts))
-            sizes: Any = tuple(one.stop - one.start for one in box)
-            yield g._replace(batch=1, output_size=sizes, padding=padding), box
+        for slices in product(*map(shares, g.output_size, self.extents)):
+            padding: Any = tuple(lo - s * one.start for lo, s, one in zip(g.padding, g.stride, slices))
+            sizes: Any = tuple(one.stop - one.start for one in slices)
+            yield g._replace(batch=1, output_size=sizes, padding=padding), slices
 
     def _add(
         self, part: Geometry, grad_output: Array, weight: Array, sums: Array, scratch: Array | None, adds: bool,

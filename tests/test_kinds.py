@@ -120,6 +120,7 @@ def test_everyone_finds_the_same(name, map_name, kind):
 @pytest.mark.parametrize('kind', ['int8', 'uint8'])
 def test_the_quantised_convolution_is_rounded_to_its_unit(kind):
     x, w = peers.integer_operands(SMALL, 2, getattr(torch, kind))
+    w = w // 2                   # processors without VNNI add two products in 16 bits, which more would not fit
     exact = harness.torch_call(SMALL, 'forward', x.double(), w.double(), None)()
     call, unit = peers.quantised_call(SMALL, x, w, exact)
     assert float((call().dequantize() - exact).abs().max()) <= unit * 0.501

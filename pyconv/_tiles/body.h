@@ -68,6 +68,6 @@ const kernels_t NAME(kernels) = {
 #endif
     },
     NAME(patch), NAME(turn_in), NAME(turn_out), NAME(fold_patch), NAME(fold_result), NAME(interleave), NAME(zero),
-    NAME(add), NAME(sum), NAME(finite_stored), NAME(unfold_tap), NAME(fold_row),
+    NAME(add), NAME(sum), NAME(finite_stored), NAME(unfold_tap), NAME(fold_rows),
     NAME(write_row),
 };

@@ -42,17 +42,9 @@ static inline index_t NAME(next_that_reads)(const piece_t *piece, int a, index_t
     return n;
 }
 
-/* sums += columns[lo, hi), whose cells lie `step` apart from the first of the sums on. */
-static inline void NAME(add_columns)(const piece_t *piece, const char *columns, index_t lo, index_t hi,
-                                     REAL *restrict sums)
+/* sums, `step` apart, += columns, n numbers of so many `parts` of a cell. */
+static inline void NAME(add_cells)(index_t step, index_t parts, const REAL *cells, index_t n, REAL *restrict sums)
 {
-    const index_t parts = piece->parts, step = piece->axis[2].step, n = (hi - lo) * parts;
-    const int stored = piece->stored[SOURCE];
-    const char *from = columns + lo * parts * NAME(size_of)(stored);
-    REAL converted[2 * FOLDED_CELLS];
-    if (stored != STORED_REAL)
-        NAME(read_row)(stored, from, 1, n, converted);
-    const REAL *cells = stored != STORED_REAL ? converted : (const REAL *)from;
     if (step == 1)
         for (index_t i = 0; i < n; i++)
             sums[i] += cells[i];
@@ -63,6 +55,30 @@ static inline void NAME(add_columns)(const piece_t *piece, const char *columns, 
         for (index_t i = 0; i < n; i += parts)
             for (index_t p = 0; p < parts; p++)
                 sums[i * step + p] += cells[i + p];
+}
+
+/* The same of columns in another type. */
+static __attribute__((noinline)) void NAME(add_converted)(const piece_t *piece, const char *columns, index_t n,
+                                                          REAL *sums)
+{
+    const int stored = piece->stored[SOURCE];
+    const index_t step = piece->axis[2].step, size = NAME(size_of)(stored);
+    REAL cells[CONVERTED];
+    for (index_t first = 0; first < n; first += CONVERTED) {
+        const index_t some = n - first < CONVERTED ? n - first : CONVERTED;
+        NAME(read_row)(stored, columns + first * size, 1, some, cells);
+        NAME(add_cells)(step, piece->parts, cells, some, sums + first * step);
+    }
+}
+
+/* sums += columns[lo, hi), whose cells lie a step apart from the first of the sums on. */
+static inline void NAME(add_columns)(const piece_t *piece, const char *columns, index_t lo, index_t hi, REAL *sums)
+{
+    const index_t parts = piece->parts, n = (hi - lo) * parts;
+    if (piece->stored[SOURCE] != STORED_REAL)
+        NAME(add_converted)(piece, columns + lo * parts * NAME(size_of)(piece->stored[SOURCE]), n, sums);
+    else
+        NAME(add_cells)(piece->axis[2].step, parts, (const REAL *)columns + lo * parts, n, sums);
 }
 
 /* sums of `count` cells += those of a row of columns whose cells, `shift` away, are among them. */
@@ -101,23 +117,27 @@ static void NAME(fold_columns)(const piece_t *piece, index_t shift, const char *
     }
 }
 
-/* Cells [first, first + count) of row (cz, cy) of one plane += the sum of all columns that were read from them, taps in
-   ascending order; `pitch` elements lie between the columns of two taps. */
-static void NAME(fold_row)(const piece_t *piece, index_t cz, index_t cy, index_t first, index_t count,
-                           const void *columns, index_t pitch, void *sums)
+/* Cells [first, first + count) of some rows of one plane, from row (cz, cy) on, += the sum of all columns that were read
+   from them, taps in ascending order; `pitch` elements lie between the columns of two taps, `across` between two rows of
+   sums. What lies together in memory, the columns of neighbouring rows under a tap, is read together. */
+static void NAME(fold_rows)(const piece_t *piece, index_t cz, index_t cy, index_t rows, index_t first, index_t count,
+                            const void *columns, index_t pitch, void *sums, index_t across)
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
-    const index_t item = piece->parts * NAME(size_of)(piece->stored[SOURCE]);
+    const index_t item = piece->parts * NAME(size_of)(piece->stored[SOURCE]), of_row = piece->count[2];
     for (index_t tz = 0; tz < z->taps; tz++)
-        for (index_t ty = 0; ty < y->taps; ty++) {
-            const index_t z_shift = z->offset + z->tap_step * tz, y_shift = y->offset + y->tap_step * ty;
-            for (index_t qz = -1; (qz = NAME(next_that_reads)(piece, 0, z_shift, cz, qz)) < piece->count[0];)
-                for (index_t qy = -1; (qy = NAME(next_that_reads)(piece, 1, y_shift, cy, qy)) < piece->count[1];)
-                    for (index_t tx = 0; tx < x->taps; tx++) {
-                        const index_t tap = (tz * y->taps + ty) * x->taps + tx;
-                        const index_t at = tap * pitch + (qz * piece->count[1] + qy) * piece->count[2];
-                        NAME(fold_columns)(piece, x->offset + x->tap_step * tx, (const char *)columns + at * item,
-                                           first, count, sums);
+        for (index_t ty = 0; ty < y->taps; ty++)
+            for (index_t row = 0; row < rows; row++) {
+                const index_t z_shift = z->offset + z->tap_step * tz, y_shift = y->offset + y->tap_step * ty;
+                REAL *to = (REAL *)sums + row * across;
+                for (index_t qz = -1; (qz = NAME(next_that_reads)(piece, 0, z_shift, cz, qz)) < piece->count[0];)
+                    for (index_t qy = -1;
+                         (qy = NAME(next_that_reads)(piece, 1, y_shift, cy + row, qy)) < piece->count[1];) {
+                        const char *there = (const char *)columns + item * (
+                            (tz * y->taps + ty) * x->taps * pitch + (qz * piece->count[1] + qy) * of_row);
+                        for (index_t tx = 0; tx < x->taps; tx++)
+                            NAME(fold_columns)(piece, x->offset + x->tap_step * tx, there + tx * pitch * item, first,
+                                               count, to);
                     }
-        }
+            }
 }

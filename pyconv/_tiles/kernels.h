@@ -22,7 +22,10 @@ enum {
     STORED_UINT32, STORED_INT64, STORED_UINT64, STORED_TYPES
 };
 enum { SOURCE, TARGET, WEIGHT };
-enum { FOLDED_CELLS = 1024 }; /* most cells whose columns are summed at a time */
+enum {
+    FOLDED_CELLS = 1024, /* most cells whose columns are summed at a time */
+    CONVERTED = 256,     /* numbers of columns in another type that are converted at a time: even, for whole cells */
+};
 enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
 
 /* A piece: a box of positions times a box of taps. All strides count elements.
@@ -140,11 +143,11 @@ typedef struct {
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);
     int (*finite)(int stored, index_t n, const void *from);
-    /* columns <- one plane (channel of a sample) under one tap; some cells of a row += the sum of their columns; cells
-       `step` apart (+)= such sums */
+    /* columns <- one plane (channel of a sample) under one tap; some cells of some rows, `across` elements apart, += the
+       sum of their columns; cells `step` apart (+)= such sums */
     void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);
-    void (*fold_row)(const piece_t *, index_t z, index_t y, index_t first, index_t count, const void *columns,
-                     index_t pitch, void *sums);
+    void (*fold_rows)(const piece_t *, index_t z, index_t y, index_t rows, index_t first, index_t count,
+                      const void *columns, index_t pitch, void *sums, index_t across);
     void (*write)(int stored, const void *sums, index_t n, void *to, index_t step, int accumulate);
 } kernels_t;
 
