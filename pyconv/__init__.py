@@ -55,19 +55,20 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     operands are not finite or have the channels last, up to 3 MB are allocated if the buffer is too small for the way
     that they take. Halves that a call adds up in several steps (with four axes and more, with more than 512 taps, with
     a weight that is not finite, in the gradient to an input that its padding repeats, or with a bias added to out where
-    some cells meet no tap) are summed in float32: 2**18 of them at a time, or eight channels of a sample, or all that a
-    sample has where they lie last in several groups. That is not so in the gradient to a weight, but for one over four
-    axes and more with padding of constants, whose sums are kept as a whole. The gradient to an input that its padding
-    repeats a hundred times and more takes 2**18 elements, or one position, of its columns at a time; of halves also the
-    sums of a sample.
+    some cells meet no tap) are summed in float32: 2**18 of them at a time, or eight channels of a sample, or a group of
+    several, or all that a sample has where they lie last in several groups; the weights of these channels are copied.
+    That is not so in the gradient to a weight, but for one over four axes and more with padding of constants, whose
+    sums are kept as a whole. The gradient to an input that its padding repeats a hundred times and more takes 2**18
+    elements, or one position, of its columns at a time; of halves also the sums of a sample. Over four axes and more
+    a call lists which volumes meet, some ten numbers for each position and tap of the outer axes.
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
     multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
     fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
-    lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
-    'gemm'. 'tf32x3', of float32 and complex64 on a GPU alone, makes each product as three of TF32, right but for 2**-22
-    of it; errors are below float32's. On trial, of GPUs of capability 9.0 alone, none of which has run them yet:
-    'wgmma', of float16 and bfloat16, makes products by warpgroups; 'm16n8k4', 'm16n8k8' and 'm16n8k16', of float64 and
-    complex128, make theirs in pieces of that size.
+    lost); 'gemm' makes every product of the definition, as all do that add to out. A sample whose result is not
+    finite is computed again with 'gemm'. 'tf32x3', of float32 and complex64 on a GPU alone, makes each product as
+    three of TF32, right but for 2**-22 of it; errors are below float32's. On trial, of GPUs of capability 9.0
+    alone, none of which has run them yet: 'wgmma', of float16 and bfloat16, makes products by warpgroups;
+    'm16n8k4', 'm16n8k8' and 'm16n8k16', of float64 and complex128, make theirs in pieces of that size.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -22,6 +23,7 @@ from pyconv._evaluate import (
     plans_of,
     settings_of,
     written,
+    written_by_samples,
     x_of,
 )
 from pyconv._geometries import rank_of
@@ -97,13 +99,23 @@ def _moved(
     if not isinstance(dtype, np.dtype):
         return gpu_room("calls").unfold(geometry, source, shape, out, fold, settings.stream, accumulate, own)
     out = placed(out, like, shape, own)
-    target = writing_place(out, shape, own, accumulate)
-    if not (source.size and target.size):
+    threads = _threads.worth(max(source.size, prod(shape)))
+
+    def move(geometry: Geometry, source: Array, target: Array) -> None:
+        cells, columns = (target, source) if fold else (source, target)
+        cpu.unfold(geometry, cells, columns, fold, accumulate, threads=threads)
+
+    if not (source.size and prod(shape)):
+        target = writing_place(out, shape, own, accumulate)
         target[...] = target if accumulate else 0
-    elif fold:
-        cpu.unfold(geometry, target, ready(source, dtype), True, accumulate, threads=_threads.worth(source.size))
+    elif out is not None and out.ndim == (geometry.rank + 2 if fold else 3) and not cpu.is_ready(out, own):
+        target = np.asarray(out)
+        for share, part in written_by_samples(target, own, accumulate):
+            move(geometry._replace(batch=len(part)), ready(source[share], dtype), part)
+            del part  # before the next
     else:
-        cpu.unfold(geometry, ready(source, dtype), target, False, threads=_threads.worth(target.size))
+        target = writing_place(out, shape, own, accumulate)
+        move(geometry, ready(source, dtype), target)
     return delivered(target, out, like)
 
 

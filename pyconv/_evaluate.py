@@ -1,6 +1,6 @@
 """From checked arguments to arrays: check `out` and the buffers of every result, and only then allocate and run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from pyconv._geometry import BUFFERS, OUTS, ROLES, Geometry, alone, box, is_arou
 from pyconv._integers import Shape
 from pyconv._known import keep, look, orders_of, viewed
 from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
-from pyconv._memory import shares
+from pyconv._memory import empty, shares
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
 
@@ -367,18 +367,20 @@ def _run(
 ) -> Array:
     own, accumulate = dtype if settings.result is None else settings.result, settings.accumulate
     bias = None if result.bias is None else ready(result.bias, own)
+    if not calls:
+        value = 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank)
+        return _put(empty(result.shape, own) if out is None else np.asarray(out), value, accumulate)
     target = None
-    if out is not None and calls and result.terms[0][0] != "grad_weight" and not cpu.is_ready(out, own):
-        if _takes_last(result.terms[0][0], geometry):
+    if out is not None and not cpu.is_ready(out, own):
+        map = result.terms[0][0]
+        of_samples = map != "grad_weight" and out.ndim == geometry.rank + 2 or geometry.per_sample
+        if map != "grad_weight" and _takes_last(map, geometry):
             target = channels_last(np.asarray(out), geometry.rank, own)
-        if target is None and out.ndim == geometry.rank + 2:
-            return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate)
+        if target is None and of_samples:
+            return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate, geometry.per_sample)
     if target is None:
         target = writing_place(out, result.shape, own, accumulate)
-    if calls:
-        _run_terms(dtype, bias, calls, target, accumulate)
-    else:
-        _put(target, 0 if bias is None else bias.reshape(-1, *(1,) * geometry.rank), accumulate)
+    _run_terms(dtype, bias, calls, target, accumulate)
     return target
 
 
@@ -391,28 +393,36 @@ def _run_terms(dtype: DType, bias: Array | None, calls: list[Any], target: Array
 
 
 def _run_by_samples(
-    dtype: DType, own: DType, bias: Array | None, calls: list[Any], out: Array, accumulate: bool
+    dtype: DType, own: DType, bias: Array | None, calls: list[Any], out: Array, accumulate: bool, per_sample: bool
 ) -> Array:
-    """The same where `out` has gaps: large samples in place if these have none, else so many as take little memory."""
-    size = out[0].size
-    some = 1 if size >= LARGE and cpu.is_ready(out[0], own) else AT_ONCE // size
-    for share in shares(len(out), some):
-        part = out[share]
-        target = writing_place(part, part.shape, own, accumulate)
+    """The same where `out` has gaps."""
+    for share, target in written_by_samples(out, own, accumulate):
         _run_terms(dtype, bias, [
-            (plan.of_batch(len(part)), first[share], second, scratch) for plan, first, second, scratch in calls
-        ], target, accumulate)
-        if target is not part:
-            part[...] = target
-            del target  # before the next
+            (plan.of_batch(len(target)), first[share], second[share] if per_sample else second, scratch)
+            for plan, first, second, scratch in calls], target, accumulate)
+        del target  # before the next
     return out
 
 
-def _put(target: Array, value: Any, accumulate: bool) -> None:
+def written_by_samples(out: Array, own: DType, accumulate: bool) -> Iterator[tuple[slice, Array]]:
+    """Samples of an array with gaps, and where to write them: large ones in place if these have none, else so many as
+    take little memory, which are then copied there."""
+    size = out[0].size
+    for share in shares(len(out), 1 if size >= LARGE and cpu.is_ready(out[0], own) else AT_ONCE // size):
+        part = out[share]
+        target = writing_place(part, part.shape, own, accumulate)
+        yield share, target
+        if target is not part:
+            part[...] = target
+        del target
+
+
+def _put(target: Array, value: Any, accumulate: bool) -> Array:
     if accumulate:
         target += value
     else:
         target[...] = value
+    return target
 
 
 def delivered(target: Array, out: Any, like: Any) -> Any:

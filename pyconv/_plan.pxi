@@ -171,6 +171,7 @@ cdef class Plan:
     cdef index_t most_tasks
     cdef double products
     cdef object map, geometry, dtype, result, real, algorithm, chosen
+    cdef bint around_finite  # what is beyond the edges, where that is a constant
     cdef bint checks  # for operands that are not finite, which the exact plan is for
     cdef index_t least_scratch
     cdef Plan padding  # of the terms whose volume of x is padding, if there are such
@@ -215,6 +216,8 @@ cdef class Plan:
         geometry = _outer.of_volumes(geometry)
         self.groups = geometry.groups
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
+        self.around_finite = self.gathers or geometry.padding_mode != "constant" or bool(
+            np.isfinite(element(geometry.padding_value, dtype)))
         if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
@@ -456,7 +459,7 @@ cdef class Plan:
     cdef object new_scratch(self, int threads):
         """As much, of a call of its own; a small one makes it without a function of Python's."""
         cdef cnp.npy_intp size = self.own_scratch(threads)
-        if size * self.kernels.itemsize < SMALL:
+        if size < SMALL // self.kernels.itemsize:
             return cnp.PyArray_EMPTY(1, &size, (<cnp.dtype>self.real).num, 0)
         return empty(size, self.real)
 
@@ -504,7 +507,8 @@ cdef class Plan:
         # shows in the (smaller) result unless that is added to
         cdef bint early = self.gathers or accumulate
         if early and self.checks and not (
-                call.is_finite(second, self.stored[0]) and (not self.gapped or call.is_finite(first, self.stored[0]))):
+                call.is_finite(second, self.stored[0])
+                and (not self.gapped or self.around_finite and call.is_finite(first, self.stored[0]))):
             if self.swapped and self.gathers and self.geometry.batch > 1:
                 single = plan(self.map, self.geometry._replace(batch=1), self.dtype, "gemm", self.result)
                 return self._one_by_one(single, *given, out, bias, scratch, accumulate, call.threads)

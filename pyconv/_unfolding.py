@@ -13,6 +13,7 @@ from pyconv._dtypes import FLOAT32, DType, element
 from pyconv._geometry import Geometry, box, whole_size
 from pyconv._integers import Shape
 from pyconv._memory import empty, shares
+from pyconv._outer import LAST
 from pyconv._padding import held
 
 Array = NDArray[Any]
@@ -123,12 +124,22 @@ class FarGradient:
                     cells[...] = np.add(sums, cells, sums) if accumulate else sums
 
     def parts(self) -> Iterator[tuple[Geometry, tuple[slice, ...]]]:
-        """The problem of one sample in parts of some positions, and which these are."""
+        """The problem of one sample in parts of some positions, and which these are. Along an axis whose edges a part
+        does not reach, its x is the cells that it reaches."""
         g = self.geometry
         for slices in product(*map(shares, g.output_size, self.extents)):
-            padding: Any = tuple(lo - s * one.start for lo, s, one in zip(g.padding, g.stride, slices))
             sizes: Any = tuple(one.stop - one.start for one in slices)
-            yield g._replace(batch=1, output_size=sizes, padding=padding), slices
+            part = g._replace(batch=1, output_size=sizes)
+            axes: list[tuple[int, ...]] = []
+            for a, one in enumerate(slices):
+                low, size = g.stride[a] * one.start - g.padding[a], g.input_size[a]
+                high = low + g.stride[a] * (sizes[a] - 1) + g.dilation[a] * (g.kernel_size[a] - 1) + 1
+                if low >= 0 and high <= size and a >= len(slices) - LAST:
+                    axes.append((0, high - low, g.before[a] + low, g.behind[a] + size - high))
+                else:
+                    axes.append((-low, size, g.before[a], g.behind[a]))
+            padding, cells, before, behind = (tuple(numbers) for numbers in zip(*axes))
+            yield part._replace(padding=padding, input_size=cells, before=before, behind=behind), slices
 
     def _add(
         self, part: Geometry, grad_output: Array, weight: Array, sums: Array, scratch: Array | None, adds: bool,

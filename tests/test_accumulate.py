@@ -274,6 +274,30 @@ def test_gaps_between_samples_cost_no_array(batch):
     assert np.array_equal(out - before[::2, :8], 2 * pyconv.conv2d_input(x.shape, w, y, padding=1))
 
 
+def test_gaps_between_samples_cost_no_array_in_any_other_function():
+    def in_a_larger_array(shape):
+        return held((shape[0], 2 * shape[1], *shape[2:]), np.float32)[:, 1:shape[1] + 1]
+
+    x, w, y = (held(shape, np.float32) for shape in ((3, 16, 64, 64), (16, 16, 16, 16), (3, 16, 49, 49)))
+    columns = pyconv.unfold(x, 3, padding=1)
+    grad_w = (3, *w.shape)
+    scratch = np.empty(pyconv.workspace(x.shape, w.shape, per_sample=True).finput, np.float32)
+    nothing, bias = (x[:, :0], w[:, :0, :3, :3]), np.ones(16, np.float32)
+    for call, shape, adds in [
+            (lambda **to: pyconv.fold(columns, (64, 64), 3, padding=1, **to), x.shape, True),
+            (lambda **to: pyconv.unfold(x, 3, padding=1, **to), columns.shape, False),
+            (lambda **to: pyconv.conv2d_weight(x, w.shape, y, per_sample=True, finput=scratch, **to), grad_w, True),
+            (lambda **to: pyconv.conv2d(*nothing, bias, padding=1, **to), x.shape, True)]:
+        out = in_a_larger_array(shape)
+        before, wanted = out.copy(), call()
+        assert call(out=out) is out and np.array_equal(out, wanted)
+        check_no_hidden_array(lambda: call(out=out))
+        if adds:
+            out[...] = before
+            assert np.array_equal(call(out=out, accumulate=True), before + call())
+            check_no_hidden_array(lambda: call(out=out, accumulate=True))
+
+
 def test_gaps_within_samples_cost_one_of_them():
     x, w = held((5, 8, 400, 400), np.float32), held((8, 8, 1, 1), np.float32)
     whole = held((5, 8, 402, 402), np.float32)

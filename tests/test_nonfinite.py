@@ -34,6 +34,19 @@ def without_zeros(data):
     return type(data)(*(np.where(part == 0, 1, part).astype(part.dtype) for part in data))
 
 
+@pytest.mark.parametrize('value', [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize('per_sample', [False, True])
+def test_a_constant_that_is_not_finite_around_what_is_added(value, per_sample, dtype):
+    """Some taps meet it and some do not."""
+    x, y = np.ones((2, 3, 5), dtype), np.ones((2, 2, 5), dtype)
+    settings = {'padding': ((0, 2),), 'padding_mode': 'constant', 'padding_value': value, 'per_sample': per_sample}
+    wanted = np.broadcast_to(np.array([5, value, value], dtype) * (1 if per_sample else 2), (2, 3, 3))
+    out = np.zeros((2, *wanted.shape) if per_sample else wanted.shape, dtype)
+    np.testing.assert_array_equal(pyconv.conv1d_weight(x, (2, 3, 3), y, **settings), np.broadcast_to(wanted, out.shape))
+    pyconv.conv1d_weight(x, (2, 3, 3), y, out=out, accumulate=True, **settings)
+    np.testing.assert_array_equal(out, np.broadcast_to(wanted, out.shape))
+
+
 def check(problem, parts, spoiled_names='xwy'):
     """The maps that read one of the spoiled operands, in both dtypes, against the reference's."""
     x, w, y = (parts[name] for name in 'xwy')

@@ -167,6 +167,75 @@ def test_padding_may_repeat_the_input_any_number_of_times(run_python):
     run_python(FAR, timeout=60)
 
 
+@pytest.mark.parametrize('mode', ['zeros', 'circular', 'reflect', 'replicate'])
+@pytest.mark.parametrize('stride', [2**62, 2**62 + 1, 2**62 + 2])
+def test_strides_and_paddings_near_the_largest_number(stride, mode, dtype):
+    """Two positions or two taps, one of them far in front of the input, whose sum with a step is no index."""
+    def place(cell):
+        turn = cell % 8
+        return {'zeros': cell if 0 <= cell < 5 else None, 'circular': cell % 5, 'reflect': min(turn, 8 - turn),
+                'replicate': min(max(cell, 0), 4)}[mode]
+
+    x, columns, settings = np.arange(1, 6, dtype=dtype)[None], np.array([[10, 20]], dtype), {'padding_mode': mode}
+    wanted, read = np.zeros((1, 5), dtype), [place(-stride), place(0)]
+    for cell, number in zip(read, (10, 20)):
+        if cell is not None:
+            wanted[0, cell] += number
+    seen = [[0 if cell is None else x[0, cell] for cell in read]]
+    steps = {'stride': stride, 'padding': ((stride, 0),), **settings}
+    assert np.array_equal(pyconv.unfold(x, (1,), **steps), seen)
+    assert np.array_equal(pyconv.fold(columns, (5,), (1,), **steps), wanted)
+    taps = {'dilation': stride, 'padding': ((stride, 0),), **settings}  # 5 positions: under tap 1 lies the input
+    weight = np.array([[[0, 1]]], dtype)
+    calls = ((pyconv.conv1d, x, np.ones((1, 1, 1), dtype), steps, seen), (pyconv.conv1d, x, weight, taps, x),
+             (pyconv.conv1d_weight, x, (1, 1, 2), x, taps, None))
+    for call, *operands, keywords, result in calls:
+        if mode == 'zeros':
+            found = call(*operands, **keywords)
+            assert np.array_equal(found, result) if result is not None else found[0, 0, 1] == (x * x).sum()
+        else:  # what is far beyond the edges is copied to scratch
+            with pytest.raises(MemoryError):
+                call(*operands, **keywords)
+    assert np.array_equal(pyconv.conv1d_input((1, 5), np.ones((1, 1, 1), dtype), columns, **steps), wanted)
+    if mode != 'circular':  # its input gradient goes round scratch as well
+        assert np.array_equal(pyconv.conv1d_input((1, 5), weight, x, **taps), x)
+
+
+REPEATED = """
+import sys, numpy as np, pyconv
+mode, axis, n = sys.argv[1], int(sys.argv[2]), 300_000
+size = (n, 1) if axis == 0 else (1, n)
+padding = ((n - 1, n - 1), (0, 0))[::1 - 2 * axis]
+columns = np.ones((1, 3 * n - 2), np.int8)
+found = pyconv.fold(columns, size, (1, 1), padding=padding, padding_mode=mode, dtype='int64').ravel()
+wanted = {'circular': np.r_[2, np.full(n - 2, 3), 2], 'replicate': np.r_[n, np.ones(n - 2, int), n],
+          'reflect': np.r_[2, np.full(n - 2, 3), 2]}[mode]
+assert np.array_equal(found, wanted)
+"""
+
+
+@pytest.mark.parametrize('axis', [0, 1])
+@pytest.mark.parametrize('mode', ['circular', 'reflect', 'replicate'])
+def test_time_grows_with_the_padding_and_no_faster(run_python, mode, axis):
+    """Looking through all of it for each row takes minutes."""
+    run_python(REPEATED, mode, axis, timeout=30)
+
+
+@pytest.mark.parametrize('size', [(1,), (1, 2), (8,)], ids=str)
+def test_what_replicates_very_often_is_summed_as_exactly(size):
+    columns = np.full((1, 200_001 * size[-1]), 0.1, np.float32)
+    padding = (*[(0, 0)] * (len(size) - 1), (100_000 * size[-1], 100_000 * size[-1]))
+    kernel = (1,) * len(size)
+    found = pyconv.fold(columns, size, kernel, padding=padding, padding_mode='replicate')
+    wanted = pyconv.fold(columns.astype(np.float64), size, kernel, padding=padding, padding_mode='replicate')
+    assert np.abs(found / wanted - 1).max() < 1e-6
+    weight = np.ones((1, 1, *kernel), np.float32)
+    found = pyconv.convolution_backward(
+        columns.reshape(1, *size[:-1], -1), np.zeros((1, *size), np.float32), weight, 1, padding, 1, False, 0, 1,
+        (True, False, False), padding_mode='replicate')[0]
+    assert np.abs(found / wanted - 1).max() < 1e-6
+
+
 AT_THE_END = """
 import ctypes, mmap, sys
 import numpy as np, pyconv

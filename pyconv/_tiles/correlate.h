@@ -227,7 +227,7 @@ static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(st
         .cell = {piece->source_batch, axis[0].step * piece->source_stride[0], axis[1].step * piece->source_stride[1]},
         .position = {layout->batch * wide, layout->axis[0] * wide, layout->axis[1] * wide},
         .positions = work->block.extent[2],
-        .low = shift < 0 ? (x->tap_step - 1 - shift) / x->tap_step : 0,
+        .low = NAME(steps_to)(-shift, x->tap_step),
         .high = end > 0 ? (end - 1) / x->tap_step + 1 : 0,
         .step = x->tap_step * piece->source_stride[2], .channel = piece->source_channel, .wide = wide};
     const index_t whole = (x->taps - 1) / s, after = (rows.low + s - 1) / s, until = (rows.high + s - 1) / s;

@@ -1,5 +1,11 @@
 /* Where the cells of a block lie in scratch. See body.h for the macros. */
 
+/* How many steps reach `distance`, 0 where it is behind; without a sum that could be too large. */
+static inline index_t NAME(steps_to)(index_t distance, index_t step)
+{
+    return distance > 0 ? (distance - 1) / step + 1 : 0;
+}
+
 /* The positions [lo, hi) of `count` from `start` whose cell step * (start + q) + shift lies in [0, size). */
 static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count, index_t shift, index_t *lo,
                                index_t *hi)
@@ -7,8 +13,8 @@ static inline void NAME(valid)(const axis_t *axis, index_t start, index_t count,
     const index_t first = axis->step * start + shift, last = axis->size - 1 - first;
     index_t low = first < 0 ? -first : 0, high = last < 0 ? 0 : last + 1;
     if (axis->step > 1) {
-        low = (low + axis->step - 1) / axis->step;
-        high = (high + axis->step - 1) / axis->step;
+        low = NAME(steps_to)(low, axis->step);
+        high = NAME(steps_to)(high, axis->step);
     }
     *lo = low < count ? low : count;
     *hi = high < *lo ? *lo : high < count ? high : count;

@@ -55,6 +55,13 @@ static NAME(region) NAME(cells_of)(const piece_t *piece, const NAME(region) *pos
     return r;
 }
 
+/* So many times n, or more memory than there is: far beyond the edges there are more cells than a number holds. */
+static inline index_t NAME(times)(index_t n, index_t count)
+{
+    const index_t most = (index_t)1 << 48;
+    return (double)n * (double)count < (double)most ? n * count : most;
+}
+
 /* Elements of the patch of the largest block, and some more: vectors are read beyond the end of rows. */
 static index_t NAME(patch)(const work_t *work, int which)
 {
@@ -69,7 +76,7 @@ static index_t NAME(patch)(const work_t *work, int which)
         const index_t cells = axis->step * (positions - 1) + (span < 0 ? -span : span) + 1;
         index_t low, high;
         NAME(window)(piece, a, &low, &high);
-        n *= which == TARGET ? positions : cells < high - low ? cells : high - low;
+        n = NAME(times)(n, which == TARGET ? positions : cells < high - low ? cells : high - low);
     }
     return n + 8 * LANES;
 }

@@ -36,7 +36,7 @@ static inline void NAME(taps_of)(const axis_t *axis, index_t position, index_t *
         low = first < axis->size ? 0 : (first - axis->size) / back + 1;
         high = first < 0 ? 0 : first / back + 1;
     } else {
-        low = first < 0 ? (axis->tap_step - 1 - first) / axis->tap_step : 0;
+        low = NAME(steps_to)(-first, axis->tap_step);
         high = first < axis->size ? (axis->size - 1 - first) / axis->tap_step + 1 : 0;
     }
     high = high < axis->taps ? high : axis->taps;
