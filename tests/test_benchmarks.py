@@ -201,7 +201,9 @@ def test_every_kind_and_map_can_be_planned():
     assert {wanted.source.name for wanted in recorder.kernels.values()} >= {'gather', 'correlate', 'direct', 'pack'}
 
 
-def test_the_tests_of_the_gpu_can_be_planned():
+def test_the_tests_of_the_gpu_can_be_planned(monkeypatch):
+    import problems
+    monkeypatch.setattr(problems, 'VARIED', problems.VARIED[::3])
     with planned.recording() as recorder:
         planned.record_tests()
     names = {wanted.source.name for wanted in recorder.kernels.values()}

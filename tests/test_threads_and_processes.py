@@ -511,8 +511,8 @@ def test_bits_on_every_instruction_set(level, run_python):
 
 @pytest.mark.parametrize('level', LEVELS)
 def test_every_type_and_algorithm_on_every_other_instruction_set(level, run_python):
-    """Their own tests once more, but for those of buffers and bits, of large problems, and of float64, which the tests
-    above have."""
+    """Their own tests once more along two axes, but for those of buffers and bits, of large problems, of float64, which
+    the tests above have, and of integers that are read as others are."""
     if missing := lacks(level):
         pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
     if level == cpu.config()['level']:
@@ -525,7 +525,8 @@ def test_every_type_and_algorithm_on_every_other_instruction_set(level, run_pyth
 TYPES_AND_ALGORITHMS = '''
 import sys, pytest
 some = ('not narrow and not test_bits and not any_buffer and not (same_bits and tiles)'
-        ' and not (test_not_finite and inf) and not (float64 and not complex)')
+        ' and not (test_not_finite and inf) and not (float64 and not complex)'
+        ' and not 1d and not 3d and not int16 and not uint32')
 sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', some, *sys.argv[1:]]))
 '''
 
