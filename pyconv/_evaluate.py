@@ -373,11 +373,11 @@ def _run(
     target = None
     if out is not None and not cpu.is_ready(out, own):
         map = result.terms[0][0]
-        of_samples = map != "grad_weight" and out.ndim == geometry.rank + 2 or geometry.per_sample
-        if map != "grad_weight" and _takes_last(map, geometry):
+        to_weight = map == "grad_weight"
+        if not to_weight and _takes_last(map, geometry):
             target = channels_last(np.asarray(out), geometry.rank, own)
-        if target is None and of_samples:
-            return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate, geometry.per_sample)
+        if target is None and out.ndim == geometry.rank + 2 + to_weight and (geometry.per_sample or not to_weight):
+            return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate, to_weight)
     if target is None:
         target = writing_place(out, result.shape, own, accumulate)
     _run_terms(dtype, bias, calls, target, accumulate)
@@ -393,12 +393,12 @@ def _run_terms(dtype: DType, bias: Array | None, calls: list[Any], target: Array
 
 
 def _run_by_samples(
-    dtype: DType, own: DType, bias: Array | None, calls: list[Any], out: Array, accumulate: bool, per_sample: bool
+    dtype: DType, own: DType, bias: Array | None, calls: list[Any], out: Array, accumulate: bool, to_weight: bool
 ) -> Array:
-    """The same where `out` has gaps."""
+    """The same where `out` has gaps; a weight's gradient is that of each sample."""
     for share, target in written_by_samples(out, own, accumulate):
         _run_terms(dtype, bias, [
-            (plan.of_batch(len(target)), first[share], second[share] if per_sample else second, scratch)
+            (plan.of_batch(len(target)), first[share], second[share] if to_weight else second, scratch)
             for plan, first, second, scratch in calls], target, accumulate)
         del target  # before the next
     return out

@@ -17,10 +17,31 @@ RNG = np.random.default_rng(0)
 DATA = [RNG.integers(-3, 4, array.shape) for array in (X, W, Y, B)]
 
 
-@pytest.mark.parametrize('layout', [
+every_layout = pytest.mark.parametrize('layout', [
     np.asfortranarray, lambda array: np.repeat(array, 2, -1)[..., ::2],
     lambda array: array.astype(array.dtype.newbyteorder('>')),
 ], ids=['Fortran', 'gaps', 'big-endian'])
+
+
+@every_layout
+@pytest.mark.parametrize('per_sample', [False, True])
+@pytest.mark.parametrize('batch', [(), (3,)], ids=['alone', 'batch'])
+@pytest.mark.parametrize('transposed', [False, True])
+def test_outs_of_all_gradients(transposed, batch, per_sample, layout, dtype, monkeypatch):
+    """Where samples are worked on one after the other, the weight is all of theirs, and its gradient each one's own."""
+    monkeypatch.setattr(_evaluate, 'AT_ONCE', 1)
+    shapes = (*batch, 4, 7), (4, 4, 3), (*batch, 4, 9 if transposed else 5)
+    x, w, y = (RNG.integers(-3, 4, shape).astype(dtype) for shape in shapes)
+    arguments = (y, x, w, 1, 0, 1, transposed, 0, 1, (True, True, True))
+    wanted = pyconv.convolution_backward(*arguments, per_sample=per_sample)
+    for accumulate in (False, True):
+        outs = tuple(layout(np.full(array.shape, 2, dtype)) for array in wanted)
+        found = pyconv.convolution_backward(*arguments, per_sample=per_sample, out=outs, accumulate=accumulate)
+        for out, result, array in zip(outs, found, wanted):
+            assert result is out and np.array_equal(out, array + 2 * accumulate)
+
+
+@every_layout
 def test_outs_of_the_functions_with_many_results(layout, dtype):
     x, w, y, b = (array.astype(dtype) for array in DATA)
     outs = [layout(np.full(array.shape, np.nan, dtype)) for array in (y, x, w, b)]
