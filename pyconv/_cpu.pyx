@@ -313,7 +313,7 @@ cdef class Columns:
                                to + row * self.width * self.size[1], 1, accumulate)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)  # over many outer axes large ones
 def columns_of(geometry, dtype, result):
     return Columns(geometry, dtype, result)
 

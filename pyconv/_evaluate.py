@@ -418,10 +418,11 @@ def written_by_samples(out: Array, own: DType, accumulate: bool) -> Iterator[tup
 
 
 def _put(target: Array, value: Any, accumulate: bool) -> Array:
-    if accumulate:
-        target += value
-    else:
-        target[...] = value
+    with np.errstate(all="ignore"):
+        if accumulate:
+            target += value
+        else:
+            target[...] = value
     return target
 
 

@@ -157,8 +157,12 @@ def _geometry(
     stride = tuple(s if y > 1 else 1 for s, y in zip(settings.stride, output_size))
     dilation = tuple(d if k > 1 else 1 for d, k in zip(settings.dilation, kernel))
     low = tuple(lo for lo, _ in pads)
+    behind_axis = max(1, *channels) * prod(n or 1 for n in input_size)  # elements that a step along an axis goes over
     for n, k, y, s, d, lo in zip(input_size, kernel, output_size, stride, dilation, low):
-        if max(n + abs(lo), max(y - 1, 0) * s + (k - 1) * d) > LARGEST:
+        behind_axis //= n or 1
+        reach = max(y - 1, 0) * s + (k - 1) * d
+        places = max(reach, abs(lo), abs(reach - lo)) + 3 * n + 1  # kernels look as far beyond them
+        if places * behind_axis > LARGEST:
             raise ValueError(f"padding must keep every axis within 2**63 - 1 cells; got {settings.padding!r}")
     mode = settings.mode
     before = behind = (0,) * len(kernel)

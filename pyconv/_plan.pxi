@@ -210,7 +210,7 @@ cdef class Plan:
         self.looped, self.covered = geometry.rank > _outer.LAST, _outer.is_covered(map, geometry)
         padding = None if map == "grad_input" else _outer.of_padding(geometry)
         if padding is not None:
-            self.padding = Plan(map, padding, dtype, "gemm", result, tasks=self.tasks)
+            self.padding = Plan(map, padding, dtype, "gemm", result, exact, self.tasks)
         self.joins = self.looped and not self.gathers and writes > 0 and padding is None
         self.adds = self.looped and not self.joins
         geometry = _outer.of_volumes(geometry)

@@ -222,6 +222,23 @@ def test_strides_and_paddings_near_the_largest_number(stride, mode, dtype):
         assert np.array_equal(pyconv.conv1d_input((1, 5), weight, x, **taps), x)
 
 
+@pytest.mark.parametrize(('shape', 'kernel', 'settings'), [
+    ((1, 3), (2,), {'dilation': 2**63 - 1, 'padding': ((0, 2**63 - 3),)}),
+    ((1, 3), (2,), {'dilation': 2**63 - 4, 'padding': ((0, 2**63 - 6),)}),
+    ((1, 9), (2,), {'dilation': 2**62 - 2, 'padding': ((-4, 2**63 - 2),)}),
+    ((1, 5, 3), (1, 1), {'stride': (2**62 - 2, 1), 'padding': ((2**62 - 2, 0), (0, 0))}),
+    ((2, 5), (1,), {'stride': 2**62, 'padding': ((2**62, 0),)})], ids=str)
+@pytest.mark.parametrize('mode', ['zeros', 'circular', 'reflect', 'replicate', 'constant'])
+def test_what_no_address_reaches_is_refused(shape, kernel, settings, mode):
+    """Also where it is the cells behind an axis, or its channels, that a step goes over."""
+    x, weight = np.ones((1, *shape)), np.ones((1, shape[0], *kernel))
+    stride, padding, dilation = settings.get('stride', 1), settings['padding'], settings.get('dilation', 1)
+    with pytest.raises(ValueError, match=r'^padding must keep every axis within 2\*\*63 - 1 cells'):
+        pyconv.unfold(x, kernel, dilation, padding, stride, padding_mode=mode)
+    with pytest.raises(ValueError, match=r'^padding must keep every axis within 2\*\*63 - 1 cells'):
+        pyconv.convolution(x, weight, None, stride, padding, dilation, False, 0, 1, padding_mode=mode)
+
+
 REPEATED = """
 import sys, numpy as np, pyconv
 mode, axis, n = sys.argv[1], int(sys.argv[2]), 300_000

@@ -59,7 +59,7 @@ static NAME(region) NAME(cells_of)(const piece_t *piece, const NAME(region) *pos
 static inline index_t NAME(times)(index_t n, index_t count)
 {
     const index_t most = (index_t)1 << 48;
-    return (double)n * (double)count < (double)most ? n * count : most;
+    return count >= 0 && (double)n * (double)count < (double)most ? n * count : most;
 }
 
 /* Elements of the patch of the largest block, and some more: vectors are read beyond the end of rows. */
