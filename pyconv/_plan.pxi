@@ -216,8 +216,8 @@ cdef class Plan:
         geometry = _outer.of_volumes(geometry)
         self.groups = geometry.groups
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
-        self.around_finite = self.gathers or geometry.padding_mode != "constant" or bool(
-            np.isfinite(element(geometry.padding_value, dtype)))
+        self.around_finite = self.gathers or self.geometry.padding_mode != "constant" or bool(
+            np.isfinite(element(self.geometry.padding_value, dtype)))
         if algorithm == "columns":
             found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
         else:
@@ -241,6 +241,8 @@ cdef class Plan:
             if self.steps[i].members > 1:
                 self._lead(&self.steps[i], found[i:i + self.steps[i].members])
         _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
+        if self.padding is not None and self.padding.gapped:
+            self.gapped = True
         if (self.gapped or (self.tiled and not self.gathers)) and not whole:
             self.checks = True
         self._measure()

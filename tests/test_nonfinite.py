@@ -47,6 +47,20 @@ def test_a_constant_that_is_not_finite_around_what_is_added(value, per_sample, d
     np.testing.assert_array_equal(out, np.broadcast_to(wanted, out.shape))
 
 
+@pytest.mark.parametrize('accumulate', [False, True])
+@pytest.mark.parametrize('per_sample', [False, True])
+def test_an_infinite_constant_around_the_first_of_four_axes(per_sample, accumulate, dtype):
+    x, w, padding = np.ones((2, 2, 3, 3, 4, 6), dtype), np.ones((3, 2, 2, 1, 2, 2), dtype), ((1, 0), *[(0, 0)] * 3)
+    settings = {'padding_mode': 'constant', 'padding_value': np.inf}
+    y = np.ones((2, 3, 3, 3, 3, 5), dtype)
+    out = np.zeros((2, *w.shape) if per_sample else w.shape, dtype)
+    found = pyconv.convolution_backward(
+        y, x, w, 1, padding, 1, False, 0, 1, (False, True, False), out=(None, out, None), accumulate=accumulate,
+        per_sample=per_sample, **settings)[1]
+    wanted = np.array([np.inf, 3 * 3 * 3 * 5 * (1 if per_sample else 2)], dtype)
+    np.testing.assert_array_equal(found, np.broadcast_to(wanted[:, None, None, None], found.shape))
+
+
 def check(problem, parts, spoiled_names='xwy'):
     """The maps that read one of the spoiled operands, in both dtypes, against the reference's."""
     x, w, y = (parts[name] for name in 'xwy')
