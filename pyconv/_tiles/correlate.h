@@ -228,7 +228,7 @@ static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(st
         .position = {layout->batch * wide, layout->axis[0] * wide, layout->axis[1] * wide},
         .positions = work->block.extent[2],
         .low = NAME(steps_to)(-shift, x->tap_step),
-        .high = end > 0 ? (end - 1) / x->tap_step + 1 : 0,
+        .high = NAME(steps_to)(end, x->tap_step),
         .step = x->tap_step * piece->source_stride[2], .channel = piece->source_channel, .wide = wide};
     const index_t whole = (x->taps - 1) / s, after = (rows.low + s - 1) / s, until = (rows.high + s - 1) / s;
     rows.first = rows.low / s;

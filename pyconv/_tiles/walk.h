@@ -37,7 +37,7 @@ static inline void NAME(taps_of)(const axis_t *axis, index_t position, index_t *
         high = first < 0 ? 0 : first / back + 1;
     } else {
         low = NAME(steps_to)(-first, axis->tap_step);
-        high = first < axis->size ? (axis->size - 1 - first) / axis->tap_step + 1 : 0;
+        high = NAME(steps_to)(axis->size - first, axis->tap_step);
     }
     high = high < axis->taps ? high : axis->taps;
     *tap = low < high ? low : 0;
