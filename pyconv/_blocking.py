@@ -8,6 +8,7 @@ scratch and, for forward and grad_input, any batch.
 from collections.abc import Iterator
 from functools import lru_cache
 from math import inf, prod
+from operator import itemgetter
 
 from pyconv._blocks import (
     CORRELATE,
@@ -168,7 +169,7 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
     width = tile.lanes * tile.vectors
     least_tasks = wanted_tasks(piece, groups, tile)
 
-    def options() -> Iterator[tuple[int, Block, int]]:
+    def options() -> Iterator[tuple[float, int, Block, int]]:
         for most in ROW_BLOCKS:
             rows = min(piece.rows, up_to(even_part(piece.rows, most), tile.rows))
             if rows > most and most > ROW_BLOCKS[0] or rows * channels * taps * tile.itemsize > PANEL:
@@ -177,22 +178,17 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
             wanted = min(8 * width * min(8, max(1, 32 // rows)), RESULTS // tile.itemsize // rows)
             for positions in {wanted, min(wanted, up_to(total // (least_tasks // times or 1), width))}:
                 block = _fitting(piece, max(width, positions), rows, channels, tile)
-                yield rows, block, times * blocks_of(piece, block)
+                tasks, once = times * blocks_of(piece, block), piece.channels * cost_of(piece, rows, tile)(block)
+                yield once * -(-piece.rows // rows) * unevenness(tasks, least_tasks), rows, block, tasks
             if rows == piece.rows:
                 return
 
-    def cost(option: tuple[int, Block, int]) -> float:
-        rows, block, tasks = option
-        once = piece.channels * cost_of(piece, rows, tile)(block)
-        return once * -(-piece.rows // rows) * unevenness(tasks, least_tasks)
-
-    best = min(options(), key=cost)
-    rows, block, tasks = best
+    cost, rows, block, tasks = min(options(), key=itemgetter(0))
     if tasks < least_tasks:
         rows = min(rows, max(4 * tile.rows, up_to(piece.rows * tasks // least_tasks, tile.rows)))
     together = _together(piece, groups, blocks_of(piece, block), block, rows, channels, tile)
     way = GATHER_FLAT if together == 1 and block[0] == 1 and is_flat(piece) else GATHER
-    return cost(best), Blocking(way, *block, channels, rows, groups=together)
+    return cost, Blocking(way, *block, channels, rows, groups=together)
 
 
 def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:

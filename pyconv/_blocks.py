@@ -95,6 +95,8 @@ def scratch_of(of_axes: Streams, block: Block, lanes: int) -> tuple[int, int, in
 
 def least_of(piece: Piece) -> Folds:
     """How many positions, or tiles of them, the first and the last block of an axis must have where it is folded."""
+    if piece.folds == NO_FOLDS:
+        return NO_FOLDS
     return tuple((-(-held_in(before) // n), -(-(held_in(behind) + (behind and n - 1)) // n))
                  for (before, behind), n in zip(piece.folds, piece.tile))
 
@@ -116,22 +118,23 @@ def candidates(
 
     Where an axis is folded, its first and its last block hold what is added to their cells: `least` says how many.
     """
-    found = []
+    found: dict[tuple[Triple, int], None] = {}
     for first in range(3):  # axes before `first` have extent 1, those after are whole
-        inner = prod(count[first + 1:])
+        whole, behind = count[first], count[first + 1:]
+        inner = prod(behind)
         if inner <= positions or first == 2:
             wanted = max(1, positions // inner)
-            extent = [1] * 3
-            extent[first + 1:] = count[first + 1:]
-            for n in {wanted, max(1, wanted // 2), wanted + 1, even_part(count[first], wanted)}:
-                extent[first] = min(up_to(n, lanes) if first == 2 else n, count[first])
-                found.append((tuple(map(holding, extent, count, least)), first))
+            for n in {wanted, max(1, wanted // 2), wanted + 1, even_part(whole, wanted)}:
+                extent = *(1,) * first, min(up_to(n, lanes) if first == 2 else n, whole), *behind
+                found[extent if least == NO_FOLDS else tuple(map(holding, extent, count, least)), first] = None
     return tuple(found)
 
 
 def wanted_tasks(piece: Piece, groups: int, tile: Tile) -> int:
     """How many tasks a call should have at least: fewer where there is little to share."""
-    products = piece.batch * piece.rows * piece.channels * prod(axis.positions * axis.taps for axis in piece.axes)
+    z, y, x = piece.axes
+    products = piece.batch * piece.rows * piece.channels * (
+        z.positions * z.taps * y.positions * y.taps * x.positions * x.taps)
     return max(1, min(tile.tasks, products * groups // TASK))
 
 
@@ -143,8 +146,9 @@ def unevenness(tasks: int, wanted: int) -> float:
 def blocks_of(piece: Piece, block: Block) -> int:
     """How many blocks of a size there are."""
     samples, (z, y, x), _ = block
-    count_z, count_y, count_x = (axis.positions for axis in piece.axes)
-    return -(-count_z // z) * -(-count_y // y) * -(-count_x // x) * -(-piece.batch // samples)
+    along_z, along_y, along_x = piece.axes
+    return -(-along_z.positions // z) * -(-along_y.positions // y) * -(-along_x.positions // x) * (
+        -(-piece.batch // samples))
 
 
 def splits_of(blocks: int, units: int, wanted: int = UNITS) -> int:
@@ -154,10 +158,10 @@ def splits_of(blocks: int, units: int, wanted: int = UNITS) -> int:
 
 def cells_met(axis: Axis) -> tuple[int, int]:
     """How many taps have a cell, summed over the positions of an axis, and over its stretches of equal taps."""
-    ends = [(x.start, x.start + x.lattice * x.positions) for x in (axis.clipped(tap) for tap in range(axis.taps))]
-    starts = {axis.start, *(end for pair in ends for end in pair)} - {axis.start + axis.lattice * axis.positions}
-    return (sum(end - start for start, end in ends) // axis.lattice,
-            sum(start <= at < end for at in starts for start, end in ends))
+    reached = [axis.reached(tap) for tap in range(axis.taps)]
+    starts = {0, *(end for pair in reached for end in pair)} - {axis.positions}
+    return sum(end - start for start, end in reached), sum(
+        start <= at < end for at in starts for start, end in reached)
 
 
 def is_flat(piece: Piece) -> bool:
@@ -173,16 +177,16 @@ def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
     taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
     of_axes, flat = streams_of(piece.axes), is_flat(piece)
     weights = 3 * taps * rows / lanes  # they come from beyond L2
-    step = piece.axes[2].step
+    across, at_least_two, step = tile.vectors, max(rows, 2), piece.axes[2].step
     apart = 1 if step == 1 else EVERY_OTHER if step == 2 else ONE_BY_ONE
 
     def cost(block: Block) -> float:
-        samples, extent, _ = block
+        samples, (z, y, x), _ = block
         size, streams, at_once = scratch_of(of_axes, block, lanes)
         vectors = -(-at_once // lanes)
-        products = (vectors + 0.1 * -(-vectors // tile.vectors)) * taps * max(rows, 2)  # a load across two lines is two
-        runs = samples * extent[0] * (1 if taps == 1 else extent[1])
-        gaps = at_once != prod(extent) * samples
+        products = (vectors + 0.1 * -(-vectors // across)) * taps * at_least_two  # a load across two lines is two
+        runs = samples * z * (1 if taps == 1 else y)
+        gaps = at_once != samples * z * y * x
         unrolled = 0 if flat and samples == 1 else apart * (2 * size / lanes + 3 * runs * streams)
         return blocks_of(piece, block) * (products + weights + unrolled + 3 * runs * gaps * rows + 40)
 

@@ -44,31 +44,34 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
             depth * piece.rows * width > weights or any(n > 1 for n, _ in piece.row_taps)):
         return None
 
-    def cells(extent: Triple) -> int:
-        return prod(x.step * (n - 1) + 1 + abs(x.tap_step) * (x.taps - 1) for x, n in zip(piece.axes, extent))
-
-    def vectors(extent: Triple) -> int:
-        return piece.channels * cells(extent) + piece.rows * prod(extent)
-
-    extents = [extent for n in range(prod(count).bit_length() + 1)
-               for extent, _ in candidates(count, 1 << n, tile.lanes, least_of(piece))]
-    fitting = [extent for extent in extents if vectors(extent) * width <= BOX]
-    if not fitting:
+    (step_z, more_z), (step_y, more_y), (step_x, more_x) = (
+        (axis.step, 1 - axis.step + abs(axis.tap_step) * (axis.taps - 1)) for axis in piece.axes)
+    least, channels, rows = least_of(piece), piece.channels, piece.rows
+    extents = dict.fromkeys(extent for n in range(prod(count).bit_length() + 1)
+                            for extent, _ in candidates(count, 1 << n, tile.lanes, least))
+    vectors: dict[Triple, tuple[int, int]] = {}  # of the extents that fit: those of their cells, and of their results
+    for z, y, x in extents:
+        of_cells = channels * (step_z * z + more_z) * (step_y * y + more_y) * (step_x * x + more_x)
+        of_results = rows * z * y * x
+        if (of_cells + of_results) * width <= BOX:
+            vectors[z, y, x] = of_cells, of_results
+    if not vectors:
         return None
     turned = tile.lanes.bit_length() + 1  # operations of turning a vector
 
     def cost(extent: Triple) -> float:
-        work = cells(extent) * piece.channels * turned + prod(extent) * piece.rows * (1.2 * depth + turned + 1) + 300
+        of_cells, of_results = vectors[extent]
+        work = of_cells * turned + of_results * (1.2 * depth + turned + 1) + 300
         return blocks_of(one, (1, extent, 0)) * -(-groups // tile.lanes) * work
 
     one = piece._replace(batch=1)
-    best = min(fitting, key=cost)
+    best = min(vectors, key=cost)
     other = cost_of(one, piece.rows, tile)(best_block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True))
     in_place = piece.source.group == piece.target.group == 1  # what tiles would copy first
     if not (always or in_place) and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
     blocks = blocks_of(one, (1, best, 0)) * -(-groups // tile.lanes)  # of one sample
-    most = min(BOX // (vectors(best) * width), piece.batch * blocks // wanted_tasks(piece, groups, tile))
+    most = min(BOX // (sum(vectors[best]) * width), piece.batch * blocks // wanted_tasks(piece, groups, tile))
     samples = even_part(piece.batch, most)
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
 

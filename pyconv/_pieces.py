@@ -48,14 +48,18 @@ class Axis(NamedTuple):
         """How many positions a shared stream has more than a tap reads: those that only its other taps reach."""
         return abs(self.unit) * (-(-self.taps // self.streams) - 1) if self.taps else 0
 
-    def clipped(self, tap: int) -> "Axis":
-        """This axis for one tap alone, restricted to the positions that have a cell under it."""
+    def reached(self, tap: int) -> tuple[int, int]:
+        """The first of the positions that have a cell under a tap, and the one behind the last."""
         offset = self.offset + self.tap_step * tap
         low = max(0, -(offset // self.step))
-        high = max(low, min(self.positions, (self.size - 1 - offset) // self.step + 1))
+        return low, max(low, min(self.positions, (self.size - 1 - offset) // self.step + 1))
+
+    def clipped(self, tap: int) -> "Axis":
+        """This axis for one tap alone, restricted to the positions that have a cell under it."""
+        low, high = self.reached(tap)
         return self._replace(
-            positions=high - low, offset=offset + self.step * low, taps=1, start=self.start + self.lattice * low,
-            first=self.first + self.every * tap)
+            positions=high - low, offset=self.offset + self.tap_step * tap + self.step * low, taps=1,
+            start=self.start + self.lattice * low, first=self.first + self.every * tap)
 
     def alone(self, tap: int) -> "Axis":
         """This axis for one tap alone, whose cells beyond the edge are there."""
@@ -63,7 +67,7 @@ class Axis(NamedTuple):
 
     def met(self) -> "Axis":
         """This axis with none but the taps that have a cell at some position."""
-        taps = [tap for tap in range(self.taps) if self.clipped(tap).positions]
+        taps = [tap for tap, (low, high) in enumerate(map(self.reached, range(self.taps))) if low < high]
         if not taps:
             return self._replace(taps=0)
         return self._replace(offset=self.offset + self.tap_step * taps[0], taps=taps[-1] - taps[0] + 1,
@@ -344,7 +348,8 @@ def undivided(g: Geometry) -> Axes:
 
 def has_padding(axes: Axes) -> bool:
     """Whether some position of some tap lacks its cell."""
-    return any(axis.clipped(tap).positions < axis.positions for axis in axes for tap in {0, axis.taps - 1} if axis.taps)
+    return any(high - low < axis.positions for axis in axes if axis.taps
+               for low, high in map(axis.reached, {0, axis.taps - 1}))
 
 
 def suits_quads(map: str, g: Geometry) -> bool:
