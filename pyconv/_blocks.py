@@ -1,5 +1,6 @@
 """Blocks of positions: what one is, how much scratch it takes, how many there are, and which is the cheapest."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
@@ -156,12 +157,13 @@ def splits_of(blocks: int, units: int, wanted: int = UNITS) -> int:
     return max(1, min(blocks, -(-wanted // units)))
 
 
+@lru_cache(maxsize=1024)
 def cells_met(axis: Axis) -> tuple[int, int]:
     """How many taps have a cell, summed over the positions of an axis, and over its stretches of equal taps."""
     reached = [axis.reached(tap) for tap in range(axis.taps)]
-    starts = {0, *(end for pair in reached for end in pair)} - {axis.positions}
+    starts = sorted({0, *(end for pair in reached for end in pair)} - {axis.positions})
     return sum(end - start for start, end in reached), sum(
-        start <= at < end for at in starts for start, end in reached)
+        bisect_left(starts, end) - bisect_left(starts, start) for start, end in reached)
 
 
 def is_flat(piece: Piece) -> bool:

@@ -5,6 +5,7 @@ import itertools
 import math
 import multiprocessing
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -25,24 +26,25 @@ needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason=f'the compiler is not installed: {launch.install_command()}')
 ALL = compiled.by_name()
-# Of kernels without tiles those that have at most one flag, for groups of one channel 3 x 3 taps; of the tiles for 64
-# rows and for few, whose code is that of others with other numbers, some; of those for 16 bits in chips before sm_80,
-# which compute as float32's do, some. PYCONV_TEST_ALL=1 compiles all.
+# PYCONV_TEST_ALL=1 compiles all.
 EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
 
 
-def is_made(name, one):
-    flags = {'accumulate', 'partial', 'apart', 'pointwise'} & set(name.split())
-    if EVERY or one.tile is None:
-        return EVERY or len(name.split()) <= 3 and name[-3:] not in ('5x5', '7x7')
-    is_further = one.tile[:4] in (tiles.MIDDLE[:4], tiles.FEW[:4], tiles.FEW.turned[:4])
-    if one.way == 'fma' and one.element.size == 2:
-        return flags <= {'partial'} or flags == {'apart'}
-    of_each = one.way in ('f16', 'tf32', 'f64') or (one.way, one.element.size) == ('fma', 4)
-    return not is_further or of_each and flags in (set(), {'apart'}, {'partial'} if 'correlate' in name else set())
+def some_of_all():
+    """Tensor cores' tiles and strips of 3 x 3 taps without a flag, and of the rest, those of most flags first, so many
+    that any two words of a name, or a way and a word, are together in one of them."""
+    plain = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and name.split()[-1][0].isdigit()]
+    plain += [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?', name)]
+    found, met = dict.fromkeys(plain), set()
+    for name in sorted(ALL, key=lambda name: -len(name.split())):
+        pairs = set(itertools.combinations(dict.fromkeys([ALL[name].way, *name.split()]), 2)) - met
+        if pairs:
+            found[name] = None
+            met |= pairs
+    return found
 
 
-MADE = {name: one for name, one in ALL.items() if is_made(name, one)}
+MADE = {name: ALL[name] for name in (ALL if EVERY else some_of_all())}
 PAIRS = [(name, capability) for name, configuration in MADE.items()
          for capability in compiled.capabilities(configuration)]
 TOGETHER = 12                           # kernels that a process makes at a time: nvdisasm starts once for them

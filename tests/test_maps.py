@@ -2,6 +2,8 @@
 
 `out` and the buffers come in poisoned with NaN, every call is made twice, and inputs come with and without batch axis.
 """
+import functools
+
 import numpy as np
 import pytest
 
@@ -9,20 +11,26 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
-from problems import EVERY, PROBLEMS, ROWS, VARIED, VARIED_MODES, expected
+from problems import BY_NAME, EVERY, PROBLEMS, ROWS, VARIED, VARIED_MODES, expected
 from pyconv import _geometries
 
 every_problem = pytest.mark.parametrize('problem', EVERY + ROWS, ids=str)
 
 
-def scratch(problem, dtype, transposed=False):
-    """Poisoned finput and fgrad_input of full-speed size."""
+@functools.cache
+def workspace(problem_name, dtype, transposed):
+    problem = BY_NAME[problem_name]
     shape = problem.output_shape if transposed else problem.input_shape
     keywords = problem.keywords
     if transposed:
         padding, output_padding = problem.transposed_padding
         keywords = {**keywords, 'padding': padding, 'output_padding': output_padding}
-    wants = pyconv.workspace(shape, problem.weight_shape, **keywords, transposed=transposed, dtype=dtype)
+    return pyconv.workspace(shape, problem.weight_shape, **keywords, transposed=transposed, dtype=dtype)
+
+
+def scratch(problem, dtype, transposed=False):
+    """Poisoned finput and fgrad_input of full-speed size."""
+    wants = workspace(problem.name, dtype, transposed)
     return {'finput': poisoned(wants.finput, dtype), 'fgrad_input': poisoned(wants.fgrad_input, dtype)}
 
 

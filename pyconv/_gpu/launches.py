@@ -128,10 +128,14 @@ class Program:
             return
         x, y, z = (*grid, 1, 1)[:3]
         limits.check_counts(kernel, (x, y, z), values)
-        given = [values[name] for name in kernel.arguments]
-        places = [(place, value) for place, value in enumerate(given) if isinstance(value, Ref)]
-        matrix = given[0] if isinstance(given[0], Matrix) else None
-        arguments = [0 if isinstance(value, Ref | Matrix) else value for value in given]
+        arguments = [values[name] for name in kernel.arguments]
+        matrix, places = arguments[0] if type(arguments[0]) is Matrix else None, []
+        for place, value in enumerate(arguments):
+            if type(value) is Ref:
+                places.append((place, value))
+                arguments[place] = 0
+        if matrix is not None:
+            arguments[0] = 0
         self.launches.append(Launch((kernel, threads, shared, blocks), (x, y, z), arguments, places, matrix))
 
     def on(self, arrays: Mapping[str, Ref]) -> Launches:

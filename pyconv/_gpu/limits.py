@@ -1,6 +1,7 @@
 """What a launch can count, in 32 bits, and how work is cut by it; a ValueError in a user's words where it cannot be."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import gcd, prod
 from operator import gt, mul
 from typing import Any, NamedTuple
@@ -23,9 +24,17 @@ def check_counts(kernel: Source, grid: tuple[int, int, int], values: dict[str, A
 
     No launch passes this by. What calls it has cut its work before, or raised in words that a user knows.
     """
-    counted = {name: value for name, value in values.items() if name in COUNTS or f"{name}_magic" in values}
-    if any(not 0 <= value <= MOST for value in counted.values()) or any(map(gt, grid, GRID)):
-        raise ValueError(f"a launch must count fewer than 2**31 of anything; got {kernel.name} with {counted}, {grid}")
+    names = _counted(tuple(values))
+    counts = [values[name] for name in names]
+    if min(counts, default=0) < 0 or max(counts, default=0) > MOST or any(map(gt, grid, GRID)):
+        raise ValueError("a launch must count fewer than 2**31 of anything; "
+                         f"got {kernel.name} with {dict(zip(names, counts))}, {grid}")
+
+
+@lru_cache(maxsize=256)
+def _counted(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Which of a launch's arguments are counts."""
+    return tuple(name for name in names if name in COUNTS or f"{name}_magic" in names)
 
 
 def boxes(sizes: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
