@@ -114,7 +114,7 @@ want a cast there.
 
 GPU arrays
 ----------
-No GPU has run this as of 2026-11-25.
+No GPU has run this as of 2026-11-26.
 
 torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
 DLPack on a CUDA device are read where they lie, whatever their strides. They have the types of arrays in main memory,

@@ -14,6 +14,7 @@ from pyconv._blocks import (
     CORRELATE,
     CORRELATE_FEW,
     CORRELATE_POSITIONS,
+    CORRELATE_UNROLLED,
     DEPTH,
     GATHER,
     GATHER_ACROSS,
@@ -191,12 +192,21 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
     return cost, Blocking(way, *block, channels, rows, groups=together)
 
 
+def _is_unrolled(piece: Piece, taps: int, tile: Tile) -> bool:
+    """Whether grad_weight reads a lone tap's cells, which lie apart, from scratch: tiles of four rows read each line of
+    source so often that what they leave of it costs more."""
+    return taps == 1 and piece.axes[2].step > 1 and tile.rows == 4 and not (piece.turned or piece.source_last)
+
+
 def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
     """Channels and columns of a block of grad_weight: the source is read anew for each block of columns, the target
     turned anew for each block of channels."""
     room = CORRELATE_RESULTS // tile.itemsize
     streams = prod(axis.streams for axis in piece.axes) if taps <= CORRELATE_ROWS else taps
     read = 2 * streams * (1 if piece.axes[2].step == 1 else 3)
+    deepest = CORRELATE_ROWS
+    if _is_unrolled(piece, taps, tile):
+        deepest = min(deepest, SCRATCH // (CORRELATE_POSITIONS * tile.itemsize))
 
     def cost(option: tuple[int, int]) -> float:
         channels, columns = option
@@ -206,7 +216,7 @@ def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
     options = []
     for vectors in (3, 6, 9, 12, 18, 24, 36):
         columns = up_to(even_part(piece.rows, vectors * tile.lanes), tile.lanes)
-        most = max(1, min(CORRELATE_ROWS, room // columns) // taps)
+        most = max(1, min(deepest, room // columns) // taps)
         options.append((even_part(piece.channels, most), columns))
     return min(options, key=cost)
 
@@ -232,7 +242,8 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
                for samples in ({1, even_part(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})
                if samples * prod(extent) <= 1.5 * most]
     block = min(options, key=lambda block: blocks_of(piece, block))
-    return Blocking(CORRELATE, *block, channels, columns, splits_of(blocks_of(piece, block), units, wanted))
+    way = CORRELATE_UNROLLED if _is_unrolled(piece, taps, tile) else CORRELATE
+    return Blocking(way, *block, channels, columns, splits_of(blocks_of(piece, block), units, wanted))
 
 
 def few_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:

@@ -37,8 +37,8 @@ class Tile(NamedTuple):
 
 
 # the ways of kernels.h
-(GATHER, GATHER_FLAT, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_FEW, GATHER_DIRECT, GATHER_LAST,
- GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(13)
+(GATHER, GATHER_FLAT, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED, CORRELATE_FEW, GATHER_DIRECT,
+ GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(14)
 
 
 class Blocking(NamedTuple):
@@ -57,7 +57,7 @@ class Blocking(NamedTuple):
 
 def reads_last(way: int, operand: Strides) -> bool:
     """Whether a way reads and writes an operand whose channels lie last as it is: a direct one wants groups of one."""
-    return way in (GATHER_BROADCAST, GATHER_ACROSS, CORRELATE) or (
+    return way in (GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED) or (
         way in (GATHER_DIRECT, GATHER_LAST, CORRELATE_DIRECT, CORRELATE_LAST) and operand.group == 1)
 
 

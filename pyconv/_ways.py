@@ -24,6 +24,7 @@ from pyconv._blocks import (
     CORRELATE_DIRECT,
     CORRELATE_FEW,
     CORRELATE_LAST,
+    CORRELATE_UNROLLED,
     CORRELATE_WINOGRAD,
     GATHER,
     GATHER_ACROSS,
@@ -212,8 +213,9 @@ WAYS = (
     Way("matrix product", (CORRELATE_FEW,), WEIGHT, ANY,
         "fewer output channels than half a vector, or half a vector of them and no more input channels",
         "inner products along the positions, which fill vectors", _summed(_few)),
-    Way("matrix product", (CORRELATE,), WEIGHT, ANY,
-        "else: cells are unrolled, and grad_output turned, a block of positions at a time",
+    Way("matrix product", (CORRELATE, CORRELATE_UNROLLED), WEIGHT, ANY,
+        "else: grad_output is turned, a block of positions at a time; cells are broadcast from where they lie, a lone "
+        "tap's that lie apart from scratch",
         "vectors of output channels; a block's results stay in L2 while positions go by", _summed(correlate_blocking)),
 )
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import calls
+import pyconv
 import reference
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
-from pyconv import _blocks, _known, _pieces, _ways
+from pyconv import _blocking, _blocks, _known, _pieces, _ways
 from pyconv._geometries import convolved
 
 UNROLLED, BROADCAST = 0, np.inf
@@ -38,6 +39,11 @@ ROWS_OF_TAPS = [  # one vector of output channels for some type and level, and 8
     for taps, step, apart in ((2, 1, 1), (3, 1, 1), (5, 1, 1), (3, 2, 1), (3, 2, 2), (5, 3, 3))
     for size, pads in ((23, (0, 0)), (19, (2, 1)), (21, (-1, -2)), (2, (7, 9)))
     for outputs in (2, 4, 8, 16)]
+LONE_TAPS = [
+    P('of 40 channels', (33, 31), (1, 1), (40, 70), stride=2, batch=3),
+    P('in the padding too', (20, 23), (1, 1), (70, 41), stride=3, padding=(1, 2), batch=2),
+    P('of one long row', (2100,), (1,), (20, 33), stride=2),
+    P('of planes in groups', (4, 9, 10), (1, 1, 1), (18, 36), stride=(1, 2, 2), groups=2, batch=2)]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + SHARED_CELLS + MORE, ids=str)
 
 
@@ -120,6 +126,32 @@ def test_exact_for_small_integers(force, factor, problem, dtype):
     with_bias = wanted.forward + calls.per_channel(data.b, problem.rank)
     assert_equal(calls.forward(problem, data.x, data.w, data.b, algorithm='gemm'), with_bias, dtype)
     assert_equal(calls.grad_input(problem, data.w, data.y, algorithm='gemm'), wanted.grad_input, dtype)
+
+
+@pytest.mark.parametrize('unrolled', [False, True])
+@pytest.mark.parametrize('problem', LONE_TAPS, ids=str)
+def test_cells_of_a_lone_tap(force, monkeypatch, problem, unrolled, dtype):
+    """Those between them are not read; unrolled where tiles have four rows."""
+    pieces = _pieces.pieces('grad_weight', convolved(
+        problem.rank, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0])
+    taken = [_ways.choose('grad_weight', piece, problem.groups, _blocks.Tile(8, 4, rows, 3), 'gemm')[1].way
+             for piece in pieces for rows in (4, 8)]
+    assert taken == [_blocks.CORRELATE_UNROLLED, _blocks.CORRELATE]
+    monkeypatch.setattr(_blocking, '_is_unrolled', lambda *_: unrolled)
+    forget()
+    data = problem.integers(dtype)
+    wanted = maps(problem, *(part.astype(float) for part in data[:3])).grad_weight
+    x = np.full_like(data.x, np.nan)
+    read = tuple(slice(-problem.pads[a][0] % step, None, step)
+                 for a, step in enumerate(problem.per_axis(problem.stride)))
+    x[..., *read] = data.x[..., *read]
+    sizes = pyconv.workspace(x.shape, problem.weight_shape, **problem.keywords, dtype=dtype, algorithm='gemm')
+    out = np.ones(problem.weight_shape, dtype)
+    for size in sizes.finput, sizes.finput_minimum:
+        finput = calls.poisoned(size, dtype)
+        assert_equal(calls.grad_weight(problem, x, data.y, algorithm='gemm', finput=finput), wanted, dtype)
+    calls.grad_weight(problem, x, data.y, algorithm='gemm', out=out, accumulate=True)
+    assert_equal(out, wanted + 1, dtype)
 
 
 @every_problem

@@ -47,6 +47,8 @@ const kernels_t NAME(kernels) = {
                            NAME(multiply_across), NAME(store_across)},
         [CORRELATE] = {NAME(layout_correlate), NAME(offsets_broadcast), NAME(unroll_broadcast), NAME(turn),
                        NAME(correlate), NAME(store_weight)},
+        [CORRELATE_UNROLLED] = {NAME(layout_correlate_unrolled), NAME(offsets), NAME(unroll), NAME(turn),
+                                NAME(correlate_unrolled), NAME(store_weight)},
         [CORRELATE_FEW] = {NAME(layout_few), NAME(offsets), NAME(unroll), NAME(compact), NAME(dot),
                            NAME(store_weight)},
         [GATHER_DIRECT] = {NAME(layout_direct), NAME(offsets_direct), NAME(unroll_direct), NAME(pack_direct),

@@ -2,14 +2,36 @@
    of source. No product with padding is made: taps that reach the same positions of a block are done together. See
    body.h for the macros. */
 
-/* For grad_weight a product of every channel and tap is a position: its cell, and its row of the turned target. Behind
-   them come the channels and taps that they are products of. */
+/* So many positions side by side, from a cell of source and a row of the turned target on. */
+typedef struct {
+    index_t cell;
+    int row, count;
+} NAME(chain);
+
+/* What products are made of: the first cell, whether scratch has the cells, as many as positions, or source itself; and
+   where the chains of positions are listed, no more than there are positions, and behind them channels and taps. */
+typedef struct {
+    const REAL *source;
+    int unrolled;
+    NAME(chain) *list;
+} NAME(cells_read);
+
+static index_t NAME(lists)(const work_t *work)
+{
+    return (work->layout.positions * sizeof(NAME(chain)) + NAME(depth)(work) * sizeof(index_t)) / sizeof(REAL);
+}
+
 static void NAME(layout_correlate)(work_t *work)
 {
-    layout_t *layout = &work->layout;
     NAME(layout_turned)(work);
-    layout->scratch = (sizeof(REAL *) + layout->positions * sizeof(NAME(product)) + NAME(depth)(work) * sizeof(index_t))
-        / sizeof(REAL);
+    work->layout.scratch = (index_t)(sizeof(void *) / sizeof(REAL)) + NAME(lists)(work);
+}
+
+/* Of a lone tap: cells that lie apart, as under a stride, are read by many panels of columns, so they are unrolled. */
+static void NAME(layout_correlate_unrolled)(work_t *work)
+{
+    NAME(layout_turned)(work);
+    work->layout.scratch += NAME(lists)(work);
 }
 
 /* The positions of a block along one axis that have a cell under a tap. */
@@ -39,28 +61,34 @@ static NAME(stretch) NAME(find_taps_reaching)(const work_t *work, int a, index_t
     return s;
 }
 
-/* The positions of a block that some taps reach; gives back how many. */
-static index_t NAME(list_positions)(const work_t *work, const NAME(reached) reached[3], NAME(product) *list)
+/* The positions of a block that some taps reach; gives back in how many chains, and the step from cell to cell. */
+static index_t NAME(list_chains)(const work_t *work, const NAME(reached) reached[3], int unrolled, NAME(chain) *list,
+                                 index_t *along)
 {
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const layout_t *layout = &work->layout;
     const NAME(reached) *z = &reached[0], *y = &reached[1], *x = &reached[2];
-    index_t step[3], corner = block->sample * piece->source_batch;
-    NAME(product) *next = list;
+    index_t step[3], corner = block->sample * piece->source_batch, n = 0;
+    const int count = (int)(x->high - x->low);
     for (int a = 0; a < 3; a++) {
         step[a] = piece->axis[a].step * piece->source_stride[a];
         corner += block->start[a] * step[a] + piece->axis[a].offset * piece->source_stride[a];
     }
-    for (index_t s = 0; s < block->samples; s++)
+    *along = unrolled ? 1 : step[2];
+    for (index_t s = 0; s < block->samples && count > 0; s++)
         for (index_t i = z->low; i < z->high; i++)
             for (index_t j = y->low; j < y->high; j++) {
-                const index_t cell = corner + s * piece->source_batch + i * step[0] + j * step[1];
-                const index_t row = s * layout->batch + i * layout->axis[0] + j * layout->axis[1];
-                for (index_t k = x->low; k < x->high; k++)
-                    *next++ = (NAME(product)){cell + k * step[2], (int)(row + k), {(int)(cell + k * step[2])}};
+                const index_t row = s * layout->batch + i * layout->axis[0] + j * layout->axis[1] + x->low;
+                const index_t cell = unrolled ? row : corner + s * piece->source_batch + i * step[0] + j * step[1]
+                    + x->low * step[2];
+                NAME(chain) *last = &list[n - 1];
+                if (n && cell == last->cell + last->count * *along && row == last->row + last->count)
+                    last->count += count;
+                else
+                    list[n++] = (NAME(chain)){cell, (int)row, count};
             }
-    return next - list;
+    return n;
 }
 
 /* The channels and taps of a box of taps, numbered as in the result; gives back how many. Neighbours are done together:
@@ -86,23 +114,90 @@ static index_t NAME(list_rows)(const work_t *work, const NAME(stretch) box[3], i
     return next - list;
 }
 
+/* R channels and taps by V vectors of columns stay in registers while all chains of positions go by, as in `spread`: with
+   4 x 3, 12 products are made in 26 instructions, none of which looks up where a cell lies. */
+static inline __attribute__((always_inline)) void NAME(spread_chains)(
+    const int R, const int V, index_t chains, const NAME(chain) *chain, index_t step, const REAL *source,
+    const index_t *cell, const REAL *ahead, const REAL *panel, REAL *result, const index_t *position, index_t pitch,
+    int accumulate)
+{
+    VECTOR sum[24];
+    const REAL *from[8];
+#pragma GCC unroll 24
+    for (int i = 0; i < R * V; i++)
+        sum[i] = (VECTOR){0};
+    for (const NAME(chain) *end = chain + chains; chain < end; chain++) {
+        const REAL *row = panel + chain->row * V * LANES, *next = ahead + chain->cell;
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++)
+            from[i] = source + cell[i] + chain->cell;
+        for (index_t left = chain->count, k = 0; left > 0; left--, k += step, row += V * LANES) {
+            if (R == ROWS)
+                __builtin_prefetch(next + k);
+            NAME(add_products)(R, V, sum, from, k, row);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+        NAME(store_sums)(V, sum + i * V, result + position[i] * pitch, accumulate);
+}
+
+#define CHAINS(R, V)                                                                                                  \
+    static __attribute__((noinline)) void NAME(chains_##R##x##V)(                                                     \
+        index_t chains, const NAME(chain) *chain, index_t step, const REAL *source, const index_t *cell,              \
+        const REAL *ahead, const REAL *panel, REAL *result, const index_t *position, index_t pitch, int accumulate)   \
+    {                                                                                                                 \
+        NAME(spread_chains)(R, V, chains, chain, step, source, cell, ahead, panel, result, position, pitch,           \
+                            accumulate);                                                                              \
+    }
+typedef void (*NAME(chain_function))(index_t, const NAME(chain) *, index_t, const REAL *, const index_t *,
+                                     const REAL *, const REAL *, REAL *, const index_t *, index_t, int);
+
+CHAINS(1, 1) CHAINS(1, 2) CHAINS(2, 1) CHAINS(2, 2) CHAINS(3, 1) CHAINS(3, 2) CHAINS(4, 1) CHAINS(4, 2)
+#if V4 >= 3
+CHAINS(1, 3) CHAINS(2, 3) CHAINS(3, 3) CHAINS(4, 3)
+#endif
+#if ROWS == 8
+CHAINS(8, 1) CHAINS(8, 2) CHAINS(8, 3)
+#endif
+
+/* [channels and taps][vectors - 1] */
+static const NAME(chain_function) NAME(chains)[ROWS + 1][3] = {
+#if V4 >= 3
+    [1] = {NAME(chains_1x1), NAME(chains_1x2), NAME(chains_1x3)},
+    [2] = {NAME(chains_2x1), NAME(chains_2x2), NAME(chains_2x3)},
+    [3] = {NAME(chains_3x1), NAME(chains_3x2), NAME(chains_3x3)},
+    [4] = {NAME(chains_4x1), NAME(chains_4x2), NAME(chains_4x3)},
+#else
+    [1] = {NAME(chains_1x1), NAME(chains_1x2)},
+    [2] = {NAME(chains_2x1), NAME(chains_2x2)},
+    [3] = {NAME(chains_3x1), NAME(chains_3x2)},
+    [4] = {NAME(chains_4x1), NAME(chains_4x2)},
+#endif
+#if ROWS == 8
+    [8] = {NAME(chains_8x1), NAME(chains_8x2), NAME(chains_8x3)},
+#endif
+};
+
 /* All columns of a box of taps that reach the same positions. */
 static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], const NAME(reached) reached[3],
-                                const REAL *panel, const index_t *offset, void *scratch, REAL *result, int accumulate)
+                                const REAL *panel, const index_t *offset, const NAME(cells_read) *cells, REAL *result,
+                                int accumulate)
 {
     const layout_t *layout = &work->layout;
-    const REAL *source = *(const REAL **)scratch;
-    NAME(product) *list = (NAME(product) *)((const REAL **)scratch + 1);
-    index_t *row = (index_t *)(list + layout->positions), cell[8];
-    const index_t positions = NAME(list_positions)(work, reached, list), rows = NAME(list_rows)(work, box, row);
+    const REAL *source = cells->source;
+    index_t *row = (index_t *)(cells->list + layout->positions), cell[8], step;
+    const index_t chains = NAME(list_chains)(work, reached, cells->unrolled, cells->list, &step);
+    const index_t rows = NAME(list_rows)(work, box, row);
     for (index_t column = 0, wide; column < work->part.rows; column += wide * LANES) {
         wide = NAME(panel)(work->part.rows - column);
         for (index_t i = 0; i < rows;) {
             const index_t tall = NAME(tall)(rows - i), next = i + tall;
             for (index_t j = 0; j < tall; j++)
                 cell[j] = offset[row[i + j]];
-            NAME(spreads)[tall][wide - 1](positions, list, source, cell, source + offset[row[next < rows ? next : i]],
-                                          NULL, NULL, panel, result + column, row + i, layout->pitch, accumulate);
+            NAME(chains)[tall][wide - 1](chains, cells->list, step, source, cell,
+                                         source + offset[row[next < rows ? next : i]], panel, result + column, row + i,
+                                         layout->pitch, accumulate);
             i = next;
         }
         panel += layout->positions * wide * LANES;
@@ -283,8 +378,8 @@ static index_t NAME(take_box)(const work_t *work, int a, index_t at, int few, NA
 /* Boxes of taps have rows for a tile where channels are many; of few the positions are cut, so that all taps of most
    positions are together. One channel's taps that share cells are too few sums for the latency of the multiply-add: where
    there are more vectors than one, tiles have more. */
-static void NAME(correlate)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
-                            void *result, int accumulate)
+static void NAME(correlate_cells)(const work_t *work, const REAL *turned, const index_t *offset,
+                                  const NAME(cells_read) *cells, REAL *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;
     const index_t channels = work->part.channels, *extent = work->block.extent;
@@ -303,14 +398,28 @@ static void NAME(correlate)(const work_t *work, const void *turned, const index_
         for (at[1] = 0; at[1] < end[1];) {
             at[1] += NAME(take_box)(work, 1, at[1], few, &box[1], &reached[1]);
             if (shared) {
-                NAME(correlate_columns)(work, shared - 1, box, reached, turned, offset, *(const REAL **)scratch, result,
-                                        accumulate);
+                NAME(correlate_columns)(work, shared - 1, box, reached, turned, offset, cells->source, result, accumulate);
                 continue;
             }
             for (at[2] = 0; at[2] < end[2];) {
                 at[2] += NAME(take_box)(work, 2, at[2], few, &box[2], &reached[2]);
-                NAME(correlate_box)(work, box, reached, turned, offset, scratch, result, few || accumulate);
+                NAME(correlate_box)(work, box, reached, turned, offset, cells, result, few || accumulate);
             }
         }
     }
+}
+
+static void NAME(correlate)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
+                            void *result, int accumulate)
+{
+    const NAME(cells_read) cells = {*(const REAL **)scratch, 0, (NAME(chain) *)((const REAL **)scratch + 1)};
+    NAME(correlate_cells)(work, turned, offset, &cells, result, accumulate);
+}
+
+static void NAME(correlate_unrolled)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
+                                     void *result, int accumulate)
+{
+    const index_t lists = work->layout.scratch - NAME(lists)(work);
+    const NAME(cells_read) cells = {scratch, 1, (NAME(chain) *)((REAL *)scratch + lists)};
+    NAME(correlate_cells)(work, turned, offset, &cells, result, accumulate);
 }
