@@ -64,10 +64,11 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
     multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
     fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
-    lost); 'gemm' makes every product of the definition, as all do that add to out. A sample whose result is not
-    finite is computed again with 'gemm'. 'tf32x3', of float32 and complex64 on a GPU alone, makes each product as
-    three of TF32, right but for 2**-22 of it; errors are below float32's. On trial, of GPUs of capability 9.0
-    alone, none of which has run them yet: 'wgmma', of float16 and bfloat16, makes products by warpgroups;
+    lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
+    'gemm'; with accumulate one that holds 2**32 and more (in float64 2**256) is added with 'gemm', as are all where
+    the weight, or what a weight's gradient sums, does. 'tf32x3', of float32 and complex64 on a GPU alone, makes each
+    product as three of TF32, right but for 2**-22 of it; errors are below float32's. On trial, of GPUs of capability
+    9.0 alone, none of which has run them yet: 'wgmma', of float16 and bfloat16, makes products by warpgroups;
     'm16n8k4', 'm16n8k8' and 'm16n8k16', of float64 and complex128, make theirs in pieces of that size.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.

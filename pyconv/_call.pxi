@@ -20,7 +20,7 @@ cdef class Call:
     cdef char *checked  # what is looked through for NaN and infinities
     cdef index_t checked_size, checked_item
     cdef index_t packs  # tasks that pack weights
-    cdef int checked_type
+    cdef int checked_type, checks_small
     cdef int accumulate, threads, has_shared, wave, odd
     cdef index_t *places  # of grad_weight's terms (see _outer): bytes from source and from target to their volumes,
     cdef index_t terms  # of so many; NULL where the operands have one volume
@@ -86,10 +86,10 @@ cdef class Call:
         else:
             self.correlate_task(step, task, thread)
 
-    cdef int is_finite(self, cnp.ndarray array, int stored) except -1:
-        """Whether an operand or a result is, whose elements are of that type."""
+    cdef int is_finite(self, cnp.ndarray array, int stored, int small=False) except -1:
+        """Whether an operand or a result is, whose elements are of that type; or so small that Winograd's sums are."""
         cdef index_t parts
-        self.checked, self.checked_type, self.odd = _data(array), stored, False
+        self.checked, self.checked_type, self.checks_small, self.odd = _data(array), stored, small, False
         self.checked_item = cnp.PyArray_ITEMSIZE(array) if stored else self.plan.kernels.itemsize
         self.checked_size = cnp.PyArray_NBYTES(array) // self.checked_item
         parts = _parts(self.checked_size, CHECKED)
@@ -98,7 +98,7 @@ cdef class Call:
 
     cdef void check_cells(self, index_t part) noexcept nogil:
         if not self.plan.kernels.finite(self.checked_type, min(CHECKED, self.checked_size - part * CHECKED),
-                                        self.checked + part * CHECKED * self.checked_item):
+                                        self.checked + part * CHECKED * self.checked_item, self.checks_small):
             self.odd = True
 
     cdef int gather(self) except -1:

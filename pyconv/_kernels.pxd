@@ -64,7 +64,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*clear)(index_t, void *) noexcept nogil
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil
-        int (*finite)(int, index_t, const void *) noexcept nogil
+        int (*finite)(int, index_t, const void *, int) noexcept nogil
         void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
         void (*fold_rows)(const piece_t *, index_t, index_t, index_t, index_t, index_t, const void *, index_t,
                           void *, index_t) noexcept nogil

@@ -483,7 +483,10 @@ cdef class Plan:
 
     cdef object work(self, first, second, out, bias, scratch, accumulate, int threads):
         """The same, in the blocks of this plan."""
-        if self.tiled and accumulate:  # a result that is not finite could not be taken back
+        if self.tiled and accumulate and not self._is_small(first, second, threads):
+            # a result of tiles that is not finite could not be taken back
+            if self.geometry.batch > 1 and (self.gathers or self.geometry.per_sample):
+                return self._apart(first, second, out, bias, scratch, accumulate, threads)
             return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
         if self.geometry.converts[1] and (self.adds or accumulate and bias is not None and self.fills):
             return self._rounded_once(first, second, out, bias, scratch, accumulate, threads)
@@ -541,6 +544,13 @@ cdef class Plan:
             return self._exactly(*given, out, bias, scratch, accumulate, call.threads)
         samples = [n for n in range(self.geometry.batch) if not call.is_finite(out[n], self.stored[2])]
         self._alone(samples, *given, out, scratch, accumulate, call.threads)
+
+    cdef bint _is_small(self, first, second, int threads) except -1:
+        """Whether operands are so small that no sum of tiles can be other than finite."""
+        cdef Call call = Call.__new__(Call)
+        call.watch, call.plan, call.threads = Watch(), self, threads
+        return abs(self.geometry.padding_value) < 2.0**32 and call.is_finite(second, self.stored[0], True) and (
+            call.is_finite(first, self.stored[0], True))
 
     def _apart(self, first, second, out, bias, scratch, accumulate, threads):
         """Sample by sample, for which a smaller scratch is enough."""

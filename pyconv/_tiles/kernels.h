@@ -142,7 +142,8 @@ typedef struct {
     void (*clear)(index_t n, void *to);
     void (*add)(index_t n, const void *from, void *to);
     double (*sum)(index_t n, const void *from);
-    int (*finite)(int stored, index_t n, const void *from);
+    /* whether all are, or even so small that no sum of Winograd's is not */
+    int (*finite)(int stored, index_t n, const void *from, int small);
     /* columns <- one plane (channel of a sample) under one tap; some cells of some rows, `across` elements apart, += the
        sum of their columns; cells `step` apart (+)= such sums */
     void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);

@@ -36,19 +36,26 @@ static double NAME(sum)(index_t n, const void *from)
     return total;
 }
 
-/* A product with zero is zero unless the factor is NaN or infinite. */
-static int NAME(finite)(index_t n, const void *from)
+/* A product with zero is zero unless the factor is NaN or infinite: as is what is not `small`, from 2^32 on in float32
+   and from 2^256 in float64, times as much as makes it so. */
+static int NAME(finite)(index_t n, const void *from, int small)
 {
     const REAL *x = from;
+#ifdef WHOLE
+    const REAL factor = 1;
+    (void)small;
+#else
+    const REAL factor = (REAL)(!small ? 1 : sizeof(REAL) == 4 ? 0x1p96 : 0x1p768);
+#endif
     VECTOR sum[4] = {{0}};
     REAL rest = 0;
     index_t i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES)
 #pragma GCC unroll 4
         for (int u = 0; u < 4; u++)
-            sum[u] += LOAD(x + i + u * LANES) * 0;
+            sum[u] += LOAD(x + i + u * LANES) * factor * 0;
     for (; i < n; i++)
-        rest += x[i] * 0;
+        rest += x[i] * factor * 0;
     const VECTOR all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     for (int lane = 0; lane < LANES; lane++)
         rest += all[lane];

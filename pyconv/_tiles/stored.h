@@ -120,13 +120,14 @@ static void NAME(write_row)(int stored, const void *from, index_t n, void *to, i
 }
 
 /* A product with zero is zero unless the factor is NaN or infinite: then all bits of its exponent are set. */
-static int NAME(finite_stored)(int stored, index_t n, const void *from)
+static int NAME(finite_stored)(int stored, index_t n, const void *from, int small)
 {
     const uint16_t *cells = from, exponent = stored == STORED_HALF ? 0x7c00 : 0x7f80;
+    const uint16_t least = small && stored != STORED_HALF ? (127 + 32) << 7 : exponent;
     int odd = 0;
     if (stored == STORED_REAL)
-        return NAME(finite)(n, from);
+        return NAME(finite)(n, from, small);
     for (index_t i = 0; i < n; i++)
-        odd |= (cells[i] & exponent) == exponent;
+        odd |= (cells[i] & exponent) >= least;
     return !odd;
 }
