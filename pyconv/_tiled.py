@@ -137,13 +137,16 @@ def _sums(piece: Piece, groups: int, tile: Tile) -> tuple[Block, int]:
     return block, splits
 
 
-def _parts(piece: Piece, taps: int, tile: Tile) -> Iterator[tuple[int, int]]:
+@lru_cache(maxsize=256)
+def _parts(all_channels: int, all_rows: int, taps: int, tile: Tile) -> tuple[tuple[int, int], ...]:
     """Channels and columns that a task may do: of whole register tiles, and less of them where scratch is scarce."""
+    found: dict[tuple[int, int], None] = {}
     whole, least = (tile.rows, tile.vectors * tile.lanes), (1, tile.lanes)
     for rows, width in (whole, least) if tile.narrow else (whole,):
         for most, wide in product(CHANNELS, COLUMNS):
-            channels = min(piece.channels, up_to(even_part(piece.channels, max(1, most // taps)), rows))
-            yield channels, up_to(even_part(piece.rows, wide * width), tile.lanes)
+            channels = min(all_channels, up_to(even_part(all_channels, max(1, most // taps)), rows))
+            found[channels, up_to(even_part(all_rows, wide * width), tile.lanes)] = None
+    return tuple(found)
 
 
 def _costs(
@@ -156,7 +159,7 @@ def _costs(
     gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
     size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
     cells, room = _cells_cost(piece, block, tile), (NARROW_ROOM if tile.narrow else WEIGHT_ROOM) / tile.itemsize
-    for channels, columns in _parts(piece, taps, tile):
+    for channels, columns in _parts(piece.channels, piece.rows, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
         partial = splits or splits_of(count, tasks, TASKS)
         sums = (1 + (partial > 1)) * (1 + gradients)
