@@ -548,9 +548,10 @@ cdef class Plan:
     cdef bint _is_small(self, first, second, int threads) except -1:
         """Whether operands are so small that no sum of tiles can be other than finite."""
         cdef Call call = Call.__new__(Call)
+        value = self.geometry.padding_value
         call.watch, call.plan, call.threads = Watch(), self, threads
-        return abs(self.geometry.padding_value) < 2.0**32 and call.is_finite(second, self.stored[0], True) and (
-            call.is_finite(first, self.stored[0], True))
+        return abs(value.real) < 2.0**32 and abs(value.imag) < 2.0**32 and (
+            call.is_finite(second, self.stored[0], True) and call.is_finite(first, self.stored[0], True))
 
     def _apart(self, first, second, out, bias, scratch, accumulate, threads):
         """Sample by sample, for which a smaller scratch is enough."""

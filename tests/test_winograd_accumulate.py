@@ -90,11 +90,12 @@ def test_sums_of_what_tiles_are_not_for(problem, algorithm, odd, part, dtype):
         np.testing.assert_array_equal(out, other)
 
 
-@pytest.mark.parametrize('value', [1e20, np.inf])
-def test_padding_that_tiles_are_not_for(value):
+@pytest.mark.parametrize(('value', 'name'), [
+    (1e20, 'float32'), (np.inf, 'float32'), (1.4e308 + 1.4e308j, 'complex128'), (complex(1, np.nan), 'complex64')])
+def test_padding_that_tiles_are_not_for(value, name):
     problem = LAYERS[0]._replace(padding_mode='constant', padding_value=value)
-    x, w, y = floats(problem, 'float32')
-    out, other = (np.ones(problem.output_shape, np.float32) for _ in range(2))
+    x, w, y = floats(problem, name)
+    out, other = (np.ones(problem.output_shape, name) for _ in range(2))
     calls.forward(problem, x, w, out=out, accumulate=True)
     calls.forward(problem, x, w, out=other, accumulate=True, algorithm='gemm')
     np.testing.assert_array_equal(out, other)
