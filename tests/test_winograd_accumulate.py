@@ -124,3 +124,16 @@ def test_what_out_holds_may_be_anything(dtype):
     held = out.copy()
     calls.forward(problem, x, w, out=out, accumulate=True)
     assert_same_bits(out, held + calls.forward(problem, x, w))
+
+
+@every_layer
+@pytest.mark.parametrize('name', ['float16', 'bfloat16'])
+def test_sixteen_bits_are_rounded_once(problem, name):
+    """What out holds and the float32 sum of tiles, added and then rounded."""
+    x, w, y = floats(problem, name)
+    sums = three(problem, *(part.astype(np.float32) for part in (x, w, y)))
+    for map, (call, shape, _) in three(problem, x, w, y).items():
+        held = (10 * np.random.default_rng(0).standard_normal(shape)).astype(x.dtype)
+        out = held.copy()
+        call(out=out, accumulate=True)
+        assert np.array_equal(out, (held.astype(np.float32) + sums[map][0]()).astype(x.dtype))
