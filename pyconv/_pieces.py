@@ -221,17 +221,30 @@ def _swapped_axes(g: Geometry, a: int) -> list[Axis]:
     return [Axis(g.input_size[a], g.kernel_size[a], 1, g.padding[a], -g.stride[a], g.output_size[a])]
 
 
-def _grad_input_axes(g: Geometry, a: int, fold: tuple[int, int] = (0, 0)) -> list[list[Axis]]:
+def _met_phases(g: Geometry, a: int, cells: Stretch) -> list[int]:
+    """The phases of the stride that some tap reaches, and one of those that none does, which may be many."""
+    stride, dilation, first = g.stride[a], g.dilation[a], cells.first + g.padding[a]
+    taps = range(min(stride // gcd(stride, dilation), g.kernel_size[a]))
+    count = min(stride, cells.length)
+    met = {phase for phase in ((dilation * k - first) % stride for k in taps) if phase < count}
+    none = next((phase for phase in range(count) if phase not in met), None)
+    return sorted(met if none is None else met | {none})
+
+
+def _grad_input_axes(
+    g: Geometry, a: int, fold: tuple[int, int] = (0, 0), may_omit: bool = False
+) -> list[list[Axis]]:
     """The phases of the stride; then those of cells beyond the edges, list after list to be added to the input's.
 
-    With folds, those are positions of the same axis.
+    With folds, those are positions of the same axis. Phases without taps may be omitted, but for one.
     """
     if any(fold):
         low, high = fold
         return [[_phase(g, a, 0, Stretch(-low, low + g.input_size[a] + high, 0, 1))]]
     found = []
     for cells in stretches(g, a):
-        phases = [_phase(g, a, phase, cells) for phase in range(min(g.stride[a], cells.length))]
+        phases = [_phase(g, a, phase, cells) for phase in (
+            _met_phases(g, a, cells) if may_omit else range(min(g.stride[a], cells.length)))]
         found += [phases] if cells.slope else [[phase] for phase in phases]  # those of one cell one after the other
     return found
 
@@ -329,7 +342,7 @@ def _folds(map: str, g: Geometry) -> Folds:
 def _options(map: str, g: Geometry, a: int, fold: tuple[int, int] = (0, 0)) -> list[list[Axis]]:
     """The pieces of an axis, in lists whose members write different cells; the first writes all that there are."""
     if map == "grad_input" and not is_swapped(map, g):
-        return _grad_input_axes(g, a, fold)
+        return _grad_input_axes(g, a, fold, True)
     return [_swapped_axes(g, a) if map == "grad_input" else _forward_axes(g, a)]
 
 

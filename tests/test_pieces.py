@@ -230,6 +230,16 @@ def chosen(layer, batch, algorithm="auto"):
         "grad_input", phases_of(layer, batch), layer[2], tile, algorithm)]
 
 
+@pytest.mark.parametrize("mode", ["zeros", "replicate"])
+@pytest.mark.parametrize("stride", [2**14, 2**30])
+def test_phases_without_taps_are_one(stride, mode):
+    """Of 2**30 there would be no end."""
+    geometry = convolved(1, (1, 1, 2**31 - 1), (1, 1, 3), None, None, stride, ((2, 1),), 5, 1, mode=Mode(mode))[0]
+    found = _pieces.pieces("grad_input", geometry)
+    assert len(found) <= 12 and not found[0].accumulate
+    _pieces.touches_padding("grad_input", geometry)
+
+
 def test_phases_of_which_one_lies_flat_have_no_cells_together():
     first, second, *_ = phases_of(FIRST_LAYER, 1)
     *others, x = second.axes
