@@ -10,6 +10,7 @@ and runs over the positions. Nothing here knows a real type or an instruction se
 import logging
 import os
 from functools import lru_cache
+from itertools import groupby
 from math import prod
 
 import numpy as np

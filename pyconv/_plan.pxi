@@ -483,11 +483,12 @@ cdef class Plan:
 
     cdef object work(self, first, second, out, bias, scratch, accumulate, int threads):
         """The same, in the blocks of this plan."""
-        if self.tiled and accumulate and not self._is_small(first, second, threads):
-            # a result of tiles that is not finite could not be taken back
-            if self.geometry.batch > 1 and (self.gathers or self.geometry.per_sample):
-                return self._apart(first, second, out, bias, scratch, accumulate, threads)
-            return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
+        if self.tiled and accumulate:  # a result that is not finite could not be taken back
+            small = self._small_samples(first, second, threads)
+            if not any(small):
+                return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
+            if not all(small):
+                return self._in_runs(small, first, second, out, bias, scratch, accumulate, threads)
         if self.geometry.converts[1] and (self.adds or accumulate and bias is not None and self.fills):
             return self._rounded_once(first, second, out, bias, scratch, accumulate, threads)
         given = first, second
@@ -545,13 +546,33 @@ cdef class Plan:
         samples = [n for n in range(self.geometry.batch) if not call.is_finite(out[n], self.stored[2])]
         self._alone(samples, *given, out, scratch, accumulate, call.threads)
 
-    cdef bint _is_small(self, first, second, int threads) except -1:
-        """Whether operands are so small that no sum of tiles can be other than finite."""
+    cdef object _small_samples(self, first, second, int threads):
+        """Of each sample, whether all that its sums are made of is so small that none of tiles is other than finite."""
         cdef Call call = Call.__new__(Call)
-        value = self.geometry.padding_value
+        cdef int stored = self.stored[0]
+        value, batch = self.geometry.padding_value, self.geometry.batch
         call.watch, call.plan, call.threads = Watch(), self, threads
-        return abs(value.real) < 2.0**32 and abs(value.imag) < 2.0**32 and (
-            call.is_finite(second, self.stored[0], True) and call.is_finite(first, self.stored[0], True))
+        summed = [first] if self.gathers else [first, second]  # of samples
+        if not (abs(value.real) < 2.0**32 and abs(value.imag) < 2.0**32) or (
+                self.gathers and not call.is_finite(second, stored, True)):
+            return [False] * batch
+        if all([call.is_finite(one, stored, True) for one in summed]):
+            return [True] * batch
+        if not (self.gathers or self.geometry.per_sample):
+            return [False] * batch
+        samples = [one.reshape(batch, -1) for one in summed]
+        return [all([call.is_finite(one[n], stored, True) for one in samples]) for n in range(batch)]
+
+    def _in_runs(self, small, first, second, out, bias, scratch, accumulate, threads):
+        """Samples one after the other that are small by tiles, others by 'gemm'."""
+        batch = len(small)
+        for is_small, run in groupby(range(batch), small.__getitem__):
+            samples = list(run)
+            part = slice(samples[0], samples[0] + len(samples))
+            other = plan(self.map, self.geometry._replace(batch=len(samples)), self.dtype,
+                         self.algorithm if is_small else "gemm", self.result)
+            other.run(first.reshape(batch, -1)[part], second if self.gathers else second.reshape(batch, -1)[part],
+                      out.reshape(batch, -1)[part], bias, other.enough(scratch), accumulate, threads)
 
     def _apart(self, first, second, out, bias, scratch, accumulate, threads):
         """Sample by sample, for which a smaller scratch is enough."""

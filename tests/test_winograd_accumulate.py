@@ -137,3 +137,23 @@ def test_sixteen_bits_are_rounded_once(problem, name):
         out = held.copy()
         call(out=out, accumulate=True)
         assert np.array_equal(out, (held.astype(np.float32) + sums[map][0]()).astype(x.dtype))
+
+
+@pytest.mark.parametrize('map', ['forward', 'grad_input', 'each sample'])
+def test_runs_of_samples(map, dtype):
+    """Some of each kind side by side, at both ends."""
+    problem = LAYERS[0]._replace(batch=7)
+    odd, found = [0, 1, 4], []
+    for spoiled, algorithm in ((False, 'auto'), (True, 'auto'), (True, 'gemm')):
+        x, w, y = floats(problem, dtype.name)
+        for n in odd if spoiled else ():
+            x[n, 2, 1, 1] = y[n, 2, 1, 1] = LARGE[dtype.name]
+        more = {'algorithm': algorithm, **({'per_sample': True} if map == 'each sample' else {})}
+        call, shape, buffer = three(problem, x, w, y, **more)['grad_weight' if map == 'each sample' else map]
+        out = np.ones((7, *shape) if map == 'each sample' else shape, dtype)
+        sizes = pyconv.workspace(x.shape, w.shape, **problem.keywords, dtype=dtype, per_sample=map == 'each sample')
+        call(out=out, accumulate=True, **{buffer: poisoned(getattr(sizes, f'{buffer}_minimum'), dtype)})
+        found.append(out)
+    plain, out, gemm = found
+    for n in range(7):
+        np.testing.assert_array_equal(out[n], (gemm if n in odd else plain)[n])
