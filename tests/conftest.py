@@ -9,18 +9,30 @@ import sys
 from pathlib import Path
 
 import hypothesis
-import numpy as np
 import pytest
 
-# Read when OpenMP is loaded: on a machine that others use too, threads that wait by spinning take the processor from
-# those that they wait for, and a call of microseconds takes milliseconds.
+# Read when OpenMP and OpenBLAS are loaded: on a machine that others use too, threads that wait by spinning take the
+# processor from those that they wait for, and a call of microseconds takes milliseconds.
 os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+
+import numpy as np  # noqa: E402
 
 import gpus  # noqa: E402
 import pyconv  # noqa: E402
 
 hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile('pyconv')
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """A file's tests of one problem follow each other, so that what is planned for it is found again."""
+    first = {}
+    for place, item in enumerate(items):
+        problem = getattr(item, 'callspec', None) and item.callspec.params.get('problem')
+        item.place = first.setdefault((item.path, str(problem)), place) if problem else place
+    items.sort(key=lambda item: item.place)
 
 
 def pytest_collection_finish():
