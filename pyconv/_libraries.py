@@ -279,10 +279,12 @@ def placed(out: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     """`out`, or a new one of torch's where there is none and the operand `like` is torch's; else None.
 
     torch can resize a tensor, and write to it as the `out` of its own functions, only where it owns the memory.
+    TypeError where results of that type cannot be given back.
     """
     if out is not None or type(like) is not Visitor:
         return out
     if exchange_of(type(like.owner)) is None:  # type: ignore[arg-type]
+        _check_kept(like, dtype)
         return None
     torch: Any = sys.modules["torch"]
     try:
@@ -295,6 +297,18 @@ def placed(out: Any, like: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     array = np.from_dlpack(exchange(tensor)) if dtype.kind != "V" else read("out", tensor)
     claim(array)
     return visiting(array, tensor)
+
+
+def _check_kept(like: Visitor, dtype: np.dtype[Any]) -> None:
+    """TypeError where the operand's library makes another type of that: JAX int32 of int64, as long as its setting
+    jax_enable_x64 is off."""
+    if dtype == like.dtype or dtype.kind not in "iu":
+        return
+    kept = read("out", given_back(np.zeros(1, dtype), like)).dtype
+    if kept != dtype:
+        library = name_of(library_of(like.owner))
+        raise TypeError(f"dtype must be one that {library} keeps as it is, for a result that it is given; got {dtype}, "
+                        f"of which it makes {kept}")
 
 
 @lru_cache(maxsize=64)

@@ -595,6 +595,28 @@ def test_bfloat16_without_ml_dtypes(monkeypatch):
         'input must have a dtype of NumPy where ml_dtypes is not installed; got torch.bfloat16')
 
 
+def test_results_that_jax_would_make_shorter_are_refused():
+    """Integers of 64 bits, unless its own setting allows them."""
+    jax = pytest.importorskip('jax')
+    x = np.full((1, 1, 3, 3), 32767, np.int16)
+    given, settings = jax.numpy.asarray(x), (1, 0, 1, False, 0, 1)
+    calls = [lambda a: pyconv.conv2d(a, a), lambda a: pyconv.conv_bias(a), lambda a: pyconv.fold(a[0], (1, 3), (1, 1)),
+             lambda a: pyconv.conv2d_weight(a, a.shape, a[..., :1, :1], per_sample=True),
+             lambda a: pyconv.convolution_backward(a[..., :1, :1], a, a, *settings, MASK)[0]]
+    for call in calls:
+        with pytest.raises(TypeError) as caught:
+            call(given)
+        assert str(caught.value) == ('dtype must be one that jax.numpy keeps as it is, for a result that it is given; '
+                                     'got int64, of which it makes int32')
+    found = pyconv.conv2d(given, given, dtype='int32')
+    assert isinstance(found, jax.Array) and found.dtype == np.int32
+    with jax.enable_x64(True):
+        for call in calls:
+            found = call(jax.numpy.asarray(x))
+            assert isinstance(found, jax.Array) and found.dtype == np.int64
+            np.testing.assert_array_equal(np.asarray(found), call(x))
+
+
 def test_no_library_is_imported():
     code = ('import sys, array_api_strict as xp, pyconv; before = set(sys.modules); '
             'x = xp.ones((1, 1, 5)); pyconv.conv1d(x, xp.ones((1, 1, 3)), out=xp.ones((1, 1, 3))); '
