@@ -279,6 +279,22 @@ def test_no_memory_says_how_much_was_wanted(kind, frameworks):
             f'cuda:0 must have {Y.nbytes} bytes free for an array of shape {Y.shape}, dtype float32; got {got}')
 
 
+@pytest.mark.parametrize(('kind', 'text'), [
+    ('torch', 'CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported'),
+    ('cupy', 'cudaErrorMemoryAllocation: out of memory'),
+    ('interface', '[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY')])
+def test_no_memory_where_no_cache_of_it_is_asked(kind, text, frameworks, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError(text)
+
+    gpu = maker(kind, frameworks)
+    monkeypatch.setattr(frameworks.torch, 'empty_strided', fail)
+    frameworks.cupy.empty = frameworks.numba.device_array = fail
+    with pytest.raises(MemoryError, match=f'^cuda:0 must have {Y.nbytes} bytes free .*; got RuntimeError$') as caught:
+        pyconv.conv2d(gpu(X), gpu(W), **SETTINGS)
+    assert not hasattr(caught.value, '__notes__')
+
+
 def test_other_errors_of_an_allocator_are_its_own(frameworks, monkeypatch):
     monkeypatch.setattr(frameworks.torch, 'empty_strided', lambda *_, **__: 1 // 0)
     with pytest.raises(ZeroDivisionError):

@@ -532,7 +532,9 @@ def _package(name: str, command: str) -> Any:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """torch's is a RuntimeError, CuPy's a MemoryError, Numba's an error of the driver with a code."""
+    """torch's is a RuntimeError, CuPy's a MemoryError, Numba's an error of the driver with a code; without their caches
+    of memory torch and CuPy raise what says of any failed call which it was."""
+    words = "OUT_OF_MEMORY", "CUDA error: out of memory", "cudaErrorMemoryAllocation"
     return (
-        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "OUT_OF_MEMORY" in str(error)
-    )
+        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        or any(word in str(error) for word in words))
