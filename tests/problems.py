@@ -633,6 +633,11 @@ WOVEN = [
     P('groups of more rows than channels', (6, 20), (3, 3), (16, 32), padding=1, groups=4, batch=2),
 ]
 
+# Every problem of one to three axes: those that a GPU goes through.
+WHOLE = [*EVERY, *ROWS, *SHARED_CELLS, *FILLED, *LAST, *WOVEN]
+BY_NAME |= {problem.name: problem for problem in WHOLE}
+assert len(BY_NAME) == len(WHOLE + MORE_AXES), 'every problem has its own name'
+
 # Ordinary layers at a size that takes milliseconds, with enough work for several threads and several blocks; for
 # random floats only, so they are no rows of PROBLEMS.
 LAYERS = [

@@ -13,7 +13,7 @@ import calls
 import pyconv
 from calls import per_channel
 from gpus import IN_TILES, WAYS, Emulated, rounded, take_tile
-from problems import MODES, PROBLEMS, VARIED, expected
+from problems import MODES, PROBLEMS, VARIED, P, expected, maps, some
 from pyconv._gpu import tiles
 
 every_way = pytest.mark.parametrize('way', WAYS)
@@ -85,3 +85,17 @@ def test_large_tiles_and_parts(gpu, problem, way, size, tiles_alone, monkeypatch
     dtype, keywords = WAYS[way]
     take_tiles_and_parts(monkeypatch, size)
     check_maps(gpu, problem, dtype, **keywords)
+
+
+@pytest.mark.parametrize('problem', [
+    P('2d patches of 24 channels', (6, 9), (2, 3), (24, 20), stride=(2, 3), batch=2), *some('2d stride 2 kernel 2')],
+    ids=str)
+@pytest.mark.parametrize('size', range(2))
+@pytest.mark.parametrize('way', [way for way in WAYS if 'wgmma' not in way])
+def test_input_gradient_of_taps_that_do_not_overlap(gpu, problem, way, size, tiles_alone, monkeypatch):
+    """All taps of a channel are rows of one product, in tiles of their own."""
+    dtype, keywords = WAYS[way]
+    take_tile(monkeypatch, size)
+    data = problem.integers()
+    w, y = (gpu.upload(array, dtype) for array in (data.w, data.y))
+    same(gpu, calls.grad_input(problem, w, y, **keywords), maps(problem, *data[:3]).grad_input, dtype)

@@ -53,6 +53,18 @@ def test_all_maps(monkeypatch, tiles_alone, problem, size, dtype):
         same(gpu, found, exact, dtype)
 
 
+@pytest.mark.parametrize('problem', [*LAYERS, BY_NAME['2d stride 2 kernel 2']], ids=str)
+@pytest.mark.parametrize('size', range(3))
+def test_all_maps_in_float64(monkeypatch, tiles_alone, problem, size):
+    """As on chips of 8.6, which have no tensor cores for it either."""
+    gpu, data = Emulated(monkeypatch, capability=(8, 6)), problem.integers()
+    wanted = maps(problem, *data[:3])
+    take_tile(monkeypatch, size)
+    for found, exact in zip(three_maps(gpu, problem, data, 'float64', size == 1),
+                            (wanted.forward, wanted.grad_input, wanted.grad_weight)):
+        same(gpu, found, exact, 'float64')
+
+
 @pytest.mark.parametrize('problem', LAYERS, ids=str)
 @every_half
 def test_bits_are_those_of_float32_rounded_once(monkeypatch, tiles_alone, problem, dtype):

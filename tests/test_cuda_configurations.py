@@ -32,16 +32,21 @@ EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
 
 def some_of_all():
     """Tensor cores' tiles and strips of 3 x 3 taps without a flag, and of the rest, those of most flags first, so many
-    that any two words of a name, or a way and a word, are together in one of them."""
+    that every tile of every product is in one of them, and any two words of a name, or a way and a word, together."""
     plain = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and name.split()[-1][0].isdigit()]
     plain += [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?', name)]
-    found, met = dict.fromkeys(plain), set()
+    found, met = dict.fromkeys(plain), {family(name) for name in plain}
     for name in sorted(ALL, key=lambda name: -len(name.split())):
-        pairs = set(itertools.combinations(dict.fromkeys([ALL[name].way, *name.split()]), 2)) - met
-        if pairs:
+        new = {family(name), *itertools.combinations(dict.fromkeys([ALL[name].way, *name.split()]), 2)} - met
+        if new:
             found[name] = None
-            met |= pairs
+            met |= new
     return found
+
+
+def family(name):
+    """The kernel, how it multiplies what, and the tile."""
+    return name.split()[0], ALL[name].way, ALL[name].element, ALL[name].tile
 
 
 MADE = {name: ALL[name] for name in (ALL if EVERY else some_of_all())}

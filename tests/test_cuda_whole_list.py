@@ -1,5 +1,7 @@
 """The whole list of problems on a GPU: every problem in every way to multiply and every type, against the reference.
 
+Those of four axes and more are in test_more_axes.
+
 The emulator, whose seconds are dear, takes shares of the list elsewhere (test_cuda, test_cuda_padding,
 test_cuda_types) and here a few problems. A GPU is expected to take a few minutes, and no GPU has yet: on placeholders a
 problem takes a quarter of a second of a processor. Its more than 300 kernels take some minutes more to compile one by
@@ -8,7 +10,7 @@ one in the first run; benchmarks/planned.py compiles them beforehand on every co
 import pytest
 
 import gpus
-from problems import EVERY, VARIED, VARIED_MODES, Data, expected, maps, some
+from problems import VARIED, VARIED_MODES, WHOLE, Data, expected, maps, some
 from pyconv import _cuda
 from pyconv._dtypes import INTEGERS, result_dtype
 from pyconv._gpu import launch, tiles
@@ -22,7 +24,7 @@ MORE_WAYS = {**{dtype: (dtype, {}) for dtype in ('complex64', 'complex128', *INT
 WAYS = {**gpus.WAYS, **MORE_WAYS}
 LARGE = 'large tiles and parts'
 LARGELY = VARIED + VARIED_MODES
-ON_A_GPU = [pytest.param('real', problem, marks=pytest.mark.gpu, id=f'real-{problem}') for problem in EVERY]
+ON_A_GPU = [pytest.param('real', problem, marks=pytest.mark.gpu, id=f'real-{problem}') for problem in WHOLE]
 EMULATED = [pytest.param('emulated', problem, id=f'emulated-{problem}') for problem in some(
     '2d groups everything', 'constant -1 1d far strided', 'reflect 1d cropped behind')]
 
