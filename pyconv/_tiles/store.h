@@ -29,14 +29,20 @@ static void NAME(pack_dense)(const REAL *from, index_t row_pitch, index_t depth,
             to[i / ROWS * ROWS * depth + k * ROWS + i % ROWS] = from[i * row_pitch + k];
 }
 
-/* Rows of whole tiles that lie side by side in memory, all of them for one k after the other. */
+/* Rows of whole tiles that lie side by side in memory. Panels lie a power of two apart, of which a cache holds few lines:
+   so many k are done at a time that each line is written as a whole. */
 static void NAME(pack_beside)(const REAL *from, index_t k_pitch, index_t rows, index_t depth, REAL *to)
 {
-    for (index_t k = 0; k < depth; k++, from += k_pitch)
-        for (index_t i = 0; i < rows; i += ROWS) {
-            __builtin_prefetch(from + AHEAD * 2 * k_pitch + i);
-            __builtin_memcpy(to + i * depth + k * ROWS, from + i, ROWS * sizeof(REAL));
-        }
+    const index_t line = 64 / (index_t)sizeof(REAL), most = line / ROWS > 1 ? line / ROWS : 1;
+    for (index_t k = 0, n; k < depth; k += n, from += n * k_pitch) {
+        n = depth - k < most ? depth - k : most;
+        for (index_t i = 0; i < rows; i += ROWS)
+            for (index_t j = 0; j < n; j++) {
+                if (i % line == 0)
+                    __builtin_prefetch(from + (AHEAD * most + j) * k_pitch + i);
+                __builtin_memcpy(to + i * depth + (k + j) * ROWS, from + j * k_pitch + i, ROWS * sizeof(REAL));
+            }
+    }
 }
 
 /* [rows of a tile after rows of a tile][k][rows of the tile] */
