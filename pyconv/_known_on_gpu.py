@@ -4,11 +4,13 @@ That is all that results follow from, and all that a call is checked for but wha
 meet, what torch says of its tensors. These are asked for in every call. Where one of them is wrong, or nothing is known
 by the key, the call goes the way of all others, which says so in words.
 
-torch's tensors, and arrays that have __cuda_array_interface__ alone, say how they lie in one look. Of others the
-operands are read first, once and as in every call, for DLPack has an array handed over, which does something; and what
-is written to is read when a call like this has been seen to go well, and only if it takes part in that.
+torch's tensors, CuPy's arrays, and arrays that have __cuda_array_interface__ alone say how they lie in one look. Of
+others the operands are read first, once and as in every call, for DLPack has an array handed over, which does
+something; and what is written to is read when a call like this has been seen to go well, and only if it takes part in
+that.
 """
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ from pyconv._evaluate import DEFAULTS, Settings
 from pyconv._geometry import OUTS
 from pyconv._libraries import check_target, check_tensors, tell_of_writing
 
-TORCH, INTERFACE, OTHER = "torch", "interface", "other"  # of the first two, arrays say themselves how they lie
+# Of all but the last, arrays say themselves how they lie.
+TORCH, CUPY, INTERFACE, OTHER = "torch", "cupy", "interface", "other"
 BUFFERS = Settings._fields[:2]
 
 
@@ -66,6 +69,8 @@ def _kind_of(leader: Any) -> str | None:
         return None
     if has_interface_alone(type(leader)):  # type: ignore[arg-type]
         return INTERFACE
+    if type(leader) is getattr(sys.modules.get("cupy"), "ndarray", None):
+        return CUPY
     return OTHER if is_on_gpu(leader) else None
 
 

@@ -1,7 +1,7 @@
 """GPU arrays whose memory is NumPy's, of each kind, and a backend that computes on them with the CPU's: no GPU."""
 import ctypes
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -191,7 +191,7 @@ class Frameworks:
     def _empty(self, shape, dtype, error=MemoryError):
         if self.full:
             raise error('CUDA out of memory')
-        return np.full(shape, np.nan, str(dtype).removeprefix('torch.'))
+        return np.full(shape, np.nan, dtype)
 
     @contextmanager
     def _using(self, stream):
@@ -251,7 +251,7 @@ class Frameworks:
         for name in ('float16', 'float32', 'float64'):
             setattr(module, name, f'torch.{name}')
         module.empty_strided = lambda shape, steps, dtype, device: Tensor(
-            frameworks._empty(shape, dtype, OutOfMemoryError), device)
+            frameworks._empty(shape, dtype.removeprefix('torch.'), OutOfMemoryError), device)
         module.cuda = SimpleNamespace(
             current_stream=lambda device: SimpleNamespace(cuda_stream=frameworks.current),
             ExternalStream=self._external, stream=frameworks._using,
@@ -275,27 +275,19 @@ class Frameworks:
             def __dlpack_device__(self):
                 return 2, self.data.device_id
 
-        @contextmanager
-        def device_context(device):
-            yield
-
         module.ndarray = ndarray
         module.empty = lambda shape, dtype: ndarray(frameworks._empty(shape, dtype))
         module.cuda = SimpleNamespace(
-            Device=device_context, get_current_stream=lambda: SimpleNamespace(ptr=frameworks.current),
+            Device=nullcontext, get_current_stream=lambda device: SimpleNamespace(ptr=frameworks.current),
             ExternalStream=lambda handle, device: frameworks._using(handle))
         return module
 
     def _numba(self):
         module, frameworks = ModuleType('numba.cuda'), self
 
-        @contextmanager
-        def device_context():
-            yield
-
         class Gpus:
             def __getitem__(self, device):
-                return device_context()
+                return nullcontext()
 
         def device_array(shape, dtype, stream):
             made = Numba(frameworks._empty(shape, dtype), stream=stream.handle if stream else None)

@@ -1,4 +1,5 @@
-/* A CUDA driver that runs nothing: it notes what it is asked to do, for tests/test_cuda_driver.py.
+/* A CUDA driver that runs nothing: it notes what it is asked to do, for tests/test_cuda_driver.py and
+   benchmarks/gpu_call_costs.py.
 
    It is loaded in the place of libcuda.so.1, so that the real cuda-bindings and Numba call it. Only what acts is noted,
    one line each; what merely asks is answered. Streams and addresses are numbers that nothing follows. As in the
@@ -21,7 +22,7 @@ typedef unsigned long long handle;
 static char text[1 << 16], taken[1 << 16], failing[64];
 static size_t used;
 static handle events;
-static int failure;
+static int failure, notes = 1;
 
 /* What was noted since it was last asked for; events are counted from 1 again. */
 const char *stub_take(void) {
@@ -37,7 +38,11 @@ void stub_fail(const char *name, int status) {
     failure = status;
 }
 
+/* Whether anything is noted from now on: where calls are timed, nothing is. */
+void stub_note(int whether) { notes = whether; }
+
 static void note(const char *format, ...) {
+    if (!notes) return;
     va_list values;
     va_start(values, format);
     used += vsnprintf(text + used, sizeof text - used, format, values);

@@ -4,11 +4,8 @@ in which order, and what its failures become. Needs no GPU; what kernels compute
 import json
 import os
 import re
-import shlex
-import shutil
 import subprocess
 import sys
-import sysconfig
 from math import prod
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import pytest
 
 import pyconv
 from pyconv._gpu import cubins
+from stub_cuda import COMPILER, built, has_compiler
 
 HERE = Path(__file__).parent
 SHAPES = (32, 128, 30, 30), (128, 128, 3, 3), (32, 128, 28, 28)  # whose product takes more than 48 KB of shared memory
@@ -103,17 +101,13 @@ def observe():
 @pytest.fixture(scope='session')
 def stub(tmp_path_factory):
     """The folder where the stub lies under the driver's name."""
-    compiler = shlex.split(sysconfig.get_config_var('CC') or '')
     if sys.platform != 'linux':
         pytest.skip('the stub takes the place of libcuda.so.1, which is Linux\'s')
     if not {'cuda-bindings', 'numba-cuda'} <= set(cubins.versions()):
         pytest.skip('cuda-bindings and numba-cuda, which call the driver, are not installed')
-    if not compiler or shutil.which(compiler[0]) is None:
-        pytest.skip(f'no C compiler is here; that of this Python is {compiler[:1]}')
-    folder = tmp_path_factory.mktemp('stub')
-    subprocess.run([*compiler, '-std=c99', '-shared', '-fPIC', '-o', folder / 'libcuda.so.1',
-                    HERE / 'stub_cuda.c', '-ldl'], check=True)
-    return folder
+    if not has_compiler():
+        pytest.skip(f'no C compiler is here; that of this Python is {COMPILER[:1]}')
+    return built(tmp_path_factory.mktemp('stub')).parent
 
 
 @pytest.fixture(scope='session')
@@ -194,3 +188,15 @@ def test_a_poisoned_context_says_that_the_process_must_restart(seen, name, text)
 
 def test_numba_s_error_of_a_poisoned_context_has_that_note(seen):
     assert seen['poisoned'][1].endswith(f'\npyconv: where a kernel has failed, perhaps an earlier one, {RESTART}')
+
+
+def test_what_calls_cost_is_measured_over_it(stub):
+    script = HERE.parent / 'benchmarks' / 'gpu_call_costs.py'
+    if not script.exists():
+        pytest.skip('installed without its source')
+    run = subprocess.run([sys.executable, script, '--quick'], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    _, columns, *rows = (re.split(' {2,}| µs +', line.strip()) for line in run.stdout.splitlines())
+    assert columns == ['out', 'bias', 'buffer', 'new']
+    assert [row[0] for row in rows] == ['NumPy', 'torch', 'CuPy', 'interface', 'DLPack']
+    assert all(len(row) == 9 and min(map(float, row[1:])) > 0 for row in rows)

@@ -1,6 +1,7 @@
 """GPU arrays on their way through the public functions, over fakes whose memory is NumPy's. Nothing runs on a GPU."""
 import pickle
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -247,23 +248,46 @@ def test_a_package_for_new_arrays_is_missed_in_words(monkeypatch, module, dtype,
         arrays.KINDS[-1].new((2, 3), arrays.DTYPES[dtype], 0)
 
 
+MAKERS = {'torch': (arrays.TORCH, 'empty_strided'), 'cupy': (arrays.CUPY, 'empty')}
+
+
 @pytest.mark.parametrize('shape', [(2, 3, 4), ()])
-def test_a_new_tensor_is_what_reading_it_says(frameworks, shape):
-    kind = arrays.TorchKind()
+@pytest.mark.parametrize('kind', MAKERS)
+def test_a_new_array_is_what_reading_it_says(kind, shape, frameworks):
+    kind, _ = MAKERS[kind]
     made = kind.made(shape, arrays.DTYPES['float32'], 0)
     read = kind.read('out', made[0])
     assert made == (read.owner, read.address, read.strides)
     assert (read.shape, read.dtype, read.device) == (shape, arrays.DTYPES['float32'], 0)
 
 
-def test_what_a_mode_makes_instead_of_a_new_tensor_is_read(frameworks, monkeypatch):
-    class Other(frameworks.torch.Tensor):
+def test_a_new_array_of_cupy_s_is_made_on_its_device(frameworks, monkeypatch):
+    """Whichever device is the current one."""
+    current = [0]
+
+    @contextmanager
+    def on(device):
+        current.append(device)
+        yield
+        current.pop()
+
+    cupy = frameworks.cupy
+    monkeypatch.setattr(cupy.cuda, 'Device', on)
+    monkeypatch.setattr(cupy, 'empty', lambda shape, dtype: cupy.ndarray(np.empty(shape, dtype), current[-1]))
+    for device in (1, 0, 1):
+        owner, _, _ = arrays.CUPY.made((2, 3), arrays.DTYPES['float32'], device)
+        assert owner.data.device_id == device and current == [0]
+
+
+@pytest.mark.parametrize('name', MAKERS)
+def test_what_is_made_instead_of_a_usual_new_array_is_read(name, frameworks, monkeypatch):
+    class Other(result_type(name, frameworks)):
         pass
 
     other = Other(np.empty((3, 2), 'f4').T)
-    monkeypatch.setattr(frameworks.torch, 'empty_strided', lambda *_, **__: other)
-    made = arrays.TorchKind().made((2, 3), arrays.DTYPES['float32'], 0)
-    assert made == (other, other.data_ptr(), (1, 2))
+    kind, function = MAKERS[name]
+    monkeypatch.setattr(getattr(frameworks, name), function, lambda *_, **__: other)
+    assert kind.made((2, 3), arrays.DTYPES['float32'], 0) == (other, other.host.ctypes.data, (1, 2))
 
 
 # out and buffers

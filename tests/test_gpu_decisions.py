@@ -95,10 +95,12 @@ WAYS = {
 
 
 @pytest.mark.parametrize(('way', 'more'), WAYS.values(), ids=WAYS)
-def test_a_second_call_takes_few_steps(way, more, frameworks, backend, monkeypatch):
+@pytest.mark.parametrize('kind', ['torch', 'cupy'])
+def test_a_second_call_takes_few_steps(kind, way, more, frameworks, backend, monkeypatch):
     """A call of a Python function takes some 0.1 to 0.3 us, with what it does: so many before the launches, six of
     them of NumPy for these tensors' addresses, and so many more to check what else is given."""
-    operands = [frameworks.torch.Tensor(array) for array in (np.empty_like(Y), X.copy(), W, np.empty(300, 'f4'))]
+    gpu = KINDS[kind](frameworks)
+    operands = [gpu(array) for array in (np.empty_like(Y), X.copy(), W, np.empty(300, 'f4'))]
     steps = []
 
     def step(frame, event, _):
@@ -320,6 +322,97 @@ def test_a_tensor_is_asked_anew(word, name, frameworks, backend):
     with pytest.raises(TypeError, match=f'^{name} must {text}'):
         pyconv.conv2d(**tensors, **SETTINGS)
     assert len(backend.runs) == runs
+
+
+def otherwise(array, host, device=0):
+    """Another array of that object."""
+    array.__init__(host, device)
+
+
+def between(host):
+    """Its elements, each a byte behind where it might be."""
+    there = np.empty(host.nbytes + 1, 'u1')[1:].view(host.dtype).reshape(host.shape)
+    there[...] = host
+    return there
+
+
+def swapped(host):
+    """Its elements in the other byte order."""
+    return host.astype(host.dtype.newbyteorder())
+
+
+def of_steps(host):
+    """With strides of no whole elements."""
+    return np.lib.stride_tricks.as_strided(np.resize(host, 2 * host.size), host.shape, tuple(
+        step + (step == host.itemsize) for step in host.strides))
+
+
+OTHERWISE = {  # of an array of CuPy's: what it becomes, and the error
+    'freed': (lambda x: setattr(x.data, 'ptr', 0), r'have memory for its elements; got address 0 and shape '),
+    'elsewhere': (lambda x: otherwise(x, x.host, 1), 'be on the device of input, cuda:0; got cuda:1'),
+    'misaligned': (lambda x: otherwise(x, between(x.host)), 'be aligned to its elements; got address '),
+    'in steps': (lambda x: otherwise(x, of_steps(x.host)), 'be aligned to its elements; got address '),
+    'in the other byte order': (lambda x: otherwise(x, swapped(x.host)), 'have dtype .*; got [<>]f4'),
+    'of bool': (lambda x: otherwise(x, x.host.astype(bool)), 'have dtype .*; got bool'),
+    'of float64': (lambda x: otherwise(x, x.host.astype(float)), 'have (the )?dtype .*; got float64'),
+}
+
+
+@pytest.mark.parametrize('name', ['input', 'weight', 'bias', 'out', 'finput'])
+@pytest.mark.parametrize('word', OTHERWISE)
+def test_an_array_of_cupy_s_is_asked_anew(word, name, frameworks, backend):
+    """Of a call that is known: all that tells how it lies."""
+    change, text = OTHERWISE[word]
+    given = {key: frameworks.cupy.ndarray(array.copy())
+             for key, array in (('input', X), ('weight', W), ('bias', B), ('out', Y), ('finput', scratch()))}
+    for _ in range(2):
+        pyconv.conv2d(**given, **SETTINGS)
+    runs = len(backend.runs)
+    change(given[name])
+    if (name, word) == ('input', 'elsewhere'):
+        name, text = 'weight', 'be on the device of input, cuda:1; got cuda:0'
+    elif (name, word) == ('input', 'of float64'):
+        name, text = 'weight', 'have the dtype of input, float64; got float32'
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match=f'^{name} must {text}'):
+            pyconv.conv2d(**given, **SETTINGS)
+    assert len(backend.runs) == runs
+
+
+def test_an_array_of_cupy_s_may_become_another(frameworks, backend):
+    """Of another size, in another order, elsewhere in memory, or over an `out` of a known call, which is refused."""
+    x, w, b = map(frameworks.cupy.ndarray, (X.copy(), W, B))
+    room = np.zeros(X.size + Y.size, 'f4')
+    out = frameworks.cupy.ndarray(room[:Y.size].reshape(Y.shape))
+    over = room[(Y.size - 1) // 4 * 4:][:X.size].reshape(X.shape)  # aligned as the others are
+    for host in (X, 2 * X, np.asfortranarray(X), X[..., ::-1], X, over + X, X) * 2:
+        otherwise(x, host)
+        pyconv.conv2d(x, w, b, out=out, **SETTINGS)
+        assert (out.host == pyconv.conv2d(host, W, B, **SETTINGS)).all()
+        assert backend.runs[-1].first.strides == tuple(step // 4 for step in host.strides)
+        for part in (host, host[:1]):
+            otherwise(x, part)
+            assert (pyconv.conv2d(x, w, b, **SETTINGS).host == pyconv.conv2d(part, W, B, **SETTINGS)).all()
+        otherwise(x, over)
+        with pytest.raises(ValueError, match='^out must not overlap input; got arrays with common bounds'):
+            pyconv.conv2d(x, w, b, out=out, **SETTINGS)
+
+
+@pytest.mark.parametrize('place', range(4))
+def test_an_array_of_a_class_of_cupy_s_is_read(place, frameworks, backend):
+    """It may say anything of itself: here in lists, which no key can hold."""
+    class Derived(frameworks.cupy.ndarray):
+        def __init__(self, host):
+            super().__init__(host)
+            self.strides = list(self.strides)
+
+    kinds = [frameworks.cupy.ndarray] * 4
+    for kind in (frameworks.cupy.ndarray, Derived):
+        kinds[place] = kind
+        for _ in range(2):
+            x, w, b, out = (kind(array) for kind, array in zip(kinds, (X, W, B, np.empty_like(Y))))
+            assert pyconv.conv2d(x, w, b, out=out, **SETTINGS) is out
+            assert (out.host == pyconv.conv2d(X, W, B, **SETTINGS)).all()
 
 
 def test_an_out_is_asked_anew(frameworks, backend):

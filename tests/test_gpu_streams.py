@@ -51,10 +51,25 @@ def test_forms_of_streams(stream, handle, backend):
 @pytest.mark.parametrize('kind', ['torch', 'cupy'])
 def test_a_framework_s_current_stream(kind, frameworks, backend, waits):
     gpu, frameworks.current = maker(kind, frameworks), 640
-    pyconv.conv2d(gpu(X), gpu(W), **SETTINGS)
-    assert backend.runs[-1].stream == 640 and not waits and not frameworks.entered
-    pyconv.conv2d(gpu(X), gpu(W), **SETTINGS, stream=704)  # memory comes from that stream's pool
-    assert backend.runs[-1].stream == 704 and not waits and frameworks.entered == [704]
+    for times in range(3):  # the later ones are known
+        pyconv.conv2d(gpu(X), gpu(W), **SETTINGS)
+        assert backend.runs[-1].stream == 640 and not waits and frameworks.entered == times * [704]
+        pyconv.conv2d(gpu(X), gpu(W), **SETTINGS, stream=704)  # memory comes from that stream's pool
+        assert backend.runs[-1].stream == 704 and not waits and frameworks.entered == (times + 1) * [704]
+
+
+@pytest.mark.parametrize('kind', ['torch', 'cupy'])
+def test_a_current_stream_is_that_of_the_arrays_device(kind, frameworks, backend, monkeypatch):
+    """Whichever device is the current one."""
+    def current(device):
+        return SimpleNamespace(cuda_stream=640 + device, ptr=640 + device)
+
+    monkeypatch.setattr(frameworks.torch.cuda, 'current_stream', current)
+    monkeypatch.setattr(frameworks.cupy.cuda, 'get_current_stream', current)
+    for device in (1, 0, 1, 0):
+        x, w, out = (maker(kind, frameworks)(array, device=device) for array in (X, W, np.empty_like(Y)))
+        conv(x, w, out=out)
+        assert backend.runs[-1].stream == 640 + device
 
 
 @pytest.mark.parametrize('stream', [0, 1, SimpleNamespace(cuda_stream=0)])
@@ -154,7 +169,7 @@ def test_other_kinds_are_waited_for_where_no_stream_is_given(frameworks, backend
 def test_streams_that_were_waited_for_wait_in_turn(kind, frameworks, backend, waits, monkeypatch):
     """Only after the launch: before they read what it writes, and before memory that it reads is another array's."""
     gpu, frameworks.current = maker(kind, frameworks), 640
-    monkeypatch.setattr(frameworks.cupy.cuda, 'get_current_stream', lambda: SimpleNamespace(ptr=96))
+    monkeypatch.setattr(frameworks.cupy.cuda, 'get_current_stream', lambda device: SimpleNamespace(ptr=96))
     monkeypatch.setattr(backend, 'runs', waits)
     for more in ({'out': gpu(np.empty_like(Y))}, {'finput': gpu(np.empty(50, 'f4'))}):
         waits.clear()
@@ -313,7 +328,7 @@ def test_a_buffer_that_takes_no_part_is_neither_lent_nor_waited_for(unused, fram
         assert not waits and not getattr(other, 'lent', [])
 
 
-@pytest.mark.parametrize('kind', ['torch', 'interface'])
+@pytest.mark.parametrize('kind', ['torch', 'cupy', 'interface'])
 def test_a_known_call_runs_on_the_stream_of_the_call(kind, frameworks, backend, waits):
     """Of streams nothing is known."""
     gpu, out = maker(kind, frameworks), np.empty_like(Y)
@@ -322,7 +337,7 @@ def test_a_known_call_runs_on_the_stream_of_the_call(kind, frameworks, backend, 
         frameworks.current = now
         conv(gpu(X), gpu(W), gpu(B), out=gpu(out), stream=stream)
         current.append(backend.runs[-1].stream)
-    assert current == [0, 704, 640 if kind == 'torch' else 0, 640, 96, 0, 2] and not waits
+    assert current == [0, 704, 0 if kind == 'interface' else 640, 640, 96, 0, 2] and not waits
     with pytest.raises(TypeError, match='^stream must be a stream.s handle'):
         conv(gpu(X), gpu(W), gpu(B), out=gpu(out), stream='current')
     assert len(backend.runs) == 7

@@ -310,6 +310,12 @@ class TorchKind(Kind):
         owner.record_stream(_torch_stream(sys.modules["torch"], stream, device))
 
 
+@lru_cache(maxsize=4096)
+def _in_cupy(cupy: Any, shape: Shape, dtype: DeviceType) -> tuple[Shape, Callable[[], Any]]:
+    """The strides of a C-contiguous array, and what makes one on the current device."""
+    return steps_of(shape), partial(cupy.empty, shape, _numpy_dtype(dtype))
+
+
 class CupyKind(Kind):
     """cupy.ndarray."""
 
@@ -327,17 +333,38 @@ class CupyKind(Kind):
         _check_address(name, value.data.ptr, value.shape, strides, dtype)
         return DeviceArray(value, value.data.ptr, value.shape, strides, dtype, value.data.device_id, self)
 
-    def new(self, shape: Shape, dtype: DeviceType, device: int) -> Any:
-        """From CuPy's memory pool."""
-        cupy = sys.modules["cupy"]
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+        """Of arrays of no class derived from CuPy's, which may answer anything. Those without memory are left to
+        `read`."""
+        usual = getattr(sys.modules.get("cupy"), "ndarray", None)
+        found: list[Any] = []
+        addresses = {}
+        for name, value in zip(names, given):
+            if value is None:
+                found.append(None)
+                continue
+            if type(value) is not usual:
+                return None
+            memory = value.data
+            addresses[name] = address = memory.ptr
+            if not address:
+                return None
+            found.append((value.shape, value.strides, value.dtype, memory.device_id, address & 15))
+        return found, addresses, None
+
+    def made(self, shape: Shape, dtype: DeviceType, device: int) -> Made:
+        """From CuPy's memory pool. Of a usual array only the address is asked for, as of torch's."""
+        cupy: Any = sys.modules["cupy"]
+        strides, make = _in_cupy(cupy, shape, dtype)
         with cupy.cuda.Device(device):
-            return cupy.empty(shape, _numpy_dtype(dtype))
+            array = make()
+        if type(array) is cupy.ndarray and (address := array.data.ptr):
+            return array, address, strides
+        return self.read_new(array)
 
     def stream(self, device: int) -> int:
         """cupy.cuda.get_current_stream."""
-        cuda = sys.modules["cupy"].cuda
-        with cuda.Device(device):
-            return streams.normal(cuda.get_current_stream().ptr)
+        return streams.normal(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
 
     @contextmanager
     def using(self, stream: int, device: int, named: Any) -> Any:
@@ -450,8 +477,8 @@ class InterfaceKind(Kind):
             self._stream.reset(token)
 
 
-TORCH, INTERFACE = TorchKind(), InterfaceKind()
-KINDS: list[Kind] = [TORCH, CupyKind(), INTERFACE]
+TORCH, CUPY, INTERFACE = TorchKind(), CupyKind(), InterfaceKind()
+KINDS: list[Kind] = [TORCH, CUPY, INTERFACE]
 
 
 def read(name: str, value: Any) -> DeviceArray | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pyconv._backend import cuda
 from pyconv._geometry import BUFFERS, OUTS, Geometry, alone, box, is_around_nothing, whole_size
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import INTERFACE, TORCH, DeviceArray, DeviceType, Kind
+from pyconv._gpu.arrays import CUPY, INTERFACE, TORCH, DeviceArray, DeviceType, Kind
 from pyconv._gpu.decisions import KEPT, Decision, Part, Work, called, form, keep, lie_of, meet
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
@@ -21,6 +21,7 @@ Call = tuple[Any, DeviceArray, DeviceArray, DeviceArray | None]  # plan, first, 
 Named = Sequence[tuple[str, DeviceArray | None]]
 Tell = Callable[..., None]  # torch is told of what is written to before any launch: a later one may fail
 Outcome = tuple[Any, list[Any] | None]  # the key of a call, and its results; each None where there is none
+KINDS: dict[str, Kind] = {"torch": TORCH, "cupy": CUPY, "interface": INTERFACE}  # whose arrays say how they lie
 
 
 class Known(NamedTuple):
@@ -172,11 +173,11 @@ def known_as_they_lie(
     """The key of a call on arrays of one kind, and its results where a call like it is known: the geometry is not asked
     for, and no array is read before. What would be refused is no call that is known.
 
-    word: which kind, "torch" or "interface". exact: what tells the call from others but for its arrays. written: the
-    `out` of each result, if there is any, and buffers. In these and the operands None stands for what there is not. No
-    key where an array is no usual one, or a stream has to wait.
+    word: which of KINDS. exact: what tells the call from others but for its arrays. written: the `out` of each result,
+    if there is any, and buffers. In these and the operands None stands for what there is not. No key where an array is
+    no usual one, or a stream has to wait.
     """
-    kind: Kind = TORCH if word == "torch" else INTERFACE
+    kind = KINDS[word]
     given = operands + written
     try:
         lie = kind.lie(names, given, len(operands))
