@@ -100,10 +100,11 @@ Types
     int16, int32, int64, uint16, uint32       as results          int64 or `dtype`     as results
     uint64                                    as results          uint64 or `dtype`    as results
 
-On a GPU finput and fgrad_input have the operands' dtype, whatever it is. bfloat16 is ml_dtypes'. Halves are rounded
-once, when a result is stored (once for each term that is added to it). Complex numbers are multiplied as they are, with
-no conjugate in any gradient. Sums of integers wrap modulo 2 to the number of the result's bits. Columns have the
-operands' dtype; fold sums them to the results'.
+On a GPU finput and fgrad_input have the operands' dtype, whatever it is. Over four axes and more they also hold the
+float32 sums of halves, those of one volume of a result, which its last three axes span; fold allocates its own.
+bfloat16 is ml_dtypes'. Halves are rounded once, when a result is stored (once for each term that is added to it).
+Complex numbers are multiplied as they are, with no conjugate in any gradient. Sums of integers wrap modulo 2 to the
+number of the result's bits. Columns have the operands' dtype; fold sums them to the results'.
 
 Arrays of other libraries in main memory
 ----------------------------------------

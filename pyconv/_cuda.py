@@ -10,7 +10,7 @@ A result is a sum in an order that one sample's geometry and the dtype decide (f
 no atomic operations, the same bits in every run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
@@ -20,7 +20,8 @@ from pyconv._gpu import launch, limits, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref, Step
 from pyconv._gpu.program import Layout, Target
-from pyconv._outer import LAST, beyond, is_covered, meetings, of_padding, of_volumes, terms
+from pyconv._integers import Shape
+from pyconv._outer import LAST, Term, beyond, meetings, of_padding, of_volumes, terms_of_results, volumes
 from pyconv._padding import REPEATING
 from pyconv._pieces import phases
 
@@ -130,33 +131,103 @@ class Plan:
 class Volumes:
     """A plan of more than three spatial axes: its terms are maps of three, run on volumes of the arrays.
 
-    What a term adds to is rounded to the dtype before.
+    A volume of the result is `summed` before the next one is begun.
     """
 
-    def __init__(self, map: str, geometry: Geometry, of_three: Callable[[Geometry], Plan]) -> None:
+    def __init__(
+        self, map: str, geometry: Geometry, result: DeviceType, of_three: Callable[[Geometry, DeviceType], Plan],
+    ) -> None:
         self.map, self.geometry = map, geometry
-        padding = None if map == "grad_input" else of_padding(geometry)
-        self.plans = [None if g is None else of_three(g._replace(volumes=(1, 1, 1)))  # strides say how they lie
-                      for g in (of_volumes(geometry), padding)]
-        self.scratch_minimum = max(plan.scratch_minimum for plan in self.plans if plan is not None)
-        self.scratch_size = max(plan.scratch_size for plan in self.plans if plan is not None)
+        inner, padding = of_volumes(geometry), None if map == "grad_input" else of_padding(geometry)
+        self.plans = [  # strides say how volumes lie
+            None if g is None else of_three(g._replace(volumes=(1, 1, 1)), sums_of(result)) for g in (inner, padding)]
+        sizes = {"x": (inner.batch, inner.in_channels, *inner.input_size),
+                 "y": (inner.batch, inner.out_channels, *inner.output_size),
+                 "w": (inner.batch if inner.per_sample else 1, inner.out_channels, inner.in_channels // inner.groups,
+                       *inner.kernel_size)}
+        self.sums = bytes_of_sums(result, sizes[ROLES[map][2]]) // result.size  # elements of scratch
+        least = ALIGNMENT // result.size if self.sums else 0
+        self.scratch_minimum, self.scratch_size = (
+            self.sums + max(least, *(getattr(plan, name) for plan in self.plans if plan is not None))
+            for name in ("scratch_minimum", "scratch_size"))
 
     def steps(
         self, first: DeviceArray, second: DeviceArray, out: DeviceArray, bias: DeviceArray | None = None,
         scratch: DeviceArray | None = None, accumulate: bool = False,
     ) -> Iterator[Step]:
         """out = map(first, second) + bias, added to what `out` holds where accumulate."""
-        apart = self.map == "grad_weight" and self.geometry.per_sample
-        if not is_covered(self.map, self.geometry):
-            yield from fill(out, 0 if bias is None else bias, accumulate)
+        lead = 3 if self.map == "grad_weight" and self.geometry.per_sample else 2
+        if scratch is not None:
+            scratch = scratch._replace(shape=(scratch.shape[0] - self.sums,))
+        for number, of_volume in enumerate(terms_of_results(self.map, self.geometry)):
+            adders = [partial(self._add, term, first, second, scratch) for term in of_volume]
+            yield from summed(volume(out, number, lead), adders, bias, accumulate)
+
+    def _add(
+        self, term: Term, first: DeviceArray, second: DeviceArray, scratch: DeviceArray | None, to: DeviceArray,
+        bias: DeviceArray | None, accumulate: bool,
+    ) -> Iterator[Step]:
+        plan = self.plans[term.x is None]
+        assert plan is not None
+        a, b = (volume(array, getattr(term, role) or 0) for role, array in zip(ROLES[self.map], (first, second)))
+        return plan.steps(a, b, to, bias, scratch, accumulate)
+
+
+# Writes its part of a sum, with the bias of each channel, to an array, or adds it there
+Adder = Callable[[DeviceArray, DeviceArray | None, bool], Iterator[Step]]
+
+
+def sums_of(result: DeviceType) -> DeviceType:
+    """What several parts of a result are added up in: halves in float32, others as they are."""
+    return DTYPES["float32"] if result.name in ("float16", "bfloat16") else result
+
+
+def bytes_of_sums(result: DeviceType, shape: Shape) -> int:
+    """The scratch that sums of a result of that shape take, where they are of another type."""
+    sums = sums_of(result)
+    return 0 if sums is result else -(-prod(shape) * sums.size // ALIGNMENT) * ALIGNMENT
+
+
+def summed(
+    target: DeviceArray, adders: Sequence[Adder], bias: DeviceArray | None = None, accumulate: bool = False
+) -> Iterator[Step]:
+    """target <- the bias and what the adders add up, added to it where accumulate; halves are rounded once.
+
+    Their sums are in scratch, which all programs of a result share, in front of what an adder needs of it.
+    """
+    size = bytes_of_sums(target.dtype, target.shape)
+    if not adders:
+        yield from fill(target, 0 if bias is None else bias, accumulate)
+    elif not size:
+        for add in adders:
+            yield from add(target, bias, accumulate)
             bias, accumulate = None, True
-        for term in terms(self.map, self.geometry):
-            plan = self.plans[term.x is None]
-            assert plan is not None
-            roles = zip(ROLES[self.map], (first, second, out))
-            a, b, to = (volume(array, getattr(term, role) or 0, 3 if apart and role == "w" else 2)
-                        for role, array in roles)
-            yield from plan.steps(a, b, to, None if term.adds else bias, scratch, accumulate or term.adds)
+    else:
+        steps = tuple(prod(target.shape[axis + 1:]) for axis in range(target.ndim))
+        sums = target._replace(address=0, strides=steps, dtype=sums_of(target.dtype))
+        for place, add in enumerate(adders):
+            for step in add(sums, None, place > 0):
+                yield step.in_scratch(sums, size)
+        yield rounded(sums, size, target, bias, accumulate)
+
+
+def rounded(
+    sums: DeviceArray, size: int, target: DeviceArray, bias: DeviceArray | None, accumulate: bool
+) -> Step:
+    """target <- the sums, so many bytes at the beginning of scratch, and the bias of each channel (axis 1)."""
+    made, element = Program(launch.device(target.device)), tiles.element(target.dtype.name)
+    made.reserve(size)
+    sizes = target.shape + (1,) * (5 - target.ndim)
+    read, to = ([step * array.dtype.size for step in array.strides + (0,) * (5 - array.ndim)]
+                for array in (sums, target))
+    place: Ref | int = 0 if bias is None else Ref("bias")
+    step = 0 if bias is None else bias.strides[0] * bias.dtype.size
+    runs = limits.chunks_of_samples(sizes[0], tiles.MOST_SAMPLES) if len(sizes) > 5 else [(0, 0)]
+    for first, samples in runs:  # of samples' own weights, where these are the results
+        results = Target(Ref("out", first * to[0]), Layout(0, 0, 0, 0, 0, sample=to[0]), place, step, accumulate)
+        program.finish(made, results, sizes[-5:], to[-5:], Ref("scratch", first * read[0]), read[-5:], read[0], 1,
+                       element, samples=samples)
+    return Step.of(made, out=target, bias=bias)
 
 
 def volume(array: DeviceArray, number: int, lead: int = 2) -> DeviceArray:
@@ -178,9 +249,11 @@ def plan(
 
     dtype: of the operands; result: of out and bias (None: the same).
     """
-    of_three = partial(Plan, map, dtype=dtype, algorithm=algorithm, result=result or dtype, allow_tf32=allow_tf32,
-                       device=device)
-    return of_three(geometry) if geometry.rank <= LAST else Volumes(map, geometry, of_three)
+    def of_three(geometry: Geometry, result: DeviceType) -> Plan:
+        return Plan(map, geometry, dtype, algorithm, result, allow_tf32, device)
+
+    own = result or dtype
+    return of_three(geometry, own) if geometry.rank <= LAST else Volumes(map, geometry, own, of_three)
 
 
 def forget() -> None:
@@ -203,14 +276,17 @@ def unfold(
 ) -> Iterator[Step]:
     """columns <- input, or with fold input <- the sum of the columns, added to it where accumulate.
 
-    With more than three spatial axes volume by volume; what fold adds up is then rounded to the dtype before.
+    With more than three spatial axes volume by volume.
     """
     if geometry.rank > LAST:
-        if fold:
-            yield from fill(input, 0, accumulate)
+        found: list[list[Adder]] = [[] for _ in range(volumes(geometry)[0])]  # of each volume of the input
         for number, of_x, part in _columns_of_volumes(geometry, columns):
-            if number is not None or not fold:
-                yield from unfold(of_x, volume(input, number or 0), part, fold, fold)
+            if not fold:
+                yield from unfold(of_x, volume(input, number or 0), part, False)
+            elif number is not None:
+                found[number].append(partial(_fold, of_x, part))
+        for number, adders in enumerate(found if fold else []):
+            yield from summed(volume(input, number), adders, None, accumulate)
         return
     made = Program(launch.device(input.device))
     element = tiles.element(*(array.dtype.name for array in ((columns, input) if fold else (input, columns))))
@@ -242,6 +318,12 @@ def unfold(
             program.adjoint(made, places.place, places.layout, length, Target(x, cells, 0, 0, accumulate), sizes, edge,
                             crop, element)
     yield Step.of(made, input=input, columns=columns)
+
+
+def _fold(
+    geometry: Geometry, columns: DeviceArray, input: DeviceArray, _: DeviceArray | None, accumulate: bool
+) -> Iterator[Step]:
+    return unfold(geometry, input, columns, True, accumulate)
 
 
 def _columns_of_volumes(
@@ -276,8 +358,8 @@ def channel_sum(
     """
     array = check_channel_sum(array, axis)
     if array.ndim > LAST + 2:
-        for number in range(prod(array.shape[2:-LAST])):
-            yield from channel_sum(volume(array, number), 1, out, accumulate or number > 0)
+        yield from summed(out, [partial(_sum_volume, volume(array, number))
+                                for number in range(prod(array.shape[2:-LAST]))], None, accumulate)
         return
     made, element = Program(launch.device(array.device)), tiles.element(array.dtype.name, out.dtype.name)
     layout = lifted(array, array.ndim - 2)
@@ -286,6 +368,12 @@ def channel_sum(
     program.channel_sum(
         made, array.shape[:2], size, layout, Layout(channel, 0, 0, 0, 0, sample=own), element, accumulate, out.ndim > 1)
     yield Step.of(made, source=array, out=out)
+
+
+def _sum_volume(
+    array: DeviceArray, out: DeviceArray, _: DeviceArray | None, accumulate: bool
+) -> Iterator[Step]:
+    return channel_sum(array, 1, out, accumulate)
 
 
 def _merged(array: DeviceArray) -> DeviceArray:

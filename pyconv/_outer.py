@@ -97,6 +97,17 @@ def terms(map: str, g: Geometry) -> Iterator[Term]:
             had[at] = 1
 
 
+def terms_of_results(map: str, g: Geometry) -> list[list[Term]]:
+    """The terms of each volume of the result, in the order of their sum."""
+    result = RESULTS.index(map)
+    found: list[list[Term]] = [[] for _ in range(volumes(g)[result])]
+    for term in terms(map, g):
+        at = term[result]
+        assert at is not None
+        found[at].append(term)
+    return found
+
+
 def stored_together(map: str, g: Geometry, joins: bool) -> Iterator[list[Term]]:
     """The terms one by one or, where joins, those of grad_weight in lists of all that have one volume of w."""
     if not joins:

@@ -36,14 +36,16 @@ def launch(gpu, map, geometry, first, second, out, bias=None, accumulate=False, 
 
 
 def now(steps, scratch=None):
-    """Launch programs on their arrays; scratch is made where none is lent."""
+    """Launch programs on their arrays; the scratch that all of them share is made where none is lent."""
+    steps = list(steps)
+    size = max((program.scratch for program, _ in steps), default=0)
+    if size and scratch is None:
+        some = next(iter(steps[0].arrays.values()))
+        scratch = arrays.read('scratch', some.kind.empty((size + 256,), arrays.DTYPES['int8'], some.device)[0])
     for program, given in steps:
         addresses = {word: array.address for word, array in given.items()}
         if program.scratch:
-            some = next(iter(given.values()))
-            room = scratch or arrays.read('scratch', some.kind.empty(
-                (program.scratch + 256,), arrays.DTYPES['int8'], some.device)[0])
-            addresses['scratch'] = aligned(room.address)
+            addresses['scratch'] = aligned(scratch.address)
         program.on({word: Ref(word) for word in addresses}).run(addresses, 0)
 
 

@@ -327,6 +327,9 @@ def everything(gpu, problem, dtype, keywords, modes):
         columns = pyconv.unfold(x, problem.kernel, **settings)
         pyconv.fold(columns, problem.size, problem.kernel, **settings)
         plans(gpu, problem, modes, (x, w, y), (x, w, y), keywords)
+        if dtype in ('float16', 'bfloat16'):  # the sums of volumes
+            sums = [laid_out(gpu, array.shape, 'float32', last) for array in (x, w, y)]
+            plans(gpu, problem, ('zeros', *modes), (x, w, y), sums, keywords)
 
 
 def plans(gpu, problem, modes, given, made, keywords):

@@ -4,14 +4,19 @@ import itertools
 import numpy as np
 import pytest
 
+import plan_runs
 import pyconv
 import reference
 from calls import assert_equal, assert_same_bits, per_channel, poisoned
 from emulated_device import EmulatedArray
 from gpus import Emulated
-from problems import BY_NAME, MORE_AXES, expected, maps, some
+from problems import BY_NAME, MORE_AXES, P, expected, maps, some
+from pyconv import _cuda
 from pyconv._backend import cpu
 from pyconv._geometries import convolved
+from pyconv._geometry import ROLES
+from pyconv._gpu import arrays, tiles
+from pyconv._gpu.launches import ALIGNMENT
 from test_cuda import same
 
 every_problem = pytest.mark.parametrize('problem', MORE_AXES, ids=str)
@@ -328,6 +333,136 @@ def test_columns_on_a_gpu(gpu, problem, mode):
     same(gpu, pyconv.fold(one, problem.size, problem.kernel, *settings, **mode), wanted[0], 'float64')
     pyconv.fold(columns, problem.size, problem.kernel, *settings, **mode, out=out, accumulate=True)
     same(gpu, out, wanted + 3, 'float64')
+
+
+# --- halves on a GPU: what volumes add up is not rounded between ---
+
+HALVES = {'float16': 2048, 'bfloat16': 256}  # the first number to which adding 1 does nothing
+halves = pytest.mark.parametrize('name', HALVES)
+ADDED = [P('4d added', (7, 1, 2, 3), (5, 1, 1, 2)), P('4d added in groups', (7, 2, 2, 2), (4, 2, 1, 1), (2, 4), 2),
+         P('4d added between gaps', (9, 1, 3, 2), (3, 1, 2, 1), stride=(6, 1, 1, 1)),
+         *(P(f'4d added {mode}', (5, 1, 3, 2), (4, 1, 1, 2), padding=((2, 1), (0, 0), (1, 1), (0, 0)),
+             padding_mode=mode, padding_value=3 * (mode == 'constant')) for mode in ('circular', 'constant'))]
+
+
+def large_and_ones(problem, large):
+    """x, w, y and both biases of ones, but for a large number in the volume whose products are summed first."""
+    data = [np.ones(array.shape) for array in problem.integers()]
+    data[0][:, :, 0] = data[2][:, :, -1] = large
+    return data
+
+
+def check_halves(gpu, problem, name, accumulate, **keywords):
+    """The maps and the transposed one, with buffers of full and of least size, and with the samples' own gradients."""
+    x, w, y, b, c = large_and_ones(problem, HALVES[name])
+    mode = {'padding_mode': problem.padding_mode, 'padding_value': problem.padding_value}
+    forward, grad_input, grad_weight = three(problem, x, w, y, **mode)  # of float64, on the CPU
+    of_samples = np.stack([three(problem, x[n:n + 1], w, y[n:n + 1], **mode)[2] for n in range(problem.batch)])
+    x, w, y, of_y, of_x = (gpu.upload(array, name) for array in (x, w, y, b, c))
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=name, device='cuda',
+                             per_sample=True, **keywords)
+
+    def check(found, exact):
+        same(gpu, found, exact + 3 * accumulate, name)
+
+    def out(exact):
+        return gpu.upload(np.full(exact.shape, 3), name)
+
+    for lengths in ((sizes.finput, sizes.fgrad_input), (sizes.finput_minimum, sizes.fgrad_input_minimum), (0, 0)):
+        finput, fgrad_input = (gpu.empty((length,), name) for length in lengths)
+        more = {**mode, **keywords, 'accumulate': accumulate, 'finput': finput, 'fgrad_input': fgrad_input}
+        exact = forward + per_channel(b, 4)
+        check(pyconv.convolution(x, w, of_y, *steps(problem), out=out(exact), **more), exact)
+        outs = out(grad_input), out(grad_weight), None
+        pyconv.convolution_backward(y, x, w, *steps(problem), (True, True, False), out=outs, **more)
+        check(outs[0], grad_input)
+        check(outs[1], grad_weight)
+        outs = None, out(of_samples), None
+        pyconv.convolution_backward(y, x, w, *steps(problem), (False, True, False), out=outs, per_sample=True, **more)
+        check(outs[1], of_samples)
+        if problem.padding_mode == 'zeros':
+            exact = grad_input + per_channel(c, 4)
+            check(pyconv.convolution(y, w, of_x, *steps(problem, True), out=out(exact), **more), exact)
+
+
+@halves
+@pytest.mark.parametrize('accumulate', [False, True])
+@pytest.mark.parametrize('problem', ADDED, ids=str)
+def test_halves_are_rounded_once_on_a_gpu(gpu, problem, name, accumulate):
+    check_halves(gpu, problem, name, accumulate)
+
+
+@pytest.mark.parametrize(('problem', 'name'), [*zip(ADDED, HALVES)], ids=str)
+@pytest.mark.parametrize(('capability', 'keywords'), [((9, 0), {}), ((9, 0), {'algorithm': 'wgmma'}), ((7, 5), {})],
+                         ids=['tiles', 'wgmma', 'before sm_80'])
+def test_halves_in_tiles_are_rounded_once(monkeypatch, tiles_alone, problem, name, capability, keywords):
+    """The second problem's reductions are cut in parts."""
+    monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 1 if problem is ADDED[0] else 3)
+    check_halves(Emulated(monkeypatch, capability=capability), problem, name, True, **keywords)
+
+
+@pytest.mark.parametrize('rate', [0.0, 1e9], ids=['tiles', 'direct'])
+@pytest.mark.parametrize('per_sample', [False, True])
+@pytest.mark.parametrize('map', ['forward', 'grad_input', 'grad_weight'])
+def test_the_scratch_of_halves_is_as_large_as_plans_say(monkeypatch, map, per_sample, rate):
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
+    gpu, problem = Emulated(monkeypatch), P('4d of some size', (4, 6, 9, 9), (2, 2, 3, 3), (16, 24), 1, 3, padding=1)
+    shapes = {'x': problem.input_shape, 'y': problem.output_shape, 'w': problem.weight_shape}
+    given = [arrays.read('operand', gpu.empty(shapes[role], 'float16')) for role in ROLES[map]]
+    if map == 'grad_weight' and per_sample:
+        given[2] = arrays.read('out', gpu.empty((problem.batch, *problem.weight_shape), 'float16'))
+    plan = _cuda.plan(map, plan_runs.geometry_of(problem, per_sample=per_sample), given[0].dtype)
+    for size in (plan.scratch_minimum, plan.scratch_size):
+        scratch = arrays.read('scratch', gpu.empty((size,), 'float16'))
+        most = max(program.scratch for program, _ in plan.steps(*given, None, scratch))
+        assert size == -(-(most + ALIGNMENT) // 2)
+
+
+@halves
+@pytest.mark.parametrize('problem', ADDED[:1], ids=str)
+def test_the_bits_of_halves_on_a_gpu(gpu, problem, name):
+    """Whatever the buffer and the batch."""
+    data = problem.floats(np.float64)
+    x, w, y = (gpu.upload(array, name) for array in data[:3])
+    wanted = [gpu.download(one) for one in three(problem, x, w, y)]
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=name, device='cuda')
+    least = {'finput': gpu.empty((sizes.finput_minimum,), name),
+             'fgrad_input': gpu.empty((sizes.fgrad_input_minimum,), name)}
+    for one, other in zip(three(problem, x, w, y, **least), wanted):
+        assert_same_bits(gpu.download(one), other)
+    for n in range(problem.batch):
+        x, y = (gpu.upload(array[n:n + 1], name) for array in (data.x, data.y))
+        for one, other in zip(three(problem, x, w, y)[:2], wanted):
+            assert_same_bits(gpu.download(one)[0], other[n])
+
+
+@halves
+@pytest.mark.parametrize('accumulate', [False, True])
+@pytest.mark.parametrize('mode', ['zeros', 'circular'])
+def test_folded_halves_are_rounded_once_on_a_gpu(gpu, name, accumulate, mode):
+    kernel, settings = (5, 1, 2, 1), {'padding': (1, 0, 0, 0), 'padding_mode': mode}
+    columns = np.ones((2, 3 * 10, 5 * 1 * 1 * 2))
+    columns.reshape(2, 3, 5, 2, 5, 2)[:, :, :1] = columns.reshape(2, 3, 5, 2, 5, 2)[..., -1:, :] = HALVES[name]
+    wanted = pyconv.fold(columns, (7, 1, 2, 2), kernel, **settings)
+    out = gpu.upload(np.full(wanted.shape, 3), name)
+    pyconv.fold(gpu.upload(columns, name), (7, 1, 2, 2), kernel, **settings, out=out, accumulate=accumulate)
+    same(gpu, out, wanted + 3 * accumulate, name)
+
+
+@halves
+@pytest.mark.parametrize('accumulate', [False, True])
+def test_the_sum_of_halves_that_lie_apart_is_rounded_once_on_a_gpu(monkeypatch, name, accumulate):
+    """Of all samples, and of each."""
+    gpu, y = Emulated(monkeypatch), np.zeros((2, 3, 5, 3, 3, 4, 5))
+    y[..., 0, 0, 0] = 1
+    y[:, :, 0, 0, 0, 0, 0] = HALVES[name]
+    whole, size = gpu.upload(y, name), (2, 3, 5, 2, 2, 3, 4)
+    part = EmulatedArray(whole.memory, whole.address, size, [step // y.itemsize for step in y.strides], whole.dtype)
+    held = y[tuple(map(slice, size))]
+    for axes, out in (((0, 2, 3, 4, 5, 6), np.full(3, 3)), ((2, 3, 4, 5, 6), np.full((2, 3), 3))):
+        to = gpu.upload(out, name)
+        plan_runs.now(_cuda.channel_sum(arrays.read('operand', part), 1, arrays.read('out', to), accumulate))
+        same(gpu, to, held.sum(axes) + 3 * accumulate, name)
 
 
 def test_the_sum_of_channels_that_lie_apart_on_a_gpu(monkeypatch):

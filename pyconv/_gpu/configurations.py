@@ -23,12 +23,11 @@ SIMPLE: dict[str, list[tuple[str, ...]]] = {
     **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
     **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
     "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
-    "fold": [(), ("accumulate",), ("partial",)], "fill": [(), ("accumulate",), ("partial",)],
-    "finish": [*_sets("waits", "accumulate"), ("partial",)],
-    "adjoint": [(*flags, mode) for flags in _sets("accumulate", "last") for mode in REPEATING],
-    "direct": [*_sets("waits", "accumulate", "last", "divided"),
-               *(("partial", *flags) for flags in _sets("waits", "last", "divided")),
-               *((*flags, mode) for flags in _sets("waits", "accumulate", "last") for mode in MODES)]}
+    **{name: _sets("partial", "accumulate") for name in ("fold", "fill")},
+    "finish": _sets("partial", "waits", "accumulate"),
+    "adjoint": [(*flags, mode) for flags in _sets("partial", "accumulate", "last") for mode in REPEATING],
+    "direct": [*_sets("partial", "waits", "accumulate", "last", "divided"),
+               *((*flags, mode) for flags in _sets("partial", "waits", "accumulate", "last") for mode in MODES)]}
 
 
 # Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
@@ -81,8 +80,7 @@ def all_kernels() -> Iterator[Configuration]:
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
             if "waits" in flags and mode != "zeros" and number.name not in ("float32", "complex64"):
                 continue  # padded operands have no padding in tiles: only products that split wait
-            own = {"unfold": number._replace(result=""), "fill": tiles.element(number.result or number.name)}.get(
-                kernel, number)
+            own = tiles.element(number.result or number.name) if kernel == "fill" else number
             made = tiles.simple(kernel, own, **{flag: True for flag in flags if flag != mode}, mode=mode)
             name = " ".join([kernel, label, *flags])
             yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
@@ -95,15 +93,18 @@ def all_kernels() -> Iterator[Configuration]:
             continue
         yield from of_strips(number)
         chips = {chip: ways_of(number, chip) for chip in CAPABILITIES}
-        for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate")), ("correlate", "partial")):
+        # halves that volumes add up are float32; other sums are results too
+        added = ("partial accumulate",) if number.size == 2 else ()
+        for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate", *added)),
+                             ("correlate", "partial")):
             for way in sorted(set().union(*chips.values())):
                 able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
                 placed = [(tile, False) for tile in tiles.tiles(way, number, kernel)]
-                if kernel == "gather" and flag != "partial" and not tiles.WAYS[way].wgmma:
+                if kernel == "gather" and (flag != "partial" or added) and not tiles.WAYS[way].wgmma:
                     placed += [(tile, True) for tile in tiles.tiles(way, number, apart=True)]
                 for (tile, apart), pointwise in every(placed, (False, True)[:1 + tiles.has_pointwise(way, number)]):
                     made = tiles.product(
-                        kernel, way, number, tile, flag == "partial", flag == "accumulate", apart, pointwise)
+                        kernel, way, number, tile, "partial" in flag, "accumulate" in flag, apart, pointwise)
                     kind = f"{way} {label}" if way == "fma" else way
                     words = [kernel, kind, f"{tile.bm}x{tile.bn}", *["apart"] * apart, *["pointwise"] * pointwise, flag]
                     name = " ".join(words).strip()

@@ -104,6 +104,15 @@ class Step(NamedTuple):
         """Without those that are None."""
         return cls(program, {word: array for word, array in arrays.items() if array is not None})
 
+    def in_scratch(self, array: DeviceArray, size: int) -> "Step":
+        """It with that array, of so many bytes, at the beginning of its scratch; size: a multiple of ALIGNMENT."""
+        made, rest = Program(self.program.device), {
+            word: other for word, other in self.arrays.items() if other is not array}
+        places = {word: Ref(word if word in rest else "scratch") for word in self.arrays}
+        made.launches += self.program.on({**places, "scratch": Ref("scratch", size)}).launches
+        made.scratch = size + self.program.scratch
+        return Step(made, rest)
+
 
 class Program:
     """Launches in order, and the scratch that they share."""

@@ -99,10 +99,10 @@ WHOLE = {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16,
 def element(dtype: str, result: str = "") -> Element:
     """The element for operands of a dtype and results of another, '' the same.
 
-    Whole numbers are summed in as many bits as the result keeps, 32 or 64.
+    Whole numbers are summed in as many bits as the result keeps, 32 or 64. Results of halves may be sums of theirs.
     """
     if dtype not in WHOLE:
-        return ELEMENTS[dtype]
+        return ELEMENTS[dtype] if result in ("", dtype) else ELEMENTS[dtype]._replace(result=result)
     return Element(dtype, WHOLE[dtype], "i64" if WHOLE[result or dtype] == 8 else "i32", result)
 
 
@@ -331,12 +331,18 @@ def product(
     return Source(getattr(gemm, kernel), constants, primitives)
 
 
+# Kernels that store operands or sums, whatever results are.
+NO_RESULTS = {"pack", "pack_weight", "clear_flag", "scan", "unfold", "channel_sum", "direct_weight"}
+
+
 @lru_cache(maxsize=512)
 def simple(
     kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
     divided: bool = False, mode: str = "zeros", combined: bool = False, waits: bool = False,
 ) -> Source:
     """A kernel of `plain` or `packing`, for a padding mode; `waits`: its work is done only if a flag is set."""
+    if kernel in NO_RESULTS:
+        element = element._replace(result="")
     constants = _functions(plain, packing) | element.arithmetic | _bits(element) | {
         "THREADS": plain.THREADS, "SCANNED": packing.SCANNED,
         "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
