@@ -17,7 +17,6 @@ from typing import Any
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
 
-import numpy
 import torch
 
 import pyconv
@@ -252,11 +251,13 @@ def described(script: str) -> dict:
     return {
         "command": " ".join([*variables, f"python benchmarks/{script}", *sys.argv[1:]]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {
-            "python": platform.python_version(),
-            **{module.__name__: str(module.__version__) for module in (pyconv, numpy, torch)},
-        },
+        "versions": {"python": platform.python_version(), **versions("pyconv", "numpy", "torch")},
     }
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Of those of the packages that were imported."""
+    return {name: str(sys.modules[name].__version__) for name in names if name in sys.modules}
 
 
 def write(record: dict, path: Path) -> None:

@@ -8,7 +8,8 @@
                  and its convolution, and beside pyconv's own zeros
     complex      complex64 and complex128, each map: beside torch's
     integers     int8, uint8 and int16, forward: beside torch's integers as wide as the result, torch's quantised
-                 convolution, whose result has 8 bits, onnxruntime's ConvInteger, and pyconv's own float32
+                 convolution, whose result has 8 bits, onnxruntime's ConvInteger and QLinearConv, whose result has 32
+                 and 8 bits, and pyconv's own float32
     halves       float16 and bfloat16, forward: beside torch's, and pyconv's own float32
     per_sample   the gradient to the weight of each sample: beside torch.func.vmap of torch.func.grad, which runs
                  forward too; beside Opacus' way, unfold and einsum; beside pyconv's summed gradient and the writing of
@@ -87,7 +88,8 @@ def _groups(tiny: bool) -> dict[str, Group]:
         "complex": Group(of([_FIRST, *_STAGES, *_DEPTHWISE, *_OTHER_RANKS[:1], *_POINTWISE[:1]], 8, "complex numbers"),
                          ("complex64", "complex128"), MAPS, peers.complex_numbers, ("torch",)),
         "integers": Group(of([*every, *_POINTWISE], 8, "integers"), tuple(peers.ACCUMULATOR), ("forward",),
-                          peers.integers, ("torch integers", "torch quantised", "onnxruntime", "own float32")),
+                          peers.integers, ("torch integers", "torch quantised", "onnxruntime ConvInteger",
+                                           "onnxruntime QLinearConv", "own float32")),
         "halves": Group(of([*every, *_POINTWISE], 8, "halves"), ("float16", "bfloat16"), ("forward",), peers.halves,
                         ("torch", "own float32")),
         "per_sample": Group(of([*_FEW, *_STAGES[:1]], 32, "gradients of each sample"), real, ("grad_weight",),
@@ -198,6 +200,7 @@ def main() -> None:
                     harness.work_of([group.network], kinds, maps), heading_of(group),
                     functools.partial(time_row, arguments, group), functools.partial(row_text, group),
                     rows=record["rows"])
+    record["versions"] |= harness.versions("onnxruntime")  # a row that has it as a peer imports it
     record["summary"] = summarise(record["rows"])
     print(f"\n{summary_text(record['summary'])}")
     if arguments.output is not None:

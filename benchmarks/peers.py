@@ -164,13 +164,17 @@ def integer_operands(layer: Layer, batch: int, dtype: torch.dtype) -> tuple[torc
     return x, w
 
 
-def quantised_call(layer: Layer, x: torch.Tensor, w: torch.Tensor, reference: torch.Tensor) -> tuple[Call, float]:
-    """torch's quantised convolution of 8-bit operands, to 8 bits, and the unit of its result."""
+def unit_of(exact: torch.Tensor) -> float:
+    """What one of an 8-bit result stands for, so that the largest is 127."""
+    return float(exact.abs().max()) / 127
+
+
+def quantised_call(layer: Layer, x: torch.Tensor, w: torch.Tensor, unit: float) -> Call:
+    """torch's quantised convolution of 8-bit operands, to 8 bits, of which each is so many units."""
     if layer.rank not in (2, 3) or x.dtype not in (torch.int8, torch.uint8):
         raise Missing(f"torch quantises no convolution of {layer.rank} axes and {x.dtype}")
     warnings.filterwarnings("ignore", message=".*quantize.*are deprecated", category=UserWarning)
     zero = 128 if x.dtype == torch.int8 else 0
-    unit = float(reference.abs().max()) / 127
     input = torch._make_per_tensor_quantized_tensor((x.int() + zero).to(torch.uint8), 1.0, zero)
     weight = torch._make_per_tensor_quantized_tensor(w.to(torch.int8), 1.0, 0)
     numbers = [layer.stride] * layer.rank, list(layer.pads), [layer.dilation] * layer.rank
@@ -181,26 +185,37 @@ def quantised_call(layer: Layer, x: torch.Tensor, w: torch.Tensor, reference: to
         conv(input, packed, unit, 128)
     except RuntimeError as error:
         raise Missing(f"torch: {str(error).splitlines()[0][:100]}") from None
-    return lambda: conv(input, packed, unit, 128), unit
+    return lambda: conv(input, packed, unit, 128)
 
 
-def runtime_call(layer: Layer, x: torch.Tensor, w: torch.Tensor) -> Call:
-    """onnxruntime's ConvInteger, of 8-bit operands to 32 bits, on as many threads as torch has."""
+def runtime_call(layer: Layer, x: torch.Tensor, w: torch.Tensor, unit: float | None = None) -> Call:
+    """onnxruntime's ConvInteger, of 8-bit operands to 32 bits, on as many threads as torch has.
+
+    With a unit its QLinearConv, to 8 bits: that many units each, zero points 0, operands of scale 1. Beside both types
+    of input its weight is int8, as the runtime's own quantiser has it.
+    """
     if x.dtype not in (torch.int8, torch.uint8):
-        raise Missing(f"ConvInteger takes no {x.dtype}")
+        raise Missing(f"onnxruntime convolves no {x.dtype}")
     try:
         import onnx
         import onnxruntime
     except ImportError as error:
         raise Missing(f"{error.name} is not installed") from None
     kind = onnx.TensorProto.INT8 if x.dtype == torch.int8 else onnx.TensorProto.UINT8
+    if unit is None:
+        operator, result, constants = "ConvInteger", onnx.TensorProto.INT32, {"w": w.numpy()}
+    else:
+        one, zero = numpy.float32(1), x.numpy().dtype.type(0)
+        operator, result, constants = "QLinearConv", kind, {
+            "x scale": one, "x zero": zero, "w": w.to(torch.int8).numpy(), "w scale": one, "w zero": numpy.int8(0),
+            "y scale": numpy.float32(unit), "y zero": zero}
     node = onnx.helper.make_node(
-        "ConvInteger", ["x", "w"], ["y"], kernel_shape=list(layer.kernel), strides=[layer.stride] * layer.rank,
+        operator, ["x", *constants], ["y"], kernel_shape=list(layer.kernel), strides=[layer.stride] * layer.rank,
         pads=layer.pads * 2, dilations=[layer.dilation] * layer.rank, group=layer.groups)
     graph = onnx.helper.make_graph(
         [node], "one", [onnx.helper.make_tensor_value_info("x", kind, list(x.shape))],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)],
-        [onnx.numpy_helper.from_array(w.numpy(), "w")])
+        [onnx.helper.make_tensor_value_info("y", result, None)],
+        [onnx.numpy_helper.from_array(numpy.asarray(array), name) for name, array in constants.items()])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 10)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
@@ -213,7 +228,7 @@ def runtime_call(layer: Layer, x: torch.Tensor, w: torch.Tensor) -> Call:
 
 
 def integers(layer: Layer, batch: int, map_name: str, kind: str) -> Job:
-    """A type of integers beside torch's integers of the result's type, its quantised way, and onnxruntime's."""
+    """A type of integers beside torch's integers of the result's type, its quantised way, and onnxruntime's two."""
     dtype, result = getattr(torch, kind.partition("→")[0]), ACCUMULATOR[kind]
     x, w = integer_operands(layer, batch, dtype)
     exact = harness.torch_call(layer, map_name, x.double(), w.double(), None)()  # its sums stay below 2**53
@@ -222,8 +237,10 @@ def integers(layer: Layer, batch: int, map_name: str, kind: str) -> Job:
         reference = (reference + 2**31) % 2**32 - 2**31
     wide = x.to(result), w.to(result)
     peers = {"torch integers": Peer(harness.torch_call(layer, map_name, *wide, None))}
-    for name, make in (("torch quantised", lambda: quantised_call(layer, x, w, exact)[0]),
-                       ("onnxruntime", lambda: runtime_call(layer, x, w))):
+    unit = unit_of(exact)
+    for name, make in (("torch quantised", lambda: quantised_call(layer, x, w, unit)),
+                       ("onnxruntime ConvInteger", lambda: runtime_call(layer, x, w)),
+                       ("onnxruntime QLinearConv", lambda: runtime_call(layer, x, w, unit))):
         try:
             peers[name] = Peer(make())
         except Missing:
