@@ -219,6 +219,7 @@ def runtime_call(layer: Layer, x: torch.Tensor, w: torch.Tensor, unit: float | N
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 10)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # else its threads spin beside the next peer
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
         session.run(None, {"x": x.numpy()})

@@ -137,6 +137,14 @@ def test_quantised_convolutions_are_rounded_to_their_unit(make, kind):
     assert float((found - exact).abs().max()) <= unit * 0.501
 
 
+def test_threads_of_onnxruntime_rest_between_calls(monkeypatch):
+    pytest.importorskip('onnx')
+    given, real = [], pytest.importorskip('onnxruntime').InferenceSession
+    monkeypatch.setattr('onnxruntime.InferenceSession', lambda *of: given.append(of[1]) or real(*of))
+    peers.runtime_call(SMALL, *peers.integer_operands(SMALL, 2, torch.int8))
+    assert [options.get_session_config_entry('session.force_spinning_stop') for options in given] == ['1']
+
+
 def test_versions_are_those_of_what_was_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, 'onnxruntime', SimpleNamespace(__version__='1.2.3'))
     monkeypatch.delitem(sys.modules, 'absent', raising=False)
