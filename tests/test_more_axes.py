@@ -352,8 +352,8 @@ def large_and_ones(problem, large):
     return data
 
 
-def check_halves(gpu, problem, name, accumulate, **keywords):
-    """The maps and the transposed one, with buffers of full and of least size, and with the samples' own gradients."""
+def check_halves(gpu, problem, name, accumulate, buffers=('full', 'least', 'none'), **keywords):
+    """The maps and the transposed one, with buffers of these sizes, and with the samples' own gradients."""
     x, w, y, b, c = large_and_ones(problem, HALVES[name])
     mode = {'padding_mode': problem.padding_mode, 'padding_value': problem.padding_value}
     forward, grad_input, grad_weight = three(problem, x, w, y, **mode)  # of float64, on the CPU
@@ -368,8 +368,10 @@ def check_halves(gpu, problem, name, accumulate, **keywords):
     def out(exact):
         return gpu.upload(np.full(exact.shape, 3), name)
 
-    for lengths in ((sizes.finput, sizes.fgrad_input), (sizes.finput_minimum, sizes.fgrad_input_minimum), (0, 0)):
-        finput, fgrad_input = (gpu.empty((length,), name) for length in lengths)
+    lengths = {'full': (sizes.finput, sizes.fgrad_input), 'none': (0, 0),
+               'least': (sizes.finput_minimum, sizes.fgrad_input_minimum)}
+    for size in buffers:
+        finput, fgrad_input = (gpu.empty((length,), name) for length in lengths[size])
         more = {**mode, **keywords, 'accumulate': accumulate, 'finput': finput, 'fgrad_input': fgrad_input}
         exact = forward + per_channel(b, 4)
         check(pyconv.convolution(x, w, of_y, *steps(problem), out=out(exact), **more), exact)
@@ -398,7 +400,7 @@ def test_halves_are_rounded_once_on_a_gpu(gpu, problem, name, accumulate):
 def test_halves_in_tiles_are_rounded_once(monkeypatch, tiles_alone, problem, name, capability, keywords):
     """The second problem's reductions are cut in parts."""
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 1 if problem is ADDED[0] else 3)
-    check_halves(Emulated(monkeypatch, capability=capability), problem, name, True, **keywords)
+    check_halves(Emulated(monkeypatch, capability=capability), problem, name, True, ['least'], **keywords)
 
 
 @pytest.mark.parametrize('rate', [0.0, 1e9], ids=['tiles', 'direct'])
