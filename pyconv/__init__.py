@@ -85,10 +85,10 @@ Padding modes
 Any amount is legal, also one that goes round several times. Negative padding crops first: what is left is repeated, and
 there has to be a cell of it. No padded or cropped copy of the input is made; a block of results has the padded cells
 that it reaches in scratch, and on a GPU tiles have all that the mode fills: in finput, and what goes back to them in
-fgrad_input (fold, in memory of its own). What goes back to a padded cell, in
-conv_input, conv_transpose, fold and the gradients, is added to the cell that it came from; with 'zeros' and 'constant'
-it is dropped. In a direction (grad_grad_input, input_tangent) a constant is nothing: it has no derivative.
-padding_value is of the operands' kind: an int for integers, else a real number or, for complex operands, any.
+fgrad_input (fold, in memory of its own). What goes back to a padded cell, in conv_input, conv_transpose, fold and the
+gradients, is added to the cell that it came from; with 'zeros' and 'constant' it is dropped. In a direction
+(grad_grad_input, input_tangent) a constant is nothing: it has no derivative. padding_value is of the operands' kind: an
+int for integers, else a real number or, for complex operands, any.
 
 Types
 -----

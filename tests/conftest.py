@@ -28,11 +28,14 @@ hypothesis.settings.load_profile('pyconv')
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """A file's tests of one problem follow each other, so that what is planned for it is found again."""
-    first = {}
-    for place, item in enumerate(items):
-        problem = getattr(item, 'callspec', None) and item.callspec.params.get('problem')
-        item.place = first.setdefault((item.path, str(problem)), place) if problem else place
-    items.sort(key=lambda item: item.place)
+    def group(item):
+        problem = item.callspec.params.get('problem') if hasattr(item, 'callspec') else None
+        return (item.path, str(problem)) if problem else item
+
+    places = {}
+    for item in items:
+        places.setdefault(group(item), len(places))
+    items.sort(key=lambda item: places[group(item)])
 
 
 def pytest_collection_finish():

@@ -28,14 +28,17 @@ def three_maps(gpu, problem, data, dtype, channels_last=False):
     return calls.three_maps(problem, *(gpu.upload(array, dtype) for array in laid))
 
 
+def check_maps(gpu, problem, data, dtype, channels_last=False):
+    wanted = maps(problem, *data[:3])
+    for found, exact in zip(three_maps(gpu, problem, data, dtype, channels_last),
+                            (wanted.forward, wanted.grad_input, wanted.grad_weight)):
+        same(gpu, found, exact, dtype)
+
+
 @pytest.mark.parametrize('dtype', [*HALVES, 'float32', 'float64'])
 def test_tiles_are_chosen(monkeypatch, dtype):
     gpu, problem = before_sm80(monkeypatch), BY_NAME['2d many channels strided']
-    data = problem.integers(low=-1, high=1)
-    wanted = maps(problem, *data[:3])
-    for found, exact in zip(three_maps(gpu, problem, data, dtype),
-                            (wanted.forward, wanted.grad_input, wanted.grad_weight)):
-        same(gpu, found, exact, dtype)
+    check_maps(gpu, problem, problem.integers(low=-1, high=1), dtype)
     assert {'gather', 'correlate'} <= set(gpu.device.launched)
 
 
@@ -44,25 +47,19 @@ def test_tiles_are_chosen(monkeypatch, dtype):
 @every_half
 def test_all_maps(monkeypatch, tiles_alone, problem, size, dtype):
     """In one part and several, channels first and last."""
-    gpu, data = before_sm80(monkeypatch), problem.integers(low=-1, high=1)
-    wanted = maps(problem, *data[:3])
+    gpu = before_sm80(monkeypatch)
     take_tile(monkeypatch, size)
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_: 3 if size else 1)
-    for found, exact in zip(three_maps(gpu, problem, data, dtype, size == 1),
-                            (wanted.forward, wanted.grad_input, wanted.grad_weight)):
-        same(gpu, found, exact, dtype)
+    check_maps(gpu, problem, problem.integers(low=-1, high=1), dtype, size == 1)
 
 
 @pytest.mark.parametrize('problem', [*LAYERS, BY_NAME['2d stride 2 kernel 2']], ids=str)
 @pytest.mark.parametrize('size', range(3))
 def test_all_maps_in_float64(monkeypatch, tiles_alone, problem, size):
     """As on chips of 8.6, which have no tensor cores for it either."""
-    gpu, data = Emulated(monkeypatch, capability=(8, 6)), problem.integers()
-    wanted = maps(problem, *data[:3])
+    gpu = Emulated(monkeypatch, capability=(8, 6))
     take_tile(monkeypatch, size)
-    for found, exact in zip(three_maps(gpu, problem, data, 'float64', size == 1),
-                            (wanted.forward, wanted.grad_input, wanted.grad_weight)):
-        same(gpu, found, exact, 'float64')
+    check_maps(gpu, problem, problem.integers(), 'float64', size == 1)
 
 
 @pytest.mark.parametrize('problem', LAYERS, ids=str)
