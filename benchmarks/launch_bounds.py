@@ -253,7 +253,7 @@ def accesses(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
     if name in STRIPS:
         return of_strips(found, one)
     if name == "finish":
-        count = values["count"] * one.grid[1] * (not waits(one))
+        count = values["count"] // values["n0"] * values["last"] * one.grid[1] * (not waits(one))
         return [(values["partial"], count * values["parts"] * element.real_size), (values["target"], count * size)]
     if name == "scan":
         return [(values["source"], values["count"] // values["n0"] * values["last"] * 16)]

@@ -49,18 +49,23 @@ def keep(address, ok, value):
         store(address, ok, value)
 
 
+SUMMED = 4  # results of a thread of finish
+
+
 def finish(
-    partial, target, bias, flag, some, own, own_n, own_sample, flag_value, turns, abreast, count, parts, partial_part,
-    bias_stride,
-    n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
+    partial, target, bias, flag, some, own, own_n, own_sample, flag_value, turns, abreast, count, last, parts,
+    partial_part, n0, m0, s0, n1, m1, s1, n2, m2, s2, n3, m3, s3,
     partial_0, partial_1, partial_2, partial_3, partial_4, stride_0, stride_1, stride_2, stride_3, stride_4,
-    partial_sample, target_sample, partial_row,
+    bias_1, bias_2, bias_3, bias_4, partial_sample, target_sample, partial_row,
 ):
     """target = the sum of the parts, in order, and the bias, if the flags (0 where there are none) have that value.
 
     A sample's flags are the one of all and its own. If COMBINED, of complex numbers, what was summed are the products
     of an operand's real part and, in the row below, of its imaginary part with the other operand. If WAITS, that value
     is 1, and nothing is done but to look at two flags (`some`: whether any sample's is set) where none is: see direct.
+
+    A thread sums SUMMED results, n0 apart, of the `last` that lie along the last axis: their places take but an
+    addition, and it waits for all their loads at once.
     """
     sample: i32 = block_y()
     if WAITS:
@@ -72,29 +77,42 @@ def finish(
 
 
 def sum_parts(i):
-    """The i-th result."""
+    """The results of the i-th thread."""
+    total = registers()
+    other = registers()
+    wanted = registers()
     a, b, c, d, e = five(i)
     is_one = u32(i) < u32(count)  # the last turn may reach so far that an i32 is negative
     flagged = (flag != 0) & is_one
     spoiled: i32 = load_i32(flag, flagged) | load_i32(i64(own + a * own_n + sample * own_sample), flagged)
-    inside = is_one & (spoiled == flag_value)
+    end: i32 = select(is_one & (spoiled == flag_value), i32(last - e), i32(0))
     place: i64 = (partial + sample * partial_sample + a * partial_0 + b * partial_1 + c * partial_2 + d * partial_3
                   + e * partial_4)
-    total = reload_real(place, inside)  # where more parts will follow, their sum goes to the same place
-    for part in range(i32(parts) - 1):
-        more = load_real(i64(place + (part + 1) * partial_part), inside)
-        total = plus(total, more)
+    to: i64 = (target + sample * target_sample + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3
+               + e * stride_4)
+    of_bias: i64 = bias + b * bias_1 + c * bias_2 + d * bias_3 + e * bias_4
+    for k in unrolled(SUMMED):
+        wanted[k] = k * i32(n0) < end
+    sum_along(place, total, wanted)
     if COMBINED:
-        below: i64 = place + partial_row
-        other = load_real(below, inside)
-        for part in range(i32(parts) - 1):
-            more = load_real(i64(below + (part + 1) * partial_part), inside)
-            other = plus(other, more)
-        total = plus_turned(total, other)
-    added = load_result(i64(bias + b * bias_stride), inside & (bias != 0))
-    total = plus(total, added)
-    keep(i64(target + sample * target_sample + a * stride_0 + b * stride_1 + c * stride_2 + d * stride_3
-             + e * stride_4), inside, total)
+        sum_along(i64(place + partial_row), other, wanted)
+    for k in unrolled(SUMMED):
+        added = load_result(i64(of_bias + k * n0 * bias_4), wanted[k] & (bias != 0))
+        value = plus(plus_turned(total[k], other[k]), added) if COMBINED else plus(total[k], added)
+        keep(i64(to + k * n0 * stride_4), wanted[k], value)
+
+
+def sum_along(place, total, wanted):
+    """Of each of a thread's results the sum of its parts; where more will follow, it goes to the first one's place."""
+    for k in unrolled(SUMMED):
+        total[k] = reload_real(i64(place + k * n0 * partial_4), wanted[k])
+    for part in range(i32(parts) - 1):
+        more = registers()
+        next: i64 = place + (part + 1) * partial_part
+        for k in unrolled(SUMMED):
+            more[k] = load_real(i64(next + k * n0 * partial_4), wanted[k])
+        for k in unrolled(SUMMED):
+            total[k] = plus(total[k], more[k])
 
 
 def direct(

@@ -344,7 +344,7 @@ def simple(
     if kernel in NO_RESULTS:
         element = element._replace(result="")
     constants = _functions(plain, packing) | element.arithmetic | _bits(element) | {
-        "THREADS": plain.THREADS, "SCANNED": packing.SCANNED,
+        "THREADS": plain.THREADS, "SCANNED": packing.SCANNED, "SUMMED": plain.SUMMED,
         "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
         "PARTS": element.parts,
         "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided, "MODE": mode,
