@@ -280,8 +280,24 @@ def test_the_sanitizers_verdict():
     assert sanitizer(0, passed, '========= ERROR SUMMARY: 0 errors')[0]
     for status, *lines in ((0, passed), (0, race), (86, passed, race), (None, passed, race), (1, passed, race),
                            (5, race), (0, passed, race.replace(' 0 hazards', ' 2 hazards')),
-                           (0, passed, '========= ERROR SUMMARY: 3 errors')):
+                           (0, passed, '========= ERROR SUMMARY: 3 errors'),
+                           (0, passed, race.replace('(0 errors', '(1 errors'))):
         assert not sanitizer(status, *lines)[0]
+
+
+def test_the_sanitizers_verdict_on_several_summaries():
+    """Of several processes, and of what was not printed; the order in which they come does not matter."""
+    passed, none, some, more = 'collected 1 item\na PASSED', *(f'========= ERROR SUMMARY: {rest}' for rest in (
+        '0 errors', '34 errors', '14 errors were not printed. Use --print-limit option to adjust the number of printed '
+        'errors'))
+    assert sanitizer(0, passed, none, none) == (True, 'racecheck: passed, 1 tests in 12 s; ERROR SUMMARY: 0 errors')
+    for summaries in ((some, none), (none, some)):
+        assert sanitizer(0, passed, *summaries) == (
+            False, 'racecheck: failed, exit status 0; 1 of 1 tests passed in 12 s; ERROR SUMMARY: 34 errors')
+    assert sanitizer(86, passed, some, more) == (
+        False, f'racecheck: failed, it found something; 1 of 1 tests passed in 12 s; {some[10:]}; {more[10:]}')
+    assert not sanitizer(0, passed, more)[0]
+    assert not sanitizer(0, passed, more.replace('14', '0'))[0], 'no total'
 
 
 def test_the_sanitizers_time_runs_out():
@@ -324,7 +340,19 @@ def test_the_sanitizer_is_told_which_kernels(tmp_path):
     assert {'kns=adjoint', 'kns=gather'} <= named and words[-2:] == ['-k', 'some']
     assert named == {f'kns={one.source.name}' for one in configurations.all_kernels()}
     program.write_text('#!/bin/sh\nexit 0\n')
-    assert not sanitize.filters(str(program))
+    assert not sanitize.options(str(program), 'memcheck')
+
+
+def test_errors_of_calls_on_the_host_are_not_memchecks(tmp_path):
+    """cuda-bindings asks the driver for functions that it lacks; only memcheck knows the option, where it is known."""
+    program = tmp_path / 'compute-sanitizer'
+    program.write_text('#!/bin/sh\necho "  --report-api-errors arg (=explicit)   which errors of calls"\n')
+    program.chmod(0o755)
+    given = {tool: ' '.join(sanitize.command(str(program), tool, 'some')) for tool in sanitize.TOOLS}
+    assert '--report-api-errors no' in given['memcheck']
+    assert not any('--report-api-errors' in given[tool] for tool in ('racecheck', 'synccheck'))
+    program.write_text('#!/bin/sh\necho "  --report-all arg"\n')
+    assert sanitize.options(str(program), 'memcheck') == []
 
 
 @pytest.mark.parametrize('chosen', [sanitize.CHOSEN['few'], gpu_session.SANITIZED, gpu_session.QUICK])
