@@ -14,7 +14,7 @@ the heavy work and NumPy the rest. The data are the 5,000 digits of MNIST that t
 With --torch this reruns an article that trained such a network with a convolution written by hand, and on its machine
 measured 99.1 % in 76.49 s where torch's own gave 99.2 % in 33.72 s. Here both convolutions are torch's or pyconv's, and
 all else is torch's in either: the same three seeds, digits in the same order, number of threads and precision; on the
-CPU and, where torch finds one, on the GPU (no GPU has run this yet). The article's digits, training and machine
+CPU and, where torch finds one, on the GPU (not run on one yet). The article's digits, training and machine
 are not these, so that only what lies between its two numbers can be set beside what lies between these.
 """
 import time

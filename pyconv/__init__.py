@@ -68,7 +68,7 @@ algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three tap
     'gemm'; with accumulate one that holds 2**32 and more (in float64 2**256) is added with 'gemm', as are all where
     the weight, or what a weight's gradient sums, does. 'tf32x3', of float32 and complex64 on a GPU alone, makes each
     product as three of TF32, right but for 2**-22 of it; errors are below float32's. On trial, of GPUs of capability
-    9.0 alone, none of which has run them yet: 'wgmma', of float16 and bfloat16, makes products by warpgroups;
+    9.0 alone, where 'auto' takes none of them: 'wgmma', of float16 and bfloat16, makes products by warpgroups;
     'm16n8k4', 'm16n8k8' and 'm16n8k16', of float64 and complex128, make theirs in pieces of that size.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
@@ -118,7 +118,7 @@ want a cast there.
 
 GPU arrays
 ----------
-No GPU has run this as of 2026-11-26.
+This was run on an H100 on 2026-11-26, on no other GPU.
 
 torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
 DLPack on a CUDA device are read where they lie, whatever their strides. They have the types of arrays in main memory,

@@ -89,16 +89,30 @@ def test_paths_that_are_named_are_there(page):
     assert all((DOCS.parent / path).exists() for path in named if not re.search('NAME|^docs/_build', path))
 
 
-@pytest.mark.parametrize('path', [
-    'README.md', 'CHANGELOG.md', 'docs/gpu.md', 'docs/determinism.md', 'docs/frameworks/other.md', 'pyconv/__init__.py',
-    'pyconv/torch/__init__.py'])
-def test_what_is_said_of_gpus_is_marked(path):
-    """That none has run it, and as of when: the same day everywhere, for a run on one changes them all."""
-    def marks(path):
-        text = ' '.join((DOCS.parent / path).read_text().split())
-        return set(re.findall(r'(?i)no gpu has run [\w ]+ as of (\d{4}-\d\d-\d\d)', text))
+ROOT = DOCS.parent
+RAN = r'run on an H100 on (\d{4}-\d\d-\d\d), on no other GPU'
 
-    assert len(marks('docs/gpu.md')) == 1 and marks(path) == marks('docs/gpu.md')
+
+def words_of(path):
+    return ' '.join(path.read_text().split())
+
+
+@pytest.mark.parametrize('path', [
+    'README.md', 'CHANGELOG.md', 'docs/index.md', 'docs/gpu.md', 'docs/determinism.md', 'docs/frameworks/other.md',
+    'docs/frameworks/torch.md', 'pyconv/__init__.py', 'pyconv/torch/__init__.py'])
+def test_what_is_said_of_gpus_is_marked(path):
+    """Which one has run it, and when: in the same words, the same day everywhere, for another run changes them all."""
+    dates = set(re.findall(RAN, words_of(ROOT / path)))
+    assert len(dates) == 1 and dates == set(re.findall(RAN, words_of(ROOT / 'docs/gpu.md')))
+
+
+@pytest.mark.parametrize('path', [
+    *PAGES, *ROOT.glob('*.md'), *DOORS.values(), PACKAGE / '__init__.py', *ROOT.glob('examples/*.py')],
+    ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_says_that_no_gpu_has_run_it(path):
+    assert not re.search(r'(?i)\b(no gpu|none) has (run|been|confirmed|shown)|until a gpu', words_of(path))
+    assert set(re.findall(r'on an H100 on (\d{4}-\d\d-\d\d)', words_of(path))) <= set(
+        re.findall(RAN, words_of(DOCS / 'gpu.md')))
 
 
 def test_pictures(tmp_path):
