@@ -4,7 +4,7 @@
     python benchmarks/cuda_bounds.py --write                      and put them into benchmarks/results/cuda-predicted.md
     python benchmarks/cuda_bounds.py --launches resnet50 float16  print every launch of a network's layers instead
 
-No GPU is needed and none has confirmed a figure; launch_bounds.py says what a launch is predicted to take.
+No GPU is needed, and no figure has been compared with one; launch_bounds.py says what a launch is predicted to take.
 """
 
 import argparse
@@ -197,13 +197,13 @@ def print_launches(kernels: Kernels, key: str, dtype: str) -> None:
                     print(f"  {name:30} {one.grid!s:16} {harness.duration(bound.total):>9} {bound.binds:8} {units}")
 
 
-PAGE = """# What the targets' layers take on an H200: predicted, not confirmed by a GPU
+PAGE = """# What the targets' layers take on an H200: predicted, not measured
 
 `python benchmarks/cuda_bounds.py --write`, {date}, code for sm_90 by {versions}.
 
-No GPU has measured anything on this page. It follows from the launches that each call makes (their grids and arguments,
+Nothing here was measured on a GPU. This page follows from the launches that each call makes (their grids and arguments,
 as planned without a GPU), from the machine code of their kernels, and from published rates. It has no times of cuDNN,
-which only a GPU can tell: all ratios to torch are unmeasured. What stands beside each target is the predicted time, and
+and so no ratios to torch: `benchmarks/cuda.py` measures both. What stands beside each target is the predicted time, and
 the share of what the chip allows (the larger of products over the published rate and bytes over 4.8 TB/s, over the
 predicted time): a target of 0.7 can be met only where cuDNN stays below the share / 0.7 of what the chip allows.
 
