@@ -52,13 +52,17 @@ class Plan:
         element, gpu = tiles.element(dtype.name, result.name), launch.device(device)
         way = tiles.way_of(element.in_tiles, algorithm, allow_tf32, gpu.capability)
         self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
+        if algorithm == "auto" and gpu.capability == (9, 0):
+            self.problem = self.problem.on_hopper()
         self._programs: dict[Any, Program] = {}
-        contiguous = self._contiguous()
         alone = self.problem
         if map != "grad_weight" or geometry.per_sample:  # which for the least scratch need not go through the batch
             alone = alone._replace(geometry=geometry._replace(batch=1))
+        # Arrays in C order need the most scratch: where they do not begin at multiples of 16 bytes they are packed, and
+        # where they do, planes may need more for the weight, or for parts of a sum.
+        orders = [self._contiguous(aligned) for aligned in (False, True)[:1 + (prod(geometry.kernel_size) == 1)]]
         self.scratch_minimum, self.scratch_size = (
-            self._elements(maps.build(problem, contiguous, None, False, samples).scratch)
+            max(self._elements(maps.build(problem, layouts, None, False, samples).scratch) for layouts in orders)
             for problem, samples in ((alone, 1), (self.problem, geometry.batch)))
 
     def _elements(self, size: int) -> int:
@@ -110,14 +114,14 @@ class Plan:
             low, high = (samples, high) if fits(build(samples)) else (low, samples)
         return build(low)
 
-    def _contiguous(self) -> tuple[Layout, Layout, Layout]:
-        """The layouts of arrays in C order, which need the most scratch."""
+    def _contiguous(self, aligned: bool) -> tuple[Layout, Layout, Layout]:
+        """The layouts of arrays in C order."""
         g, element = self.problem.geometry, self.problem.element
         def dense(array: str, size: int) -> Layout:
             channels, inner = {"x": (g.in_channels, g.input_size), "y": (g.out_channels, g.output_size),
                                "w": (g.in_channels // g.groups, g.kernel_size)}[array]
             plane = prod(inner) * size
-            return Layout(channels * plane, plane, inner[1] * inner[2] * size, inner[2] * size, size)
+            return Layout(channels * plane, plane, inner[1] * inner[2] * size, inner[2] * size, size, aligned)
 
         first, second, out = ROLES[self.problem.map]
         result = element.result or element.name

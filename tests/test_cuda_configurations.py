@@ -59,6 +59,7 @@ ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided di
 SINGLE = [P(f'2d depthwise of {k}, stride {stride}', (9, 8), (k, k), (4, 4), groups=4, padding=1, stride=stride)
           for k in tiles.STRIP_TAPS for stride in (1, 2)]
 PATCHES = P('2d patches of 16 channels', (4, 4), (2, 2), (16, 16), stride=2)    # read in place
+PLANES = P('2d planes', (4, 4), (1, 1), (16, 16))
 PRODUCTS = [(name, capability) for name, capability in PAIRS if ALL[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
 MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4,
@@ -236,26 +237,30 @@ def test_shared_memory_holds_the_blocks_that_registers_are_left_for(capability):
     """A block takes a kilobyte more than it asks for, and may have all of a multiprocessor's but that of one block."""
     fits = {one.name: one.blocks * (one.tile.shared + 1024) <= SHARED_LIMITS[capability] + 1024
             for one in ALL.values() if one.tile is not None and capability in one.capabilities}
-    assert fits and all(fits.values())
+    # an A100 holds one block of 128 x 128 in stages of 128 bytes, and two of 128 x 64
+    alone = {name for name in fits if capability == (8, 0) and any(size in name for size in ('128x128', '128x64'))
+             and name.split()[1] in ('f16', 'bf16', 'tf32')}
+    assert fits and {name for name, fit in fits.items() if not fit} == alone
 
 
 @pytest.mark.parametrize(('way', 'dtype', 'results', 'chosen'), [
     ('fma', 'float32', (10**6, 3), (128, 16)), ('fma', 'float32', (10**6, 32), (128, 16)),
-    ('fma', 'float32', (10**6, 33), (128, 64)), ('fma', 'float32', (10**6, 64), (128, 64)),
-    ('fma', 'float32', (10**6, 128), (128, 128)), ('fma', 'float32', (100, 64), (128, 16)),
+    ('fma', 'float32', (10**6, 33), (128, 16)), ('fma', 'float32', (10**6, 64), (128, 64)),
+    ('fma', 'float32', (10**6, 128), (128, 64)), ('fma', 'float32', (100, 64), (128, 16)),
     ('f16', 'float16', (10**6, 16), (128, 16)), ('f16', 'float16', (10**6, 17), (128, 64)),
     ('f16', 'float16', (10**6, 64), (128, 64)), ('f16', 'float16', (10**6, 128), (128, 128)),
     ('tf32', 'float32', (10**6, 192), (128, 64)), ('tf32', 'float32', (10**6, 256), (128, 128)),
-    ('f16', 'float16', (100, 16), (64, 64)), ('bf16', 'bfloat16', (64, 576), (64, 64)),
-    ('tf32', 'float32', (256, 64), (64, 64)), ('f16', 'float16', (10**6, 65), (128, 128)),
+    ('f16', 'float16', (100, 16), (128, 16)), ('bf16', 'bfloat16', (64, 576), (128, 16)),
+    ('tf32', 'float32', (256, 64), (128, 16)), ('f16', 'float16', (10**6, 65), (128, 128)),
     ('f64', 'float64', (10**6, 3), (128, 16)), ('f64', 'float64', (10**6, 48), (128, 16)),
     ('f64_m16n8k4', 'float64', (10**6, 3), (64, 64)), ('wgmma_f16', 'float16', (10**6, 3), (128, 64))])
 def test_the_tile_that_is_predicted_to_take_least(way, dtype, results, chosen):
     """Of few rows the one that they fill most of; of few blocks the quickest."""
     element = tiles.ELEMENTS[dtype]
     assert tiles.tile_of(way, element, results, 1)[:2] == chosen
-    if chosen == (128, 16):
-        assert tiles.tile_of(way, element, results[::-1], 1, kernel='correlate')[:2] == (16, 128)
+    if chosen == (128, 16) and results[0] > results[1]:
+        across = tiles.tile_of(way, element, results[::-1], 1, kernel='correlate')[:2]
+        assert across == ((64, 64) if results[0] < 10**6 and way != 'fma' else (16, 128))
     assert tiles.tile_of(way.removeprefix('wgmma_'), element, results, 1, apart=True)[:2] in ((64, 64), (128, 16))
 
 
@@ -285,7 +290,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
     take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
-    for problem, (dtype, keywords) in itertools.product([*ASKING, *SINGLE, PATCHES], ways):
+    for problem, (dtype, keywords) in itertools.product([*ASKING, *SINGLE, PATCHES, PLANES], ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
                 size and ('complex' in dtype or size >= tiles_of(dtype, keywords))) or (
@@ -307,7 +312,8 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     if capability in ((8, 0), (9, 0)):
         expected = {key for key, name in known.items() if capability in ALL[name].capabilities and (
             size == 0 if ALL[name].tile is None else ALL[name].tile in tiles.tiles(
-                ALL[name].way, ALL[name].element, name.partition(' ')[0], 'apart' in name)[size:size + 1])}
+                ALL[name].way, ALL[name].element, 'planes' if 'planes' in name else name.partition(' ')[0],
+                'apart' in name)[size:size + 1])}
         assert not {known[key] for key in expected - asked}
 
 

@@ -144,8 +144,8 @@ def test_the_same_bits_everywhere(monkeypatch, way):
 
 
 LAST_AND_FIRST = 'last', 'first'
-# After seven stages copies are on their way to where the places of lines will be.
-PLANTED = ROWS[20]._replace(channels=(24, 20))
+# After five stages copies are on their way to where the places of lines will be.
+PLANTED = ROWS[20]._replace(channels=(32, 20))
 DEFECTS = {
     'copies are not waited for': (r'\n    wait\(0\)', '', 'last', 'copy|flight|wait'),
     'places are written too early': ('    wait\\(0\\)\n    barrier\\(\\)', '    wait(0)', 'last', 'race'),

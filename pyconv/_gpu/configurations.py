@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product as every
 from typing import NamedTuple
 
-from pyconv._gpu import plain, tiles
+from pyconv._gpu import plain, planes, tiles
 from pyconv._gpu.specialise import Source
 from pyconv._padding import REPEATING
 
@@ -69,6 +69,19 @@ def of_strips(number: tiles.Element) -> Iterator[Configuration]:
             yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
 
 
+def of_planes(number: tiles.Element, chips: dict[tuple[int, int], set[str]]) -> Iterator[Configuration]:
+    """The products whose results are planes."""
+    for way in sorted(set().union(*chips.values())):
+        if planes.way_of(way, number) != way:
+            continue
+        able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
+        kind = f"{way} {number.suffix}" if way == "fma" else way
+        for tile in tiles.tiles(way, number, "planes"):
+            made = tiles.product("correlate", way, number, tile, False, False, planes=True)
+            name = f"correlate {kind} {tile.bm}x{tile.bn} planes"
+            yield Configuration(name, made, tile.threads, tile.blocks, way, number, tile, able)
+
+
 def all_kernels() -> Iterator[Configuration]:
     """Every kernel that there is, some of which are the same text: what tests compile."""
     for number in (*tiles.ELEMENTS.values(), *(tiles.element(*pair) for pair in PAIRS)):
@@ -93,6 +106,7 @@ def all_kernels() -> Iterator[Configuration]:
             continue
         yield from of_strips(number)
         chips = {chip: ways_of(number, chip) for chip in CAPABILITIES}
+        yield from of_planes(number, chips)
         # halves that volumes add up are float32; other sums are results too
         added = ("partial accumulate",) if number.size == 2 else ()
         for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate", *added)),

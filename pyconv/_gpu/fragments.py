@@ -35,19 +35,19 @@ def lanes_of_matrices():
     g: i32 = lane >> 2
     a_line: i32 = (warp % WM) * WTM + (lane & 15)
     b_line: i32 = (warp // WM) * WTN + (lane & 7) + ((lane >> 4) << 3)
-    a: i32 = a_line * 64 + (((lane >> 4) ^ ((a_line >> 1) & 3)) << 4)
-    b: i32 = b_line * 64 + ((((lane >> 3) & 1) ^ ((b_line >> 1) & 3)) << 4)
+    a: i32 = a_line * LINE + (((lane >> 4) ^ turn(a_line)) << 4)
+    b: i32 = b_line * LINE + ((((lane >> 3) & 1) ^ turn(b_line)) << 4)
     return i32((warp % WM) * WTM + g), i32((warp // WM) * WTN + (lane & 3) * 2), a, b
 
 
 def matrices_a(slot, step, i):
-    """The operand of 16 rows; the second step's chunks are the first's with bit 5 of the address turned."""
-    return ldmatrix(i32(slot + (a_at ^ (step * 32)) + i * 1024))
+    """The operand of 16 rows; a step's chunks are the first's with bits 5 and 6 of the address turned."""
+    return ldmatrix(i32(slot + (a_at ^ (step * 32)) + i * 16 * LINE))
 
 
 def matrices_b(slot, step, j):
     """Those of two neighbouring fragments."""
-    return ldmatrix(i32(slot + (b_at ^ (step * 32)) + j * 512))
+    return ldmatrix(i32(slot + (b_at ^ (step * 32)) + j * 8 * LINE))
 
 
 def as_loaded(q):
@@ -70,16 +70,16 @@ def split(q):
 
 
 def multiply_fragments(slot_a, slot_b, acc):
-    """Tensor cores: a stage's two steps of 32 bytes; of each the products of those PARTS of both operands, in order.
+    """Tensor cores: a stage's steps of 32 bytes; of each the products of those PARTS of both operands, in order.
 
-    FROM_ZERO: a result's products of the stage are summed from zero, those of both steps part by part, and the sum is
+    FROM_ZERO: a result's products of two steps are summed from zero, those of both steps part by part, and the sum is
     added by the units that round. Tensor cores may cut off what does not fit, always towards zero: a long sum then
     drifts, and what is small beside it loses most.
     """
     a = registers()
     b = registers()
     TOGETHER = 2 if FROM_ZERO else 1
-    for first in unrolled(0, 2, TOGETHER):
+    for first in unrolled(0, LINE // 32, TOGETHER):
         for step in unrolled(first, first + TOGETHER):
             for i in unrolled(MI):
                 raw = fragment_a(slot_a, step, i)

@@ -14,6 +14,8 @@ In gather, shared memory holds lines along the reduction, one of 64 bytes for ea
 along the tile, one for each position. `fragments` says how a warp reads and multiplies either. Strides are in bytes.
 The reduction may be cut into parts (block_z), each of which writes a target of its own for `finish` to sum in order.
 
+PLANES: correlate's results are those of `planes`, stored as results with a bias, and not sums for `finish`.
+
 POINTWISE: there is one tap, under which position m reads the m-th of cells that lie one behind the other, so that no
 copy has to look for a cell: plain products of matrices, of source or x (position, channel).
 """
@@ -229,7 +231,7 @@ def store_gathered(acc):
             total[line, column] = result_of(acc, line, column) + added
     if IN_PAIRS:
         if adjacent != 0:
-            store_adjacent(total)
+            store_adjacent(total, i32(i32(rows) - first_n))
         elif AS_HALVES:
             store_halves(total)
         else:
@@ -268,13 +270,13 @@ def store_each(total):
                 store(i64(start + beside[column]), (place != 0) & (left > COLUMNS[column]), value)
 
 
-def store_adjacent(total):
-    """Pairs of columns that are neighbours in memory; AS_HALVES fours, which a lane has in turns with another, so that
-    four lanes store whole sectors of 32 bytes in each of eight lines."""
+def store_adjacent(total, room):
+    """Pairs of columns that are neighbours in memory, of which there is room for so many; AS_HALVES fours, which a lane
+    has in turns with another, so that four lanes store whole sectors of 32 bytes in each of eight lines."""
     column: i32 = lane_column + (lane & 1) * 6 if AS_HALVES else lane_column
-    left: i32 = i32(rows) - first_n - column
+    left: i32 = room - column
     for line in unrolled(len(ROWS)):
-        place = shared_i64(i32(places + (lane_row + ROWS[line]) * 8))
+        place = place_of_line(line)
         start: i64 = place + (first_n + column) * RESULT
         for c in unrolled(0, len(COLUMNS), 4 if AS_HALVES else 2):
             if AS_HALVES:
@@ -284,6 +286,16 @@ def store_adjacent(total):
                 first = total[line, c]
                 second = total[line, c + 1]
             store_pair(i64(start + COLUMNS[c] * RESULT), (place != 0) & (left > COLUMNS[c]), first, second)
+
+
+def place_of_line(line):
+    """Where a lane's line begins in the target, 0 if nowhere: as put_places left it, or that of a row's plane."""
+    if PLANES:
+        row: i32 = tile_m * BM + lane_row + ROWS[line]
+        place = select(row < i32(rows), i64(target + group * target_group + row * target_row), i64(0))
+    else:
+        place = shared_i64(i32(places + (lane_row + ROWS[line]) * 8))
+    return place
 
 
 def store_halves(total):
@@ -320,7 +332,7 @@ def correlate(
     size_z, size_y, size_x, step_z, step_y, step_x, offset_z, offset_y, offset_x, tap_z, tap_y, tap_x,
     source_n, source_z, source_y, source_x, source_group, y_position, y_group, row_chunks,
     chunks, inner, inner_magic, inner_shift, kx, kx_magic, kx_shift, ky, ky_magic, ky_shift,
-    rows, target_row, target_group, target_part,
+    rows, target_row, target_group, target_part, bias, bias_row,
 ):
     """Positions are those of grad_output, whose cells lie y_position bytes apart; for parts see plain.range_of."""
     t, lane, warp, group, part, tile_m, tile_n, base = whereabouts()
@@ -338,7 +350,11 @@ def correlate(
     lane_row, lane_column, a_at, b_at = lanes()
     acc = registers()
     sum_correlated(acc)
-    store_correlated(acc)
+    if PLANES:
+        first_n: i32 = tile_n * BN
+        store_planes(acc)
+    else:
+        store_correlated(acc)
 
 
 def sum_correlated(acc):
@@ -434,6 +450,17 @@ def store_correlated(acc):
                 store_reals(to, wanted, result_of(acc, line, c), result_of(acc, line, c + 1))
             else:
                 store_real(to, wanted, result_of(acc, line, c))
+
+
+def store_planes(acc):
+    """The tile and its bias: rows are planes of the target, columns their cells."""
+    total = registers()
+    for line in unrolled(len(ROWS)):
+        row: i32 = tile_m * BM + lane_row + ROWS[line]
+        added = load_result(i64(bias + row * bias_row), (bias != 0) & (row < i32(rows)))
+        for column in unrolled(len(COLUMNS)):
+            total[line, column] = result_of(acc, line, column) + added
+    store_adjacent(total, i32(i32(chunks) * PER_CHUNK - first_n))
 
 
 def twist(line, bits):

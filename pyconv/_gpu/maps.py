@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import limits, padding, plain, program, tiles, walks
+from pyconv._gpu import limits, padding, plain, planes, program, tiles, walks
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.program import Flags, Layout, Operand, Packed, Target, Weight
@@ -42,6 +42,17 @@ class Problem(NamedTuple):
     def splits(self) -> bool:
         """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
         return self.way in tiles.SPLITTING
+
+    def on_hopper(self) -> "Problem":
+        """The same in the way that is the fastest on a chip of capability 9.0."""
+        g = self.geometry
+        ins, outs = g.in_channels // g.groups, g.out_channels // g.groups
+        rows, channels = (ins, outs) if self.map == "grad_input" else (outs, ins)
+        kernel = "correlate" if self.map == "grad_weight" else "gather"
+        taps = prod(g.kernel_size)
+        pointwise = taps == prod(g.stride) == 1 and not any(g.padding)
+        found = self.way and tiles.on_hopper(self.way, kernel, rows, channels, taps, pointwise)
+        return self._replace(way=found)
 
     def tiled(self, rows: int, channels: int, pieces: int = 1) -> bool:
         """Whether groups of so many rows and channels are for tiles, which take so many launches."""
@@ -127,6 +138,9 @@ class Sums:
         self.size = g.output_size if is_forward else g.input_size
         self.definition = phases(problem.map, g)
         self.pieces = self.definition if self.edge is None else phases(problem.map, padding.padded(g))
+        whole = len(self.pieces) == 1 and all(
+            (axis.first, axis.every, axis.taps) == (0, 1, k) for axis, k in zip(self.pieces[0], g.kernel_size))
+        self.by_piece = problem.by_piece and not whole
         apart = not is_forward and not self.folds and self.element.parts == 1 and is_disjoint(g)
         pieces = 1 if apart else len(self.pieces)
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
@@ -168,12 +182,14 @@ class Sums:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
         g, weight = self.problem.geometry, self.weight
         self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
+        if self._by_planes():
+            return
         pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
         space = None
         if self.tiled:
             if pad or self.problem.splits:
                 self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
-            read = [weight] if self.apart or not self.problem.by_piece else [
+            read = [weight] if self.apart or not self.by_piece else [
                 program.of_piece(weight, axes)[0] for axes in self.pieces]
             if self.flags.whole or not all(program.is_packed(part, self.problem.element) for part in read):
                 self.weight_space = self.made.reserve(program.weight_bytes(weight, self.element))
@@ -199,13 +215,25 @@ class Sums:
                     self.made, self.problem, source, count, flags if flags.samples else Flags(), space,
                     flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
                 # the flag is for the whole weight
-                if is_first and (flags.whole or self.apart or not self.problem.by_piece):
+                if is_first and (flags.whole or self.apart or not self.by_piece):
                     self._pack_weight(weight, flags.whole)
                 self._tiles(packed, target, count)
             if self.flags.whole or not self.tiled:
                 self._whole(source, target, count)
             if self.folds:
                 self._fold(places, to, count)
+
+    def _by_planes(self) -> bool:
+        """Make the whole batch's results from planes where they lie, if that can be: whether it can."""
+        axes, way, source = self.pieces[0], self.problem.way, self.source
+        positions = prod(axis.positions for axis in axes)
+        can = self.tiled and len(self.pieces) == 1 and not self.folds and planes.are_sums(
+            source, self.weight, self.target, axes, way, self.element) and tiles.parts_of_gather(
+            positions, -(-program.chunks_of(source.channels, self.element) // 4)) == 1
+        if can:
+            planes.sums(self.made, source, self.weight, self.target, self.problem.geometry.batch,
+                        planes.way_of(way, self.element) or "", self.element)
+        return can
 
     @property
     def leaves_cells(self) -> bool:
@@ -258,7 +286,7 @@ class Sums:
     def _gathered(self, source: Packed, target: Target, axes: Axes, samples: int) -> None:
         weight, way = self.weight, self.problem.way
         assert way is not None
-        if self.problem.by_piece:
+        if self.by_piece:
             weight, axes = program.of_piece(weight, axes)
             self._pack_weight(weight, 0)
         positions = prod(axis.positions for axis in axes)
@@ -358,11 +386,13 @@ class Correlation:
         way, splits = problem.way, flags if problem.splits else Flags()
         assert way is not None
         x, axes = self._as_read()
+        if self._by_planes(samples):
+            return
         padded = program.chunks_of(x.channels, element) * 16 // element.size
         columns, rows = prod(axis.taps for axis in axes) * padded * element.parts, y.channels * element.parts
         tile = tiles.tile_of(way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS,
                              kernel="correlate")
-        parts = self._parts(-(-rows // tile.bm) * -(-columns // tile.bn) * g.groups, tile)
+        parts = self._parts("correlate", tile, rows, columns)
         blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
         most = blocks * parts.samples
         x_space, y_space = (
@@ -385,11 +415,36 @@ class Correlation:
             last = first + count == g.batch
             parted.finish(last, slots, flags if last else Flags(), 0)
 
-    def _parts(self, blocks: int, tile: Tile) -> limits.Parts:
-        """How the positions are cut for tiles of so many blocks."""
-        assert self.problem.way is not None
-        depth = tile.line // tiles.held(self.problem.way, self.element.in_tiles).size
-        return self._cut(lambda batch: tiles.parts_of_correlate(blocks, batch * self.positions, depth), depth)
+    def _by_planes(self, samples: int) -> bool:
+        """Multiply planes where they lie, if that can be: whether it can."""
+        problem, g, x, y, element = self.problem, self.problem.geometry, self.x, self.y, self.element
+        way = planes.way_of(problem.way, element)
+        if way is None or g.per_sample or problem.algorithm == "columns" or not planes.are_products(
+                x, y, self.axes, way, element):
+            return False
+        tile = tiles.tile_of(way, element, (y.channels, x.channels), tiles.NOMINAL_BLOCKS)
+        parts = planes.evenly(self._parts("gather", tile, y.channels, x.channels), g.batch)
+        padded = program.chunks_of(x.channels, element) * 16 // element.size
+        parted = Parted(self.made, problem, self.target, padded, 1, padded, False)
+        most = max(samples // parts.samples, 1) * parts.samples
+        for first, count in limits.chunks_of_samples(g.batch, most, parts.samples):
+            slots = parts.count(count)
+            from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
+                              for operand in (x, y))
+            planes.products(
+                self.made, from_x, from_y, parts, count, parted.place(slots), parted.row, way, element, tile)
+            parted.finish(first + count == g.batch, slots, Flags(), 0)
+        return True
+
+    def _parts(self, kernel: str, tile: Tile, rows: int, columns: int) -> limits.Parts:
+        """How the positions are cut for a product of so many rows and columns in each group."""
+        way, groups = self.problem.way, self.problem.geometry.groups
+        assert way is not None
+        depth = tile.line // tiles.held(way, self.element.in_tiles).size
+        blocks = -(-rows // tile.bm) * -(-columns // tile.bn) * groups
+        size = rows * columns * groups * self.element.part_size
+        return self._cut(lambda batch: tiles.parts_of_correlate(
+            way, tile, kernel, blocks, batch * self.positions, depth, size), depth)
 
     def _cut(self, wanted: Callable[[int], int], multiple: int, positions: int = 0) -> limits.Parts:
         """As many parts as are wanted of a batch; of each sample alone as many as one of a nominal batch has.

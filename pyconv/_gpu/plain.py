@@ -103,16 +103,28 @@ def sum_parts(i):
 
 
 def sum_along(place, total, wanted):
-    """Of each of a thread's results the sum of its parts; where more will follow, it goes to the first one's place."""
+    """Of each of a thread's results the sum of its parts, TOGETHER loaded at once; where more parts will follow, it
+    goes to the first one's place."""
+    TOGETHER = 8 if REAL == 4 else 4
     for k in unrolled(SUMMED):
         total[k] = reload_real(i64(place + k * n0 * partial_4), wanted[k])
-    for part in range(i32(parts) - 1):
-        more = registers()
-        next: i64 = place + (part + 1) * partial_part
+    rounds: i32 = (parts - 1) // TOGETHER
+    for turn in range(rounds):
+        add_parts(i32(turn * TOGETHER + 1), TOGETHER, place, total, wanted)
+    for part in range(i32(parts - 1 - rounds * TOGETHER)):
+        add_parts(i32(rounds * TOGETHER + part + 1), 1, place, total, wanted)
+
+
+def add_parts(first, count, place, total, wanted):
+    """So many parts from the first on, in order."""
+    more = registers()
+    for part in unrolled(count):
+        at: i64 = place + (first + part) * partial_part
         for k in unrolled(SUMMED):
-            more[k] = load_real(i64(next + k * n0 * partial_4), wanted[k])
+            more[part, k] = load_real(i64(at + k * n0 * partial_4), wanted[k])
+    for part in unrolled(count):
         for k in unrolled(SUMMED):
-            total[k] = plus(total[k], more[k])
+            total[k] = plus(total[k], more[part, k])
 
 
 def direct(

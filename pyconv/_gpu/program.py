@@ -468,7 +468,7 @@ def gather(
                part_bytes, parts, element, flags=flags)
 
 
-def _of_parts(target: Target, rows: int, positions: tuple[int, int, int], element: Element) -> Layout:
+def _of_parts(target: Target, rows: int, positions: Sequence[int], element: Element) -> Layout:
     """How a part of a sum lies: in the target's order, so that both are read and stored in whole sectors."""
     size, (_, y, x) = element.part_size, positions
     cell, channel = (rows * size, size) if target.last or element.parts > 1 else (size, prod(positions) * size)
@@ -517,7 +517,7 @@ def correlate(
         **positions, **axes_arguments(axes), source_n=x.outer, source_z=x.z, source_y=x.y, source_x=x.x,
         source_group=x.group, y_position=y.x, y_group=y.group, row_chunks=row_chunks,
         chunks=x_chunks * prod(axis.taps for axis in axes), **divided(inner=x_chunks), **taps_arguments(axes),
-        rows=rows, target_row=row, target_group=rows * row, target_part=groups * rows * row)
+        rows=rows, target_row=row, target_group=rows * row, target_part=groups * rows * row, bias=0, bias_row=0)
 
 
 def columns_arguments(g: Geometry, rows: Layout) -> dict[str, int]:

@@ -162,6 +162,21 @@ WAYS = {
     "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1)),
 }
+# Where 'auto' takes Hopper's own products in place of those of older chips, as measured on an H100 over ResNet-50's
+# layers: wgmma where gather has tiles of 256 rows and a reduction that fills them, 1.1 to 1.6 times as fast, and in
+# correlate unless it is pointwise, 1.1 to 2; m16n8k16 everywhere, 1.3 times, but for few rows.
+HOPPER_ROWS, HOPPER_DEPTH = 256, 128
+
+
+def on_hopper(way: str, kernel: str, rows: int, channels: int, taps: int, pointwise: bool) -> str:
+    """What 'auto' takes on a chip of capability 9.0 for groups of so many rows and channels."""
+    if way in ("f16", "bf16"):
+        gains = rows >= 64 and not pointwise if kernel == "correlate" else (
+            rows >= HOPPER_ROWS and channels * taps >= HOPPER_DEPTH)
+        return f"wgmma_{way}" if gains else way
+    return "f64_m16n8k16" if way == "f64" and rows > 32 else way
+
+
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
 # Ways whose pointwise problems have kernels of their own, but for float64. On tensor cores these have 26 to 57 % fewer
 # instructions in a stage, as three products of tf32 9 to 22 %, without tensor cores 5 to 13 %. What binds the others is
@@ -172,6 +187,7 @@ POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 SAVED = 40e-6
 LAUNCH = 3e-6
 MULTIPROCESSORS, CLOCK = 132, 1.755e9  # of an H200
+BANDWIDTH, SUMMING = 4e12, 7e-8  # bytes of parts, in the cache or not, on an H100; seconds that finish waits for one
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
 DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructions for each product of a thread
 
@@ -179,8 +195,8 @@ DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructi
 class Tile(NamedTuple):
     """BM x BN results of a block of wm x wn warps; `blocks` of them share a multiprocessor's registers.
 
-    `line`: bytes of the reduction in a stage. `cycles`: what a stage of gather is predicted to take of a multiprocessor
-    of an H200 (benchmarks/cuda_bounds.py).
+    `line`: bytes of the reduction in a stage. `cycles`: what a stage of gather takes of a multiprocessor, `across` one
+    of correlate: of an H100 where it was measured, else as benchmarks/cuda_bounds.py predicts it.
     """
 
     bm: int
@@ -191,6 +207,7 @@ class Tile(NamedTuple):
     blocks: int = 2
     line: int = LINE
     cycles: int = 0
+    across: int = 0
 
     @property
     def threads(self) -> int:
@@ -208,31 +225,38 @@ class Tile(NamedTuple):
         return ring if self.line == LINE else ring + self.bm * 8 + self.bn * 4 + self.stages * 8
 
 
-def _timed(*found: tuple[Tile, int]) -> tuple[Tile, ...]:
-    return tuple(tile._replace(cycles=cycles) for tile, cycles in found)
+def _timed(*found: tuple[Any, ...]) -> tuple[Tile, ...]:
+    """Tiles with their cycles and, where they are others, those of correlate."""
+    return tuple(tile._replace(cycles=cycles, across=(*across, cycles)[0]) for tile, cycles, *across in found)
 
 
-# A warp of 64 x 32 results keeps 64 of them in each lane's registers, half of the 128 that two blocks leave it; the
-# small tile of 32 x 32 a warp is for grids that would not fill the chip. With float64 a result takes two registers, so
-# that 32 x 32 is all a warp can keep; three products of tf32 need the registers of one block.
-# Shared memory holds two of the largest tile's 64 KB on chips of capability 8.0 and 9.0, one on those of 7.5 and 8.6:
-# there the bound on registers serves nothing, and no register spills for it.
+# Of 16 bits and TF32 a warp of 64 x 64 results keeps 128 of them in each lane's registers, half of the 255 that two
+# blocks of four warps leave it: what it reads of shared memory serves most products. Without tensor cores, and where
+# three products of tf32 are made, it has 64 x 32. The small tile of 32 x 32 a warp is for grids that would not fill the
+# chip. With float64 a result takes two registers, so that 32 x 32 is all a warp can keep; three products of tf32 need
+# the registers of one block.
+# Shared memory holds two of the largest tile's 96 KB on chips of capability 9.0, one on others: there the bound on
+# registers serves nothing, and no register spills for it.
 # MIDDLE, of as large warps, is for 64 rows where SMALL is held up by copies or by what its warps read. FEW is for
 # few rows, where most of 64 are multiplied in vain, in correlate turned, to 16 x 128; its two warps copy 16 lines at
 # once, as many as the weight has.
 LARGE, SMALL, FEW = Tile(128, 128, 2, 4), Tile(64, 64, 2, 2), Tile(128, 16, 2, 1)
 MIDDLE = Tile(128, 64, 2, 2, blocks=3)
+# Stages of 128 bytes, of which there are three: half as many waits for copies, and for the block's other warps.
+_LONG = {"stages": 3, "line": 128}
 TILES: dict[str, tuple[Tile, ...]] = {
-    **{way: _timed((LARGE, 512), (SMALL, 211), (MIDDLE, 317), (FEW, 238))
+    **{way: _timed((Tile(128, 128, 2, 2, **_LONG), 1600, 2400), (SMALL._replace(**_LONG), 500, 760),
+                   (MIDDLE._replace(**_LONG), 860), (FEW._replace(**_LONG), 450, 970))
        for way in ("f16", "bf16", "tf32")},
-    "fma": _timed((LARGE, 2612), (SMALL, 832), (MIDDLE, 1321), (FEW, 456)),
+    "fma": _timed((LARGE, 3650, 3600), (SMALL, 910, 930), (MIDDLE, 1550, 1400), (FEW, 475, 500)),
     "tf32x3": _timed((LARGE._replace(blocks=1), 1864), (SMALL, 644), (FEW, 422)),
-    "f64": _timed((Tile(128, 64, 4, 2), 1024), (SMALL, 512), (FEW, 256)),
+    "f64": _timed((Tile(128, 64, 4, 2), 1130), (SMALL, 566), (FEW, 316)),
     **{f"f64_{shape}": _timed((Tile(128, 64, 4, 2, blocks=1), 512), (SMALL, 256)) for shape in HOPPER_DOUBLES}}
 # Hopper's products of float64 want their operands in aligned groups of registers, for which those of two blocks are too
 # few; those of 16 elements take stages of 128 bytes.
-TILES["f64_m16n8k16"] = tuple(
-    tile._replace(stages=3, line=128, cycles=2 * tile.cycles) for tile in TILES["f64_m16n8k16"])
+TILES["f64_m16n8k16"] = _timed(*(
+    (tile._replace(stages=3, line=128), *cycles)
+    for tile, cycles in zip(TILES["f64_m16n8k16"], ((1450, 1600), (670, 850)))))
 # In hopper's kernels warpgroups of four warps lie one above the other. A multiprocessor's tensor cores make 2048
 # products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions, and from the second-level
 # cache 38.8 bytes arrive by the theoretical rate (others measured 34); so a stage, 64 products deep, is predicted to
@@ -240,8 +264,10 @@ TILES["f64_m16n8k16"] = tuple(
 # and 71 registers; correlate's threads copy both operands, in 288, 241 and 216 instructions, with 212, 122 and 90.
 # The copies hold up every tile, by the cycles below: 81, 61 and 40 % of what the tensor cores can do. No GPU has
 # confirmed any of it, and so 'auto' takes none of these.
-_WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267),
-                     (Tile(128, 128, 8, 1, stages=3, line=128), 845), (Tile(128, 64, 8, 1, line=128), 634))
+_WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267, 2700),
+                     (Tile(128, 128, 8, 1, stages=3, line=128), 845, 1900),
+                     (Tile(128, 64, 8, 1, line=128), 634, 950),
+                     (Tile(64, 256, 4, 1, blocks=1, line=128), 950, 1900))
 TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
 DOUBLE_FMA = tuple(tile._replace(blocks=1) for tile in TILES["f64"])
 
@@ -254,8 +280,11 @@ def held(way: str, element: Element) -> Element:
 def tiles(way: str, element: Element, kernel: str = "gather", apart: bool = False) -> tuple[Tile, ...]:
     """The tiles of a kernel; `apart`: those whose registers hold what rows that are cells of a channel take too."""
     found = DOUBLE_FMA if way == "fma" and element.size == 8 else TILES[way]
-    if kernel == "correlate":  # where MIDDLE was for few columns, its parts would take longer to sum than it saved
-        return tuple(tile.turned if tile[:4] == FEW[:4] else tile for tile in found if tile[:4] != MIDDLE[:4])
+    if kernel == "planes":  # whose biases take registers that LARGE has not, without tensor cores
+        return tuple(tile for tile in tiles(way, element, "correlate") if way != "fma" or tile[:4] != LARGE[:4])
+    if kernel == "correlate":
+        return tuple(tile.turned if tile[:4] == FEW[:4] else tile for tile in found
+                     if way == "fma" or tile[:4] != MIDDLE[:4])
     return tuple(tile for tile in found if not apart or tile.bm * tile.bn <= SMALL.bm * SMALL.bn)
 
 
@@ -303,19 +332,20 @@ def _functions(*modules: Any) -> dict[str, Any]:
 @lru_cache(maxsize=512)
 def product(
     kernel: str, way: str, element: Element, tile: Tile, partial: bool, accumulate: bool, apart: bool = False,
-    pointwise: bool = False,
+    pointwise: bool = False, planes: bool = False,
 ) -> Source:
-    """'gather' or 'correlate' for a way, an element and a tile.
+    """'gather' or 'correlate' for a way, an element and a tile; `planes`: see there.
 
     `partial`: the results are parts of a sum; `apart`: rows are cells of a channel, at places that take registers;
     `pointwise`: position m reads the m-th of the source's cells, by one tap, which only some ways make use of.
     """
     wgmma, kept = WAYS[way].wgmma, element.summed if partial else element
-    in_pairs, width = WAYS[way].inner[1] == 2 and not accumulate and not apart, kept.result_size
+    in_pairs, width = planes or WAYS[way].inner[1] == 2 and not accumulate and not apart, kept.result_size
     constants = _functions(plain, fragments, gemm, hopper) | element.arithmetic
     constants |= _constants(kernel, way, element, tile) | {
         "ACCUMULATE": accumulate, "ROWS_ARE_CHANNELS": not apart, "RESULT": width, "IN_PAIRS": in_pairs,
-        "AS_HALVES": in_pairs and width == 2, "POINTWISE": pointwise and has_pointwise(way, element)}
+        "AS_HALVES": in_pairs and width == 2, "PLANES": planes,
+        "POINTWISE": planes or pointwise and has_pointwise(way, element)}
     constants = {name: value for name, value in constants.items() if value is not None}
     primitives = kept.primitives() | {
         "mma": WAYS[way].mma, "pair": f"pair_{element.suffix}", "store_half": "store_i16",
@@ -481,11 +511,11 @@ def tile_of(
 ) -> Tile:
     """The tile of which the blocks (`blocks` for groups and parts) of one multiprocessor are predicted to take least.
 
-    In each a result is summed in one order.
+    In each a result is summed in one order. 'planes' are made by correlate, with reductions as short as gather's.
     """
     def cycles(tile: Tile) -> int:
         count = -(-results[0] // tile.bm) * -(-results[1] // tile.bn) * blocks
-        return -(-count // MULTIPROCESSORS) * tile.cycles
+        return -(-count // MULTIPROCESSORS) * (tile.across if kernel == "correlate" else tile.cycles)
     return min(tiles(way, element, kernel, apart), key=cycles)
 
 
@@ -494,9 +524,9 @@ def parts_of_gather(positions: int, stages: int) -> int:
 
     Of one sample's geometry alone, so that neither batch nor chip decide in which order a result is summed.
     """
-    if positions <= 64 and stages >= 64:
+    if positions <= 64 and stages >= 128:
         return 4
-    return 2 if positions <= 256 and stages >= 128 else 1
+    return 2 if positions <= 256 and stages >= 256 else 1
 
 
 OUTSIDE = -(2**30)  # a cell that no tap can bring inside: taps reach less than 2**30 cells
@@ -511,6 +541,26 @@ NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, s
 WAITING_BLOCKS = 4 * NOMINAL_BLOCKS
 
 
-def parts_of_correlate(tiles_of_result: int, positions: int, depth: int) -> int:
-    """Into how many parts the positions are cut, so that the blocks fill the chip and none has fewer than 8 stages."""
-    return max(1, min(NOMINAL_BLOCKS // tiles_of_result, positions // (8 * depth)))
+# Positions that a part sums one after the other at most, and bytes of parts that this may cost. Of 3136, float32
+# without tensor cores had an error of 1.0e-6 on an H100, of 25,000 2.0e-6; tensor cores cut off what they add, and had
+# one of 5e-4 where a part had 700,000.
+LONGEST = {"fma": 2**11}
+LONGEST_ON_TENSOR_CORES, MOST_OF_PARTS = 2**15, 2**26
+
+
+def parts_of_correlate(
+    way: str, tile: Tile, kernel: str, blocks: int, positions: int, depth: int, result_bytes: int,
+) -> int:
+    """Into how many parts the positions are cut, each of so many blocks: those that take least, of which the last
+    multiprocessor has its last block, and until they are summed. No part has too many positions, none fewer than 8
+    stages."""
+    together = min(tile.blocks, 2)  # blocks that hide each other's waits
+    cycles = together * (tile.cycles if kernel == "gather" else tile.across)
+
+    def seconds(parts: int) -> float:
+        rounds = -(-blocks * parts // (together * MULTIPROCESSORS)) * -(-positions // (parts * depth))
+        return rounds * cycles / CLOCK + parts * (2 * result_bytes / BANDWIDTH + SUMMING)
+
+    filling = {max(1, waves * together * MULTIPROCESSORS // blocks) for waves in range(1, 9)}
+    short = min(-(-positions // LONGEST.get(way, LONGEST_ON_TENSOR_CORES)), MOST_OF_PARTS // max(result_bytes, 1))
+    return max(1, min(max(min(sorted(filling), key=seconds), short), positions // (8 * depth)))
