@@ -23,6 +23,7 @@ LEVELS = ({  # those that take longest to compile first
     "avx2": ["-mavx2", "-mfma"],
 } if X86 else {}) | {"portable": []}
 if X86:
+    LEVELS["avx2_pairs"] = LEVELS["avx2"]
     LEVELS["vnni"] = [*LEVELS["avx512"], "-mavx512vnni", "-mavx512vbmi"]
 PROBE = """
 #include <omp.h>

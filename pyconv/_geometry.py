@@ -46,7 +46,7 @@ class Geometry(NamedTuple):
     y_last: bool = False
     parts: int = 1  # real numbers of an element
     converts: tuple[bool, bool] = (False, False)  # whether operands, results are of a type that is not computed in
-    quads: bool = False  # whether four channels of what is read, which are bytes, are one cell
+    cell: int = 1  # channels of what is read that are one cell
 
 
 def linear(geometry: Geometry) -> Geometry:

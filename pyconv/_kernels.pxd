@@ -22,7 +22,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         int turned
         index_t tile[3]
         int parts, edge, only_edges, source_last, folded
-        index_t quads, woven, weight_woven
+        index_t several, woven, weight_woven
         index_t before[3]
         index_t behind[3]
         int stored[3]
@@ -52,7 +52,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*store)(const work_t *, void *, const void *, void *, int, char *) noexcept nogil
     ctypedef struct kernels_t:
         const char *level
-        int itemsize, lanes, rows, vectors
+        int itemsize, lanes, rows, vectors, cell
         way_t ways[1]
         index_t (*patch)(const work_t *, int) noexcept nogil
         void *(*turn_in)(const work_t *, int, const void *, void *, piece_t *) noexcept nogil
@@ -70,7 +70,7 @@ cdef extern from "_tiles/kernels.h" nogil:
                           void *, index_t) noexcept nogil
         void (*write)(int, const void *, index_t, void *, index_t, int) noexcept nogil
     const kernels_t *pyconv_kernels(int, int, int)
-    const kernels_t *pyconv_kernels_of_bytes(int, int)
+    const kernels_t *pyconv_kernels_of_cells(int, int, int)
 
 cdef extern from "_tiles/host.h" nogil:
     int pyconv_openmp()

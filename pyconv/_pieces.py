@@ -16,7 +16,8 @@ from pyconv._geometry import Geometry, whole_size
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 WIDEST = 16  # lanes of the longest vector
-LEAST_WEIGHTS = 64  # of a group's tap, for cells of four channels
+LEAST_WEIGHTS = 64  # of a group's tap, for cells of several channels
+FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to store it costs more
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
 
@@ -117,7 +118,7 @@ class Piece(NamedTuple):
     edge: str = "zeros"  # what source has beyond its edge
     folded: str = "zeros"  # what stand for positions beyond target's edge,
     folds: Folds = NO_FOLDS  # of which there are so many before and behind each axis
-    quads: int = 0  # channels of source in a group as stored, where four bytes of them are one cell
+    several: int = 0  # channels of source in a group as stored, where several of them are one cell
     woven: int = 0  # channels of each of the groups that one vector holds
     weight_woven: int = 0  # from one of these to the next in weight
 
@@ -166,10 +167,10 @@ def _of_parts(whole: Operands, parts: int) -> Operands:
     return Operands(batch, rows * parts, channels * parts, *map(scaled, strides))
 
 
-def _of_quads(whole: Operands) -> Operands:
-    """Operands four channels of which are one cell."""
-    source, weight = (x._replace(channel=4 * x.channel) for x in (whole.source, whole.weight))
-    return whole._replace(channels=-(-whole.channels // 4), source=source, weight=weight)
+def _of_cells(whole: Operands, cell: int) -> Operands:
+    """Operands of which so many channels are one cell."""
+    source, weight = (x._replace(channel=cell * x.channel) for x in (whole.source, whole.weight))
+    return whole._replace(channels=-(-whole.channels // cell), source=source, weight=weight)
 
 
 def _operands(map: str, g: Geometry) -> Operands:
@@ -186,7 +187,7 @@ def _operands(map: str, g: Geometry) -> Operands:
     else:
         batch = 1 if map == "grad_weight" and g.per_sample else g.batch
         whole = Operands(batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
-    return _of_quads(whole) if g.quads else _of_parts(whole, g.parts)
+    return _of_cells(whole, g.cell) if g.cell > 1 else _of_parts(whole, g.parts)
 
 
 def _forward_axes(g: Geometry, a: int) -> list[Axis]:
@@ -273,7 +274,7 @@ def _place(axes: Axes, map: str, g: Geometry, wave: int, accumulate: bool, **cha
         weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
         wave, accumulate, swapped=is_swapped(map, g), patched=copied(map, g), parts=g.parts,
-        quads=_read_channels(map, g) if g.quads else 0,
+        several=_read_channels(map, g) if g.cell > 1 else 0,
         edge=g.padding_mode if _reads_edges(map, g) else "zeros")
 
 
@@ -365,9 +366,11 @@ def has_padding(axes: Axes) -> bool:
                for low, high in map(axis.reached, {0, axis.taps - 1}))
 
 
-def suits_quads(map: str, g: Geometry) -> bool:
-    """Whether cells of four channels pay: these are mostly there, and there is enough to do for each result."""
+def suits_cells(map: str, g: Geometry, cell: int) -> bool:
+    """Whether cells of so many channels pay: these are mostly there, and there is enough to do for each result."""
     channels = _read_channels(map, g)
+    if cell == 2 and channels * prod(g.kernel_size) <= FEW_PRODUCTS:
+        return False
     rows = (g.in_channels + g.out_channels) // g.groups - channels
     return map != "grad_weight" and min(channels, rows) >= 3 and channels * rows >= LEAST_WEIGHTS and (
         map == "forward" or g.padding_mode == "zeros")

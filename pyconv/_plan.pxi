@@ -81,7 +81,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
         found.source.group, found.target.group, found.weight.group)
     piece.turned, piece.parts, piece.rows = found.turned, found.parts, found.rows
     piece.source_last, piece.woven, piece.weight_woven = found.source_last, found.woven, found.weight_woven
-    piece.quads = found.quads
+    piece.several = found.several
     piece.edge, piece.folded = MODES.index(found.edge), MODES.index(found.folded)
 
 
@@ -184,7 +184,7 @@ cdef class Plan:
     cdef index_t weights  # elements of a weight, as strides count them
 
     def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0, narrow=False):
-        cdef const kernels_t *of_bytes
+        cdef const kernels_t *of_cells
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
@@ -192,10 +192,10 @@ cdef class Plan:
         if whole and algorithm != "columns":
             algorithm = "gemm"
         self.kernels = pyconv_kernels(whole, self.real.itemsize, _level)
-        if dtype.itemsize == 1 and result.itemsize == 4 and _pieces.suits_quads(map, geometry):
-            of_bytes = pyconv_kernels_of_bytes(dtype.kind == "u", _level)
-            if of_bytes != NULL:
-                self.kernels, geometry = of_bytes, geometry._replace(quads=True)
+        if whole and result.itemsize == 4:
+            of_cells = pyconv_kernels_of_cells(dtype.itemsize, dtype.kind == "u", _level)
+            if of_cells != NULL and _pieces.suits_cells(map, geometry, of_cells.cell):
+                self.kernels, geometry = of_cells, geometry._replace(cell=of_cells.cell)
         self.map, self.geometry, self.dtype, self.result, self.algorithm = map, geometry, dtype, result, algorithm
         self.chosen = set()
         self.gathers = map != "grad_weight"

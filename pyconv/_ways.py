@@ -102,7 +102,7 @@ def _overlapping(piece: Piece, asked: Asked) -> Blocking | None:
 
 def _directly(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable[[Piece, Asked], Blocking | None]:
     def of(piece: Piece, asked: Asked) -> Blocking | None:
-        return blocks(piece, asked.groups, asked.tile) if asked.may_direct and not piece.quads else None
+        return blocks(piece, asked.groups, asked.tile) if asked.may_direct and not piece.several else None
     return of
 
 
@@ -118,13 +118,13 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
     channels, tile = channels_at_once(piece, asked.most_taps), asked.tile
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
         return None
-    if (piece.source_last or piece.target_last) and not piece.quads:
+    if (piece.source_last or piece.target_last) and not piece.several:
         few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
         return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
     cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
     apart = tile.itemsize == 4 and piece.axes[2].step > 1 and piece.channels >= MANY_CHANNELS
     loses = UNROLLED_LOSES * (APART_LOSES if apart else 1)
-    if piece.quads or cost < loses * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
+    if piece.several or cost < loses * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
         return blocking
     return None
 
@@ -264,4 +264,4 @@ def choose(
 def name_of(piece: Piece, blocking: Blocking) -> str:
     """What a person calls the way."""
     name = next(way.name for way in WAYS if blocking.way in way.ways and way.outputs in (0, max(piece.tile)))
-    return f"{name} of bytes" if piece.quads and name == "matrix product" else name
+    return f"{name} of several channels" if piece.several and name == "matrix product" else name

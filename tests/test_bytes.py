@@ -1,4 +1,5 @@
-"""Integers of 8 bits into sums of 32, four channels at a time where the processor has an instruction for it.
+"""Integers of 8 bits, and of 16 with a sign, into sums of 32, several channels at a time: four bytes where a processor
+has an instruction for it, or two of 16 bits.
 
 The answers are those of any other processor: exact modulo 2 ** 32. Operands fill their type, so that sums of four
 products leave 16 bits and, of many channels, 32. The reference sums in float64, which holds all of them.
@@ -26,7 +27,7 @@ PROBLEMS = [
     P('stride 2', (13, 16), (3, 3), (10, 9), stride=2, padding=1),
     P('stride 3 and 2, dilation 2', (17, 19), (3, 4), (9, 20), stride=(3, 2), dilation=(2, 1), padding=3),
     P('stride above kernel', (17, 19), (2, 2), (16, 12), stride=3),
-    P('no tap meets some cells', (11, 12), (2, 1), (8, 8), stride=(3, 2), dilation=3, padding=(1, 0)),
+    P('no tap meets some cells', (11, 12), (2, 1), (10, 9), stride=(3, 2), dilation=3, padding=(1, 0)),
     P('16 taps side by side', (6, 23), (1, 16), (12, 12), padding=(0, 7)),
     P('17 taps side by side', (6, 23), (1, 17), (12, 12), padding=(0, 8)),
     P('5 by 5', (9, 11), (5, 5), (8, 16), padding=2),
@@ -43,7 +44,8 @@ PROBLEMS = [
     P('sums beyond 32 bits', (3, 3), (3, 3), (15000, 4), batch=1),
 ]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
-every_dtype = pytest.mark.parametrize('dtype', [np.int8, np.uint8])
+every_dtype = pytest.mark.parametrize('dtype', [np.int8, np.uint8, np.int16])
+INTO = {'dtype': np.int32}  # without it, integers of 16 bits are summed in 64
 
 
 def of_bytes(problem, dtype, extreme=False):
@@ -69,17 +71,19 @@ def same(answer, wanted):
     np.testing.assert_array_equal(answer, wanted)
 
 
-def wants_them(name, problem):
+def wants_them(name, problem, cell):
     geometry, _ = convolved(
         problem.rank, problem.input_shape, problem.weight_shape, None, None, problem.stride, problem.padding,
         problem.dilation, problem.groups)
-    return _pieces.suits_quads(name, geometry._replace(padding_mode=problem.padding_mode))
+    return _pieces.suits_cells(name, geometry._replace(padding_mode=problem.padding_mode), cell)
 
 
+@pytest.mark.parametrize('cell', [2, 4])
 @every_problem
-def test_these_problems_want_them(problem):
-    assert wants_them('forward', problem) and (
-        wants_them('grad_input', problem) or problem.padding_mode != 'zeros')
+def test_these_problems_want_them(problem, cell):
+    few = cell == 2 and problem.name == '67 to 3 kernel 1'
+    assert wants_them('forward', problem, cell)
+    assert wants_them('grad_input', problem, cell) != (problem.padding_mode != 'zeros' or few)
 
 
 @pytest.mark.parametrize('extreme', [False, True], ids=['any', 'ends'])
@@ -92,28 +96,28 @@ def test_exact(problem, dtype, extreme):
     wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
     forward, back = modulo(wanted.forward, per_channel(b, rank)), modulo(wanted.grad_input)
     for order in (np.ascontiguousarray, lambda array: last(array, rank)):
-        same(calls.forward(problem, order(x), w, b), forward)
-        same(calls.grad_input(problem, w, order(y)), back)
-        same(calls.transposed(problem, order(y), w, c), modulo(wanted.grad_input, per_channel(c, rank)))
+        same(calls.forward(problem, order(x), w, b, **INTO), forward)
+        same(calls.grad_input(problem, w, order(y), **INTO), back)
+        same(calls.transposed(problem, order(y), w, c, **INTO), modulo(wanted.grad_input, per_channel(c, rank)))
         to_y, to_x = order(np.full(y.shape, 7, np.int32)), order(np.full(x.shape, 7, np.int32))
-        same(calls.forward(problem, x, w, b, out=to_y, accumulate=True), forward + np.int32(7))
-        same(calls.grad_input(problem, w, y, out=to_x, accumulate=True), back + np.int32(7))
+        same(calls.forward(problem, x, w, b, out=to_y, accumulate=True, **INTO), forward + np.int32(7))
+        same(calls.grad_input(problem, w, y, out=to_x, accumulate=True, **INTO), back + np.int32(7))
 
 
 @every_dtype
 @every_problem
 def test_any_batch_threads_and_scratch(problem, dtype):
     x, w, y, *_ = of_bytes(problem._replace(batch=3), dtype)
-    wanted = np.stack([calls.forward(problem, one, w) for one in x])
-    back = np.stack([calls.grad_input(problem, w, one) for one in y])
-    sizes = pyconv.workspace(x.shape, w.shape, **problem.keywords, dtype=dtype)
+    wanted = np.stack([calls.forward(problem, one, w, **INTO) for one in x])
+    back = np.stack([calls.grad_input(problem, w, one, **INTO) for one in y])
+    sizes = pyconv.workspace(x.shape, w.shape, **problem.keywords, dtype=dtype, result_dtype=np.int32)
     least = [np.full(max(1, size), 2 ** 31 - 1, np.int32)
              for size in (sizes.finput_minimum, sizes.fgrad_input_minimum)]
     for threads in (1, 2, 5):
         with pyconv.num_threads(threads):
             for first, second in ((None, None), least):
-                same(calls.forward(problem, x, w, finput=first), wanted)
-                same(calls.grad_input(problem, w, y, fgrad_input=second), back)
+                same(calls.forward(problem, x, w, finput=first, **INTO), wanted)
+                same(calls.grad_input(problem, w, y, fgrad_input=second, **INTO), back)
 
 
 @every_dtype
@@ -122,7 +126,7 @@ def test_four_axes(dtype):
     form = {'stride': (1, 2, 1, 1), 'dilation': (1, 1, 1, 1), 'groups': 1}
     x, w = (rng.integers(info.min, info.max, shape, dtype) for shape in ((2, 9, 3, 4, 5, 4), (10, 9, 2, 2, 3, 2)))
     wanted = reference.forward(x.astype(float), w.astype(float), lo=(0, 1, 1, 0), positions=(2, 3, 5, 3), **form)
-    same(pyconv.convolution(x, w, None, form['stride'], (0, 1, 1, 0), 1, False, 0, 1), modulo(wanted))
+    same(pyconv.convolution(x, w, None, form['stride'], (0, 1, 1, 0), 1, False, 0, 1, **INTO), modulo(wanted))
 
 
 @every_dtype
@@ -130,11 +134,11 @@ def test_arrays_that_lie_anyhow(dtype):
     """Views with steps, of either sign, and memory that begins at any byte."""
     problem = PROBLEMS[2]
     x, w, y, b, _ = of_bytes(problem, dtype)
-    wanted, back = calls.forward(problem, x, w, b), calls.grad_input(problem, w, y)
+    wanted, back = calls.forward(problem, x, w, b, **INTO), calls.grad_input(problem, w, y, **INTO)
     for change in (lambda a: np.flip(np.flip(a).copy()), lambda a: np.repeat(a, 2, -1)[..., ::2],
                    lambda a: np.frombuffer(b'?' + a.tobytes(), dtype, offset=1).reshape(a.shape), np.asfortranarray):
-        same(calls.forward(problem, change(x), change(w), b), wanted)
-        same(calls.grad_input(problem, change(w), change(y)), back)
+        same(calls.forward(problem, change(x), change(w), b, **INTO), wanted)
+        same(calls.grad_input(problem, change(w), change(y), **INTO), back)
 
 
 AT_THE_END = """
@@ -151,12 +155,13 @@ def at_an_end(array, front):
     there[...] = array
     return there
 rng = np.random.default_rng(0)
-for dtype, front in itertools.product((np.int8, np.uint8), (False, True)):
+for dtype, front in itertools.product((np.int8, np.uint8, np.int16), (False, True)):
     for x, w, form in (
             ((2, 5, 7, 9), (17, 5, 3, 3), dict(padding=1)), ((1, 8, 7, 7), (16, 8, 1, 1), {}),
             ((1, 13, 6, 6), (9, 13, 1, 1), {}), ((1, 16, 5, 19), (16, 8, 1, 16), dict(padding=(0, 8), groups=2)),
             ((1, 3, 30, 30), (32, 3, 7, 7), dict(stride=2, padding=3)), ((2, 9, 4, 4), (24, 9, 4, 4), {})):
         x, w = (rng.integers(0, 100, shape).astype(dtype) for shape in (x, w))
+        form['dtype'] = np.int32
         wanted = pyconv.conv2d(x, w, **form)
         assert (pyconv.conv2d(at_an_end(x, front), at_an_end(w, front), **form) == wanted).all()
         y = wanted.astype(dtype)
@@ -169,26 +174,25 @@ def test_nothing_around_operands_is_read(run_python):
     run_python(AT_THE_END)
 
 
-def has_them():
-    """Whether this processor sums four products at once, and is not told to do without."""
+def at_once(dtype):
+    """How many channels of that type this processor sums at once, in the instruction set that it is told to use."""
     try:
         with open('/proc/cpuinfo') as file:
             flags = next((line.split() for line in file if line.startswith('flags')), [])
     except OSError:
         flags = []
-    if pyconv._backend.cpu.config()['level'] != 'avx512':
-        return False
-    return {'avx512_vnni', 'avx512vbmi'} <= set(flags)
+    level = pyconv._backend.cpu.config()['level']
+    if level == 'avx512':
+        return 4 if {'avx512_vnni', 'avx512vbmi'} <= set(flags) and np.dtype(dtype).itemsize == 1 else 1
+    return 2 if level == 'avx2' and dtype != np.uint16 else 1
 
 
-@pytest.mark.parametrize(('channels', 'result', 'way'), [
-    ((16, 16), None, 'matrix product of bytes'), ((16, 16), np.int64, 'matrix product'),
-    ((2, 3), None, 'matrix product')])
-@every_dtype
-def test_which_way(dtype, channels, result, way, caplog):
+@pytest.mark.parametrize(('channels', 'result', 'several'), [
+    ((16, 16), np.int32, True), ((16, 16), np.int64, False), ((2, 3), np.int32, False)])
+@pytest.mark.parametrize('dtype', [np.int8, np.uint8, np.int16, np.uint16])
+def test_which_way(dtype, channels, result, several, caplog):
     """Sums of 64 bits, and few weights, are done as those of other integers."""
-    if not has_them():
-        way = 'matrix product'
+    way = 'matrix product of several channels' if several and at_once(dtype) > 1 else 'matrix product'
     caplog.set_level(logging.DEBUG, 'pyconv')
     pyconv._backend.cpu.plan.cache_clear()
     problem = P('any', (8, 8), (3, 3), channels)

@@ -10,4 +10,5 @@
 #define V2 4
 #define V1 8
 
+#define CELL 1
 #include "instances.h"

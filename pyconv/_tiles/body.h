@@ -1,8 +1,8 @@
 /* Every kernel, once. Included by instances.h once per real type of an instruction set's file, with these defined:
      REAL, MASK      the element, and the integer of the same size (for shuffles)
      WHOLE           if the element is a whole number, modulo a power of two: then there is no algorithm with fractions
-     QUADS           if it is four bytes: then there is but one way, and that of pieces without taps (see quads.h);
-                     WEIGHT_IS_SIGNED: whether these are the weight's and have a sign, or the source's
+     CELL            channels that it holds: 1, or several, as fewer bits: then there is but one way, and that of pieces
+                     without taps (see cells.h); of 4, WEIGHT_IS_SIGNED: whether the weight's have a sign, or source's
      NAME(x)         x made unique to (real type, instruction set)
      LEVEL           the instruction set
      BYTES           of a vector
@@ -15,9 +15,9 @@
 #include "plain.h"
 #include "store.h"
 #include "walk.h"
-#include "quads.h"
+#include "cells.h"
 #include "broadcast.h"
-#if !QUADS
+#if CELL == 1
 #include "flat.h"
 #include "turn.h"
 #include "across.h"
@@ -35,12 +35,12 @@
 #include "pairs.h"
 
 const kernels_t NAME(kernels) = {
-    TEXT(LEVEL), sizeof(REAL), LANES, ROWS, WIDEST,
+    TEXT(LEVEL), sizeof(REAL), LANES, ROWS, WIDEST, CELL,
     {
         [GATHER] = {NAME(layout), NAME(offsets), NAME(unroll), NAME(pack), NAME(multiply), NAME(store)},
         [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),
                               NAME(pack_broadcast), NAME(multiply_broadcast), NAME(store_broadcast)},
-#if !QUADS
+#if CELL == 1
         [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack), NAME(multiply_flat),
                          NAME(store)},
         [GATHER_ACROSS] = {NAME(layout_across), NAME(offsets_across), NAME(unroll_broadcast), NAME(pack_across),

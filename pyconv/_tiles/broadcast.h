@@ -15,7 +15,7 @@ static void NAME(layout_broadcast)(work_t *work)
     layout->cell = NAME(columns)(work);
     layout->scratch = (sizeof(REAL *) + NAME(depth)(work) * sizeof(NAME(product))) / sizeof(REAL);
     layout->panel = NAME(depth)(work) * layout->cell;
-    if (QUADS) { /* what sums begin with, and what makes that up, of each tap */
+    if (STARTS) { /* what sums begin with, and what makes that up, of each tap */
         layout->scratch += layout->cell;
         layout->panel += NAME(all_taps)(work->piece) * layout->cell;
     }
@@ -84,7 +84,7 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
                         }
             }
         }
-#if QUADS
+#if STARTS
         NAME(sum_taps)(work, to, column, wide, (REAL *)panels + depth * NAME(columns)(work));
 #endif
     }
@@ -94,7 +94,7 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
    24 for 3 vectors of weights, which come from L2, and 8 broadcasts. Cells are asked for a tile ahead, results, which may
    be target's own, two: of few channels a tile takes less time than memory.
    WOVEN: the vector of channels is that of several groups, and each lane has the cell of its own group: one of the
-   lanes that lie there, counted from the `first` of the group. Of quads sums begin with `start`. */
+   lanes that lie there, counted from the `first` of the group. See cells.h for what sums begin with. */
 static inline __attribute__((always_inline)) void NAME(spread)(
     const int R, const int V, const int WOVEN, index_t products, const NAME(product) *product, const REAL *source,
     const index_t *cell, const REAL *ahead, const MASK *first, const REAL *start, const REAL *panel, REAL *result,
@@ -104,14 +104,14 @@ static inline __attribute__((always_inline)) void NAME(spread)(
     const REAL *from[8];
 #pragma GCC unroll 24
     for (int i = 0; i < R * V; i++) {
-        sum[i] = QUADS ? LOAD(start + i % V * LANES) : (VECTOR){0};
+        sum[i] = STARTS ? LOAD(start + i % V * LANES) : (VECTOR){0};
         __builtin_prefetch(result + (position[i / V] + 2 * R) * pitch + i % V * LANES, 1);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         from[i] = source + cell[i];
     for (index_t k = 0; k < products; k++) {
-        const REAL *row = panel + product[k].row * V * LANES;
+        const REAL *row = panel + (index_t)product[k].row * (V * LANES);
         if (WOVEN) {
             const NAME(mask) lanes = *(const NAME(mask) *)first + product[k].channel;
 #pragma GCC unroll 8
@@ -119,7 +119,7 @@ static inline __attribute__((always_inline)) void NAME(spread)(
                 sum[i] += NAME(pick)(LOAD(from[i] + product[k].cell), lanes) * LOAD(row);
             continue;
         }
-        if (R == ROWS)
+        if (R == ROWS && CELL != 2) /* cells of two are in a patch, and so near */
             __builtin_prefetch(ahead + product[k].ahead);
         NAME(add_products)(R, V, sum, from, product[k].cell, row);
     }
@@ -190,7 +190,7 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
     VECTOR sum[LONGEST], weight[5];
 #pragma GCC unroll 16
     for (int i = 0; i < N; i++) {
-        sum[i] = QUADS ? LOAD(start) : (VECTOR){0};
+        sum[i] = STARTS ? LOAD(start) : (VECTOR){0};
         __builtin_prefetch(result + i * pitch, 1);
     }
     for (index_t k = 0, fetched = 0; k < products; k += T) {
@@ -290,7 +290,7 @@ static inline void NAME(ask)(NAME(next) *next, index_t n)
 #define PANELS_AT_ONCE (1 << 17) /* bytes of panels that a tile of positions meets before the next one: part of L2 */
 
 /* Panels of columns that follow each other, from one column to another; the last one may be narrower. Behind all there
-   is what quads have of each tap. */
+   is what cells of four channels have of each tap. */
 typedef struct {
     index_t column, end;
     const REAL *panel, *of_taps;
@@ -308,7 +308,7 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
     const MASK *first = NAME(first_lanes)[piece->woven == 8 ? 3 : piece->woven / 2];
     index_t cell[8], position[8];
     REAL *start = NULL;
-#if QUADS
+#if STARTS
     start = (REAL *)(list + depth);
     NAME(list_starts)(work, list, products, panels->of_taps, panels->column, panels->end, start);
 #endif

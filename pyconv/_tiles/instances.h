@@ -1,14 +1,21 @@
-/* The kernels of body.h of one level for every type that is computed in, or for bytes: NAME is made of the name, the
-   type, LEVEL. */
+/* The kernels of body.h of one level for every type that is computed in, or for cells of several channels, of which there
+   are CELL: NAME is made of the name, the type, LEVEL. */
 #define JOINED(x, real, level) x##_##real##_##level
 #define JOIN(x, real, level) JOINED(x, real, level)
 #define QUOTED(x) #x
 #define TEXT(x) QUOTED(x)
 
-#ifdef OF_BYTES
+#if CELL == 2
 
 #define WHOLE
-#define QUADS 1
+#define REAL uint32_t
+#define MASK int
+#define NAME(x) JOIN(x, pairs, LEVEL)
+#include "body.h"
+
+#elif CELL == 4
+
+#define WHOLE
 #define REAL uint32_t
 #define MASK int
 #define WEIGHT_IS_SIGNED 1
@@ -23,7 +30,6 @@
 
 #else
 
-#define QUADS 0
 #define REAL float
 #define MASK int
 #define NAME(x) JOIN(x, float, LEVEL)

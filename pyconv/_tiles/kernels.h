@@ -45,8 +45,8 @@ enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
    edge: what source has beyond its edge, and the constant; only_edges: nothing but this keeps it from being read as it
    lies.
    source_last: source's channels lie last in memory, wherever a block's are copied to: it decides the order of sums.
-   quads: of source's channels in a group, where four bytes of them are one cell, how many there are as stored; strides
-   of channels lead to the next four. 0 where each is a cell.
+   several: of source's channels in a group, where several of them are one cell, how many there are as stored; strides
+   of channels lead to the next cell's. 0 where each is a cell.
    woven: channels of each of the small groups that one vector holds where channels lie last, 0 where it holds but one.
    They count as one group, whose rows are those of all; weight_woven leads from one to the next in weight.
    folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
@@ -61,7 +61,7 @@ typedef struct {
     int turned;
     index_t tile[3];
     int parts, stored[3], edge, only_edges, source_last;
-    index_t quads, woven, weight_woven;
+    index_t several, woven, weight_woven;
     long long edge_value[2]; /* its bytes, as stored */
     int folded;
     index_t before[3], behind[3];
@@ -125,7 +125,7 @@ enum {
 /* The kernels of one (real type, instruction set). */
 typedef struct {
     const char *level;
-    int itemsize, lanes, rows, vectors;
+    int itemsize, lanes, rows, vectors, cell; /* the last: channels of a cell */
     way_t ways[WAYS];
     /* For operands (SOURCE, TARGET, WEIGHT) that do not lie as a way wants them (see patch.h): elements of the patch of
        the largest block; patch <- the block's box or part of it, seen as the whole operand; operand (+)= patch. */
@@ -156,8 +156,8 @@ typedef struct {
    NULL. */
 const kernels_t *pyconv_kernels(int whole, int itemsize, int which);
 
-/* Those of them that sum products of bytes in 32 bits, four at a time, for forward and grad_input; NULL where the
-   processor, or that level, has no instruction for it. */
-const kernels_t *pyconv_kernels_of_bytes(int is_unsigned, int which);
+/* Those of them that sum products of integers of `itemsize` bytes in 32 bits, several at a time, for forward and
+   grad_input; NULL where the processor, or that level, has no instruction for it. */
+const kernels_t *pyconv_kernels_of_cells(int itemsize, int is_unsigned, int which);
 
 #endif

@@ -133,13 +133,13 @@ static void NAME(see_source)(const piece_t *piece, piece_t *seen)
     }
 }
 
-/* An operand as it lies: bundles of `width` real channels side by side, from one to the next `apart`. Of quads a bundle
-   is that of the `bytes` channels of a cell. */
+/* An operand as it lies: bundles of `width` real channels side by side, from one to the next `apart`. Of cells
+   of several channels a bundle is that of those `channels` that one has. */
 typedef struct {
     char *at; /* the first cell of the first sample's first channel */
     const index_t *stride;
     index_t batch, bundles, width, apart;
-    int stored, bytes;
+    int stored, channels;
 } NAME(operand);
 
 static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
@@ -151,7 +151,7 @@ static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
     const index_t row = source ? 0 : part->row;
     NAME(operand) o = {at, source ? piece->source_stride : piece->target_stride,
                        source ? piece->source_batch : piece->target_batch, 0, piece->parts,
-                       source ? piece->source_channel : piece->target_channel, piece->stored[which], 4};
+                       source ? piece->source_channel : piece->target_channel, piece->stored[which], CELL};
     if (o.apart == piece->parts && o.stored == STORED_REAL) {
         o.width = channels;
         o.at += row * (index_t)sizeof(REAL);
@@ -165,9 +165,9 @@ static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
 /* n cells of the first bundle -> rows of the patch, `pitch` apart. */
 static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, index_t n, REAL *to, index_t pitch)
 {
-#if QUADS
+#if CELL > 1
     (void)pitch;
-    NAME(read_quads)(from, o->apart / 4, o->bytes, o->stride[2], n, 1, to);
+    NAME(read_several)(o->stored, from, o->apart / CELL, o->channels, o->stride[2], n, 1, to);
 #else
     if (o->width == 1)
         NAME(read_row)(o->stored, from, o->stride[2], n, to);
@@ -176,12 +176,12 @@ static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, in
 #endif
 }
 
-/* What is beyond the edge: the parts of a number, or four bytes. */
+/* What is beyond the edge: the parts of a number, or a cell of several. */
 static inline void NAME(read_constant)(const piece_t *piece, REAL *constant)
 {
     const char *value = (const char *)piece->edge_value;
-#if QUADS
-    NAME(read_quads)(value, 0, 4, 1, 1, 1, constant);
+#if CELL > 1
+    NAME(read_several)(piece->stored[SOURCE], value, 0, CELL, 1, 1, 1, constant);
 #else
     NAME(read_row)(piece->stored[SOURCE], value, 1, piece->parts, constant);
 #endif
@@ -257,8 +257,8 @@ static void NAME(read_region)(const work_t *work, NAME(operand) *o, const NAME(r
         (piece->axis[0].size - 1) * stride[0] + (piece->axis[1].size - 1) * stride[1] + piece->axis[2].size;
     for (index_t s = 0; s < work->block.samples; s++)
         for (index_t b = 0; b < o->bundles; b++, patch += o->width * all) {
-#if QUADS
-            o->bytes = NAME(bytes_of)(piece, work->part.channel + b % work->part.channels);
+#if CELL > 1
+            o->channels = NAME(channels_of)(piece, work->part.channel + b % work->part.channels);
 #endif
             if (plain) {
                 const index_t there = own + (b + 1 < o->bundles ? o->apart : 0);
@@ -317,7 +317,8 @@ static inline NAME(weight_runs) NAME(find_weight_runs)(const work_t *work)
     }
     if (r.planes * r.lines * r.n == 1)
         r.along = piece->weight_channel;
-    if (piece->parts == 1 && piece->quads % 4 == 0 && r.planes * r.lines == 1 && piece->weight_channel == r.n * r.along) {
+    if (piece->parts == 1 && piece->several % CELL == 0 && r.planes * r.lines == 1
+        && piece->weight_channel == r.n * r.along) {
         r.n *= r.channels;
         r.channels = 1;
     }
@@ -342,9 +343,9 @@ static void NAME(read_weight)(const work_t *work, const char *weight, REAL *patc
     EACH_RUN_OF_WEIGHTS(1) {
         REAL *to = patch + (((g * part->rows + o) * part->channels + c) * taps) + (z * r.lines + y) * r.n;
         const index_t place = NAME(weight_place)(piece, g, part->row + o, c, z, y), imaginary = (o ^ c) & 1;
-#if QUADS
-        NAME(read_quads)(weight + place, piece->weight_channel / 4, NAME(bytes_of)(piece, part->channel + c), r.along,
-                         r.n, 0, to);
+#if CELL > 1
+        NAME(read_several)(stored, weight + place * NAME(size_of)(stored), piece->weight_channel / CELL,
+                           NAME(channels_of)(piece, part->channel + c), r.along, r.n, 0, to);
         continue;
 #endif
         if (piece->parts == 1) {

@@ -10,7 +10,7 @@ DECLARE(portable)
 #if defined(PYCONV_X86_LEVELS)
 DECLARE(avx2)
 DECLARE(avx512)
-extern const kernels_t kernels_int8_vnni, kernels_uint8_vnni;
+extern const kernels_t kernels_int8_vnni, kernels_uint8_vnni, kernels_pairs_avx2;
 #endif
 
 static int runs(int row)
@@ -41,13 +41,16 @@ const kernels_t *pyconv_kernels(int whole, int itemsize, int which)
     return NULL;
 }
 
-const kernels_t *pyconv_kernels_of_bytes(int is_unsigned, int which)
+const kernels_t *pyconv_kernels_of_cells(int itemsize, int is_unsigned, int which)
 {
 #if defined(PYCONV_X86_LEVELS)
-    if (pyconv_kernels(1, 4, which) == &kernels_uint32_avx512 && __builtin_cpu_supports("avx512vnni")
+    const kernels_t *level = pyconv_kernels(1, 4, which);
+    if (level == &kernels_uint32_avx512 && itemsize == 1 && __builtin_cpu_supports("avx512vnni")
         && __builtin_cpu_supports("avx512vbmi"))
         return is_unsigned ? &kernels_uint8_vnni : &kernels_int8_vnni;
+    if (level == &kernels_uint32_avx2 && (itemsize == 1 || (itemsize == 2 && !is_unsigned)))
+        return &kernels_pairs_avx2;
 #endif
-    (void)is_unsigned, (void)which;
+    (void)itemsize, (void)is_unsigned, (void)which;
     return NULL;
 }

@@ -1,19 +1,32 @@
 /* The register tiles, and the loops that cover a block of results with them. See body.h for the macros. */
 
-/* sum[row][vector] += many[vector] * the element of each row of few at one place: of quads, few are cells. */
+#define KEPT(V) (CELL == 2 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
+
+/* The same place, which the compiler does not know: it reads there anew. */
+static inline __attribute__((always_inline)) const REAL *NAME(anew)(const REAL *place)
+{
+    __asm__("" : "+r"(place));
+    return place;
+}
+
+/* sum[row][vector] += many[vector] * the element of each row of few at one place: of cells of several channels, few are
+   these. A sum of two products takes a register of its own before it is added: of AVX2's 16 none is left for the third
+   of 3 vectors, which is an operand in memory then. */
 static inline __attribute__((always_inline)) void NAME(add_products)(
     const int R, const int V, VECTOR *sum, const REAL *const *row, index_t at, const REAL *many)
 {
     VECTOR b[8];
 #pragma GCC unroll 8
-    for (int j = 0; j < V; j++)
+    for (int j = 0; j < KEPT(V); j++)
         b[j] = LOAD(many + j * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++) {
         const REAL a = row[i][at];
+        if (KEPT(V) < V)
+            many = NAME(anew)(many);
 #pragma GCC unroll 8
         for (int j = 0; j < V; j++)
-            ADD_PRODUCT(sum[i * V + j], a, b[j]);
+            ADD_PRODUCT(sum[i * V + j], a, j < KEPT(V) ? b[j] : LOAD(many + j * LANES));
     }
 }
 

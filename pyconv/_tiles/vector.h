@@ -8,8 +8,11 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 
 /* sum += a cell, or a vector of cells, times a vector of weights */
 #undef ADD_PRODUCT
-#if !QUADS
+#if CELL == 1
 #define ADD_PRODUCT(sum, cell, weight) ((sum) += (cell) * (weight))
+#elif CELL == 2
+#define ADD_PRODUCT(sum, cell, weight)                                                                                \
+    ((sum) += (VECTOR)_mm256_madd_epi16((__m256i)((cell) - (VECTOR){0}), (__m256i)(weight)))
 #elif WEIGHT_IS_SIGNED
 #define ADD_PRODUCT(sum, cell, weight)                                                                                \
     ((sum) = (VECTOR)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)((cell) - (VECTOR){0}), (__m512i)(weight)))

@@ -15,5 +15,5 @@
 #define V2 8
 #define V1 8
 
-#define OF_BYTES
+#define CELL 4
 #include "instances.h"
