@@ -62,9 +62,10 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     elements, or one position, of its columns at a time; of halves also the sums of a sample. Over four axes and more
     a call lists which volumes meet, some ten numbers for each position and tap of the outer axes.
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
-    multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products), as F(4, 3) by 'winograd' (2.25 times
-    fewer multiplications once more where two axes have three taps, errors about three times those, denormal numbers are
-    lost); 'gemm' makes every product of the definition. A sample whose result is not finite is computed again with
+    multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products; on AVX2 integers of 8 bits too, which
+    stay exact), as F(4, 3) by 'winograd' (2.25 times fewer multiplications once more where two axes have three taps,
+    errors about three times those, denormal numbers are lost); 'gemm' makes every product of the definition. A sample
+    whose result is not finite is computed again with
     'gemm'; with accumulate one that holds 2**32 and more (in float64 2**256) is added with 'gemm', as are all where
     the weight, or what a weight's gradient sums, does. 'tf32x3', of float32 and complex64 on a GPU alone, makes each
     product as three of TF32, right but for 2**-22 of it; errors are below float32's. On trial, of GPUs of capability

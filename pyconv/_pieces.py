@@ -16,8 +16,6 @@ from pyconv._geometry import Geometry, whole_size
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 WIDEST = 16  # lanes of the longest vector
-LEAST_WEIGHTS = 64  # of a group's tap, for cells of several channels
-FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to store it costs more
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
 
@@ -255,7 +253,7 @@ def _reads_edges(map: str, g: Geometry) -> bool:
     return map != "grad_input" or goes_round(g)
 
 
-def _read_channels(map: str, g: Geometry) -> int:
+def read_channels(map: str, g: Geometry) -> int:
     """Channels of source in a group."""
     return (g.out_channels if map == "grad_input" else g.in_channels) // g.groups
 
@@ -274,7 +272,7 @@ def _place(axes: Axes, map: str, g: Geometry, wave: int, accumulate: bool, **cha
         weight._replace(base=sum(x.first * s for x, s in zip(axes, weight.axes)),
                         axes=tuple(x.every * s for x, s in zip(axes, weight.axes))),
         wave, accumulate, swapped=is_swapped(map, g), patched=copied(map, g), parts=g.parts,
-        several=_read_channels(map, g) if g.cell > 1 else 0,
+        several=read_channels(map, g) if g.cell > 1 else 0,
         edge=g.padding_mode if _reads_edges(map, g) else "zeros")
 
 
@@ -364,16 +362,6 @@ def has_padding(axes: Axes) -> bool:
     """Whether some position of some tap lacks its cell."""
     return any(high - low < axis.positions for axis in axes if axis.taps
                for low, high in map(axis.reached, {0, axis.taps - 1}))
-
-
-def suits_cells(map: str, g: Geometry, cell: int) -> bool:
-    """Whether cells of so many channels pay: these are mostly there, and there is enough to do for each result."""
-    channels = _read_channels(map, g)
-    if cell == 2 and channels * prod(g.kernel_size) <= FEW_PRODUCTS:
-        return False
-    rows = (g.in_channels + g.out_channels) // g.groups - channels
-    return map != "grad_weight" and min(channels, rows) >= 3 and channels * rows >= LEAST_WEIGHTS and (
-        map == "forward" or g.padding_mode == "zeros")
 
 
 def groups_of_vector(map: str, g: Geometry, pieces: list[Piece], lanes: int) -> int:

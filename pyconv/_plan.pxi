@@ -177,7 +177,7 @@ cdef class Plan:
     cdef Plan padding  # of the terms whose volume of x is padding, if there are such
     cdef int tasks  # how many blocks it should have at least
     cdef readonly dict others  # the same for other numbers of threads, by how many, and for scarce scratch at 0
-    cdef bint is_exact
+    cdef bint is_exact, whole
     cdef index_t minimum  # see scratch_minimum; 0 while it is not known
     cdef int stored[3]  # the types of source, target and weight
     cdef index_t size[3]  # bytes that a stride counts in them
@@ -188,14 +188,15 @@ cdef class Plan:
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
-        whole = self.real.kind != "f"
-        if whole and algorithm != "columns":
-            algorithm = "gemm"
+        self.whole = whole = self.real.kind != "f"
         self.kernels = pyconv_kernels(whole, self.real.itemsize, _level)
         if whole and result.itemsize == 4:
             of_cells = pyconv_kernels_of_cells(dtype.itemsize, dtype.kind == "u", _level)
-            if of_cells != NULL and _pieces.suits_cells(map, geometry, of_cells.cell):
+            if of_cells != NULL and _cells.suits_cells(map, geometry, of_cells.cell):
                 self.kernels, geometry = of_cells, geometry._replace(cell=of_cells.cell)
+        if whole and algorithm != "columns":
+            is_tiled = algorithm != "gemm" and _cells.tiles_are_exact(map, geometry, dtype)
+            algorithm = "auto" if is_tiled else "gemm"
         self.map, self.geometry, self.dtype, self.result, self.algorithm = map, geometry, dtype, result, algorithm
         self.chosen = set()
         self.gathers = map != "grad_weight"
@@ -483,7 +484,7 @@ cdef class Plan:
 
     cdef object work(self, first, second, out, bias, scratch, accumulate, int threads):
         """The same, in the blocks of this plan."""
-        if self.tiled and accumulate:  # a result that is not finite could not be taken back
+        if self.tiled and accumulate and not self.whole:  # a result that is not finite could not be taken back
             small = self._small_samples(first, second, threads)
             if not any(small):
                 return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
@@ -525,7 +526,7 @@ cdef class Plan:
         if not self.covered or (self.swapped and bias is not None):
             self._begin(out, bias, accumulate)
             call.bias, call.accumulate = NULL, True
-        cdef bint doubts = self.tiled and self.gathers
+        cdef bint doubts = self.tiled and self.gathers and not self.whole
         doubtful = np.zeros(self.geometry.batch, np.bool_) if doubts else None
         call.doubtful = _data(doubtful) if doubts else NULL
         if self.looped:

@@ -177,7 +177,7 @@ WAYS = (
         "three taps along y or x at stride 1, and fewer vector operations than products, transforms included",
         "a quarter of the products of 3×3, for three times the error: only where it is asked for", _tiles, 4),
     Way("Winograd F(2, 3)", (GATHER_WINOGRAD, CORRELATE_WINOGRAD), SUMS + WEIGHT, ("auto", "winograd"),
-        "the same, in smaller tiles",
+        "the same, in smaller tiles; of integers those of 8 bits, where two channels are summed at once",
         "4 products for 9 of 3×3, and transforms without a multiplication in forward and grad_input", _tiles, 2),
     Way("matrix product", (GATHER,), SUMS, ANY,
         "several positions are summed in one cell, as beyond a replicated edge under a stride",

@@ -6,6 +6,7 @@ products leave 16 bits and, of many channels, 32. The reference sums in float64,
 """
 import itertools
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pyconv
 import reference
 from calls import last, per_channel
 from problems import P, maps
-from pyconv import _pieces
+from pyconv import _cells
 from pyconv._geometries import convolved
 
 PROBLEMS = [
@@ -43,6 +44,19 @@ PROBLEMS = [
     P('reflect planes', (4, 5, 6), (3, 3, 3), (8, 8), padding=1, padding_mode='reflect'),
     P('sums beyond 32 bits', (3, 3), (3, 3), (15000, 4), batch=1),
 ]
+TILED = [  # by Winograd's algorithm, where two channels are one cell of 16 bits
+    P('tiles', (13, 22), (3, 3), (41, 36), padding=1),
+    P('tiles along y', (14, 9), (3, 1), (96, 97), padding=(1, 0)),
+    P('tiles of a row', (57,), (3,), (96, 97), padding=1),
+    P('tiles of groups', (10, 12), (3, 3), (82, 72), groups=2, padding=1),
+    P('tiles of planes', (4, 10, 10), (2, 3, 3), (48, 41), padding=1),
+    P('tiles of phases', (19, 22), (6, 6), (64, 65), stride=2, padding=2),
+    P('tiles and a constant', (12, 13), (3, 3), (45, 44), padding=((2, 1), (0, 2)), padding_mode='constant',
+      padding_value=100),
+    *(P(f'tiles and {mode}', (9, 10), (3, 3), (45, 33), padding=2, padding_mode=mode)
+      for mode in ('circular', 'replicate', 'reflect')),
+]
+PROBLEMS += TILED
 every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
 every_dtype = pytest.mark.parametrize('dtype', [np.int8, np.uint8, np.int16])
 INTO = {'dtype': np.int32}  # without it, integers of 16 bits are summed in 64
@@ -75,7 +89,7 @@ def wants_them(name, problem, cell):
     geometry, _ = convolved(
         problem.rank, problem.input_shape, problem.weight_shape, None, None, problem.stride, problem.padding,
         problem.dilation, problem.groups)
-    return _pieces.suits_cells(name, geometry._replace(padding_mode=problem.padding_mode), cell)
+    return _cells.suits_cells(name, geometry._replace(padding_mode=problem.padding_mode), cell)
 
 
 @pytest.mark.parametrize('cell', [2, 4])
@@ -187,17 +201,46 @@ def at_once(dtype):
     return 2 if level == 'avx2' and dtype != np.uint16 else 1
 
 
+def ways(caplog, call):
+    """Which ways a call went that is planned anew."""
+    caplog.clear()
+    caplog.set_level(logging.DEBUG, 'pyconv')
+    pyconv._backend.cpu.plan.cache_clear()
+    call()
+    said = [record.getMessage().rpartition(': ')[2] for record in caplog.records]
+    return set(itertools.chain.from_iterable(re.split(r', (?=[a-z])', line) for line in said))
+
+
 @pytest.mark.parametrize(('channels', 'result', 'several'), [
     ((16, 16), np.int32, True), ((16, 16), np.int64, False), ((2, 3), np.int32, False)])
 @pytest.mark.parametrize('dtype', [np.int8, np.uint8, np.int16, np.uint16])
 def test_which_way(dtype, channels, result, several, caplog):
     """Sums of 64 bits, and few weights, are done as those of other integers."""
     way = 'matrix product of several channels' if several and at_once(dtype) > 1 else 'matrix product'
-    caplog.set_level(logging.DEBUG, 'pyconv')
-    pyconv._backend.cpu.plan.cache_clear()
     problem = P('any', (8, 8), (3, 3), channels)
     x, w, y, *_ = of_bytes(problem, dtype)
-    calls.forward(problem, x, w, dtype=result)
-    calls.grad_input(problem, w, y, dtype=result)
-    said = [record.getMessage().rpartition(': ')[2] for record in caplog.records]
-    assert set(itertools.chain.from_iterable(line.split(', ') for line in said)) == {way}, said
+    assert ways(caplog, lambda: calls.forward(problem, x, w, dtype=result)) == {way}
+    assert ways(caplog, lambda: calls.grad_input(problem, w, y, dtype=result)) == {way}
+
+
+@pytest.mark.parametrize(('value', 'dtype', 'channels', 'are_exact'), [
+    (-128, np.int8, 3640, True), (-128, np.int8, 3641, False), (255, np.uint8, 910, True), (255, np.uint8, 911, False),
+    (-2 ** 15, np.int16, 64, False)])
+def test_tiles_are_exact(value, dtype, channels, are_exact, caplog):
+    """Of so many channels, where all numbers are as large as can be, what tiles halve nearly fills 32 bits."""
+    x, w = np.full((1, channels, 4, 4), value, dtype), np.full((24, channels, 3, 3), value, dtype)
+    taps = pyconv.conv2d(np.ones((1, 1, 4, 4)), np.ones((1, 1, 3, 3)), padding=1)
+    wanted = modulo(np.broadcast_to(channels * value ** 2 * taps, (1, 24, 4, 4)))
+    went = ways(caplog, lambda: same(pyconv.conv2d(x, w, padding=1, **INTO), wanted))
+    several = at_once(dtype)
+    assert went == {'Winograd F(2, 3)' if are_exact and several == 2 else
+                    'matrix product of several channels' if several > 1 else 'matrix product'}
+    assert 'Winograd' not in str(ways(caplog, lambda: pyconv.conv2d(x, w, padding=1, algorithm='gemm', **INTO)))
+
+
+@pytest.mark.skipif(at_once(np.int8) != 2, reason='these processors sum pairs of 16 bits')
+@pytest.mark.parametrize('problem', TILED, ids=str)
+def test_problems_of_tiles(problem, caplog):
+    x, w, y, *_ = of_bytes(problem, np.int8)
+    went = ways(caplog, lambda: calls.forward(problem, x, w)) | ways(caplog, lambda: calls.grad_input(problem, w, y))
+    assert 'Winograd F(2, 3)' in went

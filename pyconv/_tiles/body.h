@@ -1,8 +1,9 @@
 /* Every kernel, once. Included by instances.h once per real type of an instruction set's file, with these defined:
      REAL, MASK      the element, and the integer of the same size (for shuffles)
      WHOLE           if the element is a whole number, modulo a power of two: then there is no algorithm with fractions
-     CELL            channels that it holds: 1, or several, as fewer bits: then there is but one way, and that of pieces
-                     without taps (see cells.h); of 4, WEIGHT_IS_SIGNED: whether the weight's have a sign, or source's
+     CELL            channels that it holds: 1, or several, as fewer bits: then there is but one way, that of pieces
+                     without taps, and of 2 Winograd's with small tiles (see cells.h); of 4, WEIGHT_IS_SIGNED: whether the
+                     weight's have a sign, or source's
      NAME(x)         x made unique to (real type, instruction set)
      LEVEL           the instruction set
      BYTES           of a vector
@@ -26,7 +27,7 @@
 #include "last.h"
 #include "rows.h"
 #endif
-#ifndef WHOLE
+#if !defined(WHOLE) || CELL == 2
 #include "winograd.h"
 #endif
 #include "stored.h"
@@ -62,9 +63,11 @@ const kernels_t NAME(kernels) = {
         [CORRELATE_LAST] = {NAME(layout_last_turned), NAME(offsets_rows), NAME(unroll_broadcast), NAME(see_last),
                             NAME(correlate_last), NAME(store_weight_last)},
 #endif
-#ifndef WHOLE
+#if !defined(WHOLE) || CELL == 2
         [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),
                              NAME(pack_winograd), NAME(multiply_winograd), NAME(store_winograd)},
+#endif
+#ifndef WHOLE
         [CORRELATE_WINOGRAD] = {NAME(layout_winograd_turned), NAME(offsets_winograd), NAME(unroll_winograd),
                                 NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
 #endif

@@ -95,6 +95,8 @@ static void NAME(store_winograd)(const work_t *work, void *result, const void *b
                            work->layout.pitch, part->row, part->rows, bias, target, accumulate, doubtful);
 }
 
+#ifndef WHOLE
+
 static void NAME(turn_winograd)(const work_t *work, const void *target, void *turned)
 {
     const part_t *part = &work->part;
@@ -142,3 +144,5 @@ static void NAME(store_weight_winograd)(const work_t *work, void *result, const 
     NAME(transform_gradient)(work->piece, result, depth * pitch + APART, pitch, depth, gradient);
     NAME(store_weight)(work, gradient, bias, weight, accumulate, doubtful);
 }
+
+#endif

@@ -226,13 +226,13 @@ static __attribute__((noinline)) void NAME(part_cells)(
     index_t m, index_t lattices, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
     index_t channel, const REAL *begin, const REAL *limit, const NAME(arrays) to)
 {
-    if (lattices > 1 && m == 2)
+    if (lattices > 1 && ARE_SMALL(m))
         NAME(part_dealt)(2, lattices, rows, channels, columns, source, channel, begin, limit, &to);
     else if (lattices > 1)
         NAME(part_dealt)(4, lattices, rows, channels, columns, source, channel, begin, limit, &to);
     else if (m == 1)
         NAME(part_rows)(1, rows, channels, columns, source, channel, begin, limit, &to);
-    else if (m == 2)
+    else if (ARE_SMALL(m))
         NAME(part_rows)(2, rows, channels, columns, source, channel, begin, limit, &to);
     else
         NAME(part_rows)(4, rows, channels, columns, source, channel, begin, limit, &to);

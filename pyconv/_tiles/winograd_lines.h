@@ -16,36 +16,53 @@
 #define FROM(KIND, M) ((M) == 1 ? 1 : (KIND) == TAPS ? 3 : (KIND) == ERRORS ? (M) : (M) + 2)
 #define TO(KIND, M) ((M) == 1 ? 1 : (KIND) == GRADIENT ? 3 : (KIND) == OUTPUTS ? (M) : (M) + 2)
 
+/* Sums of cells, or of weights: of pairs each half is one. Half of a sum of products: of whole numbers it is even. */
+#if CELL == 2
+typedef int16_t NAME(halves) __attribute__((vector_size(BYTES)));
+#define PLUS(a, b) ((VECTOR)((NAME(halves))(a) + (NAME(halves))(b)))
+#define MINUS(a, b) ((VECTOR)((NAME(halves))(a) - (NAME(halves))(b)))
+#define HALF(sum) ((VECTOR)((NAME(mask))(sum) >> 1))
+#else
+#define PLUS(a, b) ((a) + (b))
+#define MINUS(a, b) ((a) - (b))
+#define HALF(sum) ((REAL)0.5 * (sum))
+#endif
+
 /* F(2, 3): points 0, 1, -1 and infinity. */
 static inline __attribute__((always_inline)) void NAME(line_2)(const int KIND, const VECTOR *from, VECTOR *to)
 {
-    const REAL half = 0.5;
     if (KIND == CELLS) {
-        to[0] = from[0] - from[2];
-        to[1] = from[2] + from[1];
-        to[2] = from[2] - from[1];
-        to[3] = from[3] - from[1];
+        to[0] = MINUS(from[0], from[2]);
+        to[1] = PLUS(from[2], from[1]);
+        to[2] = MINUS(from[2], from[1]);
+        to[3] = MINUS(from[3], from[1]);
     } else if (KIND == TAPS) {
-        const VECTOR even = from[0] + from[2]; /* twice what is usual: half of a denormal number would lose a bit */
+        const VECTOR even = PLUS(from[0], from[2]); /* twice what is usual: half of a denormal number would lose a bit */
         to[0] = from[0];
-        to[1] = even + from[1];
-        to[2] = even - from[1];
+        to[1] = PLUS(even, from[1]);
+        to[2] = MINUS(even, from[1]);
         to[3] = from[2];
     } else if (KIND == OUTPUTS) {
-        to[0] = from[0] + half * (from[1] + from[2]);
-        to[1] = from[3] + half * (from[1] - from[2]);
+        to[0] = from[0] + HALF(from[1] + from[2]);
+        to[1] = from[3] + HALF(from[1] - from[2]);
     } else if (KIND == ERRORS) {
         to[0] = from[0];
         to[1] = from[0] + from[1];
         to[2] = from[0] - from[1];
         to[3] = from[1];
     } else {
-        const VECTOR even = half * (from[1] + from[2]);
+        const VECTOR even = HALF(from[1] + from[2]);
         to[0] = from[0] + even;
-        to[1] = half * (from[1] - from[2]);
+        to[1] = HALF(from[1] - from[2]);
         to[2] = from[3] + even;
     }
 }
+
+/* Whether a transformed axis has tiles of 2 outputs: those of whole numbers are no others. */
+#ifdef WHOLE
+#define ARE_SMALL(m) 1
+#else
+#define ARE_SMALL(m) ((m) == 2)
 
 /* F(4, 3): points 0, a, -a, b, -b and infinity. 3/4 and 3/2 about halve the errors of 1 and 2; they and the products of
    them are exact, and what G divides by is rounded once. */
@@ -91,15 +108,19 @@ static inline __attribute__((always_inline)) void NAME(line_4)(const int KIND, c
     }
 }
 
+#endif
+
 static inline __attribute__((always_inline)) void NAME(line)(const int KIND, const int M, const VECTOR *from,
                                                              VECTOR *to)
 {
     if (M == 1)
         to[0] = from[0];
-    else if (M == 2)
+    else if (ARE_SMALL(M))
         NAME(line_2)(KIND, from, to);
+#ifndef WHOLE
     else
         NAME(line_4)(KIND, from, to);
+#endif
 }
 
 /* Some arrays, `step` apart, of rows of lots: row r of lot l of the first begins at `at` + l * lot + r * row. After M
@@ -146,7 +167,7 @@ static inline __attribute__((always_inline)) void NAME(pass)(
     static __attribute__((noinline)) void NAME(name)(index_t m, index_t lots, index_t rows, index_t n,                \
                                                      const NAME(arrays) from, const NAME(arrays) to)                  \
     {                                                                                                                 \
-        if (m == 2)                                                                                                   \
+        if (ARE_SMALL(m))                                                                                             \
             NAME(pass)(KIND, 2, lots, rows, n, &from, &to);                                                           \
         else                                                                                                          \
             NAME(pass)(KIND, 4, lots, rows, n, &from, &to);                                                           \
@@ -303,5 +324,5 @@ static __attribute__((noinline)) int NAME(join_outputs)(index_t m, index_t d, in
                                                         const NAME(arrays) from, REAL *to, index_t to_row)
 {
     return m == 1 ? NAME(join)(1, 1, rows, n, &from, to, to_row)
-        : m == 2 ? NAME(join)(2, d, rows, n, &from, to, to_row) : NAME(join)(4, d, rows, n, &from, to, to_row);
+        : ARE_SMALL(m) ? NAME(join)(2, d, rows, n, &from, to, to_row) : NAME(join)(4, d, rows, n, &from, to, to_row);
 }

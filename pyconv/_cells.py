@@ -1,0 +1,34 @@
+"""Cells of several channels, of integers whose products are summed in 32 bits: where they pay, and what is exact.
+
+Kernels for them sum four products of bytes at once, or two of 16 bits: see _tiles/cells.h.
+"""
+
+from math import prod
+
+from pyconv._dtypes import DType
+from pyconv._geometry import Geometry
+from pyconv._pieces import read_channels
+
+LEAST_WEIGHTS = 64  # of a group's tap, for cells of several channels
+FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to store it costs more
+
+
+def suits_cells(map: str, g: Geometry, cell: int) -> bool:
+    """Whether cells of so many channels pay: these are mostly there, and there is enough to do for each result."""
+    channels = read_channels(map, g)
+    if cell == 2 and channels * prod(g.kernel_size) <= FEW_PRODUCTS:
+        return False
+    rows = (g.in_channels + g.out_channels) // g.groups - channels
+    return map != "grad_weight" and min(channels, rows) >= 3 and channels * rows >= LEAST_WEIGHTS and (
+        map == "forward" or g.padding_mode == "zeros")
+
+
+def tiles_are_exact(map: str, g: Geometry, dtype: DType) -> bool:
+    """Whether Winograd's F(2, 3) sums integers exactly, of which two are one cell, modulo 2 ** 32.
+
+    Sums of products are halved once an axis. There they must not have lost a bit: cells that were added along x are up
+    to 2 times as large as those of source, weights 3 times, and twice the sum of 3 products is halved along y.
+    """
+    largest = 1 << 8 * dtype.itemsize - (dtype.kind == "i")
+    products = read_channels(map, g) * g.kernel_size[0]
+    return g.cell == 2 and products * 2 * 3 * (2 * largest) * (3 * largest) < 1 << 31
