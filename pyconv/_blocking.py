@@ -55,6 +55,9 @@ WORK = 1 << 18  # products that make a task worth its handling
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 # operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
 CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
+# cells of several channels are copied: what a vector of them costs, and how many are summed in registers, so that those
+# of a tile and their weights stay in L1
+COPY_COST, COPIED_AT_ONCE = 6, 96
 ACROSS_WEIGHTS = 1 << 15  # bytes of weights that vectors of channels of source meet: in L1
 POSITIONS = (32, 64, 128, 256, 512, 1024, 2048)  # about so many of a block whose cells are broadcast
 PAGES = 1 << 18  # bytes of pages that the processor finds quickly
@@ -93,9 +96,11 @@ def broadcast_blocking(
     if taps[2] == 1 and not piece.source_last:
         near *= piece.axes[2].step  # a line has cells that no tap reads
 
-    def cell_cost(samples: int, extent: Triple) -> float:
-        cells = samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
-                               for axis, n in zip(piece.axes, extent))
+    def cells_of(samples: int, extent: Triple) -> int:
+        return samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
+                              for axis, n in zip(piece.axes, extent))
+
+    def cell_cost(cells: int) -> float:
         return (CELL_COST_BEYOND if channels * cells * tile.itemsize > SCRATCH else near) / tile.rows / taps[2]
 
     width = tile.vectors * tile.lanes
@@ -106,21 +111,24 @@ def broadcast_blocking(
     if total < POSITIONS[-1]:
         blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // total)]
                    for samples in (min(piece.batch, most), even_part(piece.batch, most))}
-    sizes = []  # of every block: positions, how many blocks, taps of their boxes, and what a cell costs
+    # of every block: positions, how many blocks, taps of their boxes, what a cell costs, and to copy all of them
+    sizes = []
     for samples, extent in sorted(blocks):
         boxes = -(-piece.batch // samples) * prod(
             total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
-        sizes.append((samples * prod(extent), blocks_of(piece, (samples, extent, 0)), boxes, cell_cost(samples, extent),
-                      samples, extent))
+        number, cells = blocks_of(piece, (samples, extent, 0)), cells_of(samples, extent)
+        copy = COPY_COST * number * -(-cells // tile.lanes) if piece.several else 0
+        sizes.append((samples * prod(extent), number, boxes, cell_cost(cells), copy, samples, extent))
     products, positions, smallest = piece.batch * prod(met), piece.batch * total, min(sizes)[0]
     least, best, least_tasks, room = inf, None, wanted_tasks(piece, groups, tile), RESULTS // members
     for rows in {min(piece.rows, up_to(even_part(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
-        for size, number, boxes, cell, samples, extent in sizes:
+        for size, number, boxes, cell, copy, samples, extent in sizes:
             if size * rows * tile.itemsize > room and (members > 1 or size > max(POSITIONS[0], smallest)):
                 continue
-            work = piece.channels * (products * (times * vectors + cell * panels) + BOX_COST * boxes * panels)
+            work = piece.channels * (
+                products * (times * vectors + cell * panels) + BOX_COST * boxes * panels + copy * times)
             tasks = times * number
             store = STORE_COST
             if piece.target.channel == 1:
@@ -139,7 +147,8 @@ def channels_at_once(piece: Piece, most_taps: int = 0) -> int:
     if piece.woven:  # of a cell, all channels are loaded as one vector
         return piece.channels
     few = prod(axis.size for axis in piece.axes) <= FEW_CELLS  # then taking sums up again costs more than L1 gains
-    return even_part(piece.channels, min(256 if few else 128, DEPTH // max(1, taps, most_taps)))
+    most = COPIED_AT_ONCE if piece.several else 256 if few else 128
+    return even_part(piece.channels, min(most, DEPTH // max(1, taps, most_taps)))
 
 
 def is_across(piece: Piece, tile: Tile) -> bool:

@@ -25,14 +25,30 @@ static inline int NAME(channels_of)(const piece_t *piece, index_t channel)
 
 #if CELL == 2
 
-/* Cells of channels of a type: the first channel's are the lower bits. Channels that lie side by side, with no others
-   between those of two cells, are one row of numbers. */
-#define READ_PAIRS(type)                                                                                              \
+/* Cells of channels of a type: the first channel's are the lower bits, those of no second one are zero. A vector of them
+   at a time, of which the last ends where the row does. Channels that lie side by side, with no others between those of
+   two cells, are one row of numbers. */
+#define READ_PAIRS(type, widened)                                                                                     \
     static inline __attribute__((always_inline)) void NAME(read_apart_##type)(                                        \
         const type *low, const type *high, index_t step, index_t n, REAL *to)                                         \
     {                                                                                                                 \
         for (index_t i = 0; i < n; i++)                                                                               \
             to[i] = (uint16_t)low[i * step] | (high ? (REAL)(uint16_t)high[i * step] << 16 : 0);                      \
+    }                                                                                                                 \
+    static inline __attribute__((always_inline)) VECTOR NAME(pairs_of_##type)(const type *low, const type *high)      \
+    {                                                                                                                 \
+        const VECTOR first = (VECTOR)widened(low) & 0xffff;                                                           \
+        return high ? (VECTOR)(first | (VECTOR)widened(high) << 16) : first;                                          \
+    }                                                                                                                 \
+    static inline __attribute__((always_inline)) void NAME(read_row_##type)(const type *low, const type *high,        \
+                                                                            index_t n, REAL *to)                      \
+    {                                                                                                                 \
+        for (index_t i = 0; i + LANES <= n; i += LANES)                                                               \
+            STORE(to + i, NAME(pairs_of_##type)(low + i, high ? high + i : NULL));                                    \
+        if (n % LANES && n > LANES)                                                                                   \
+            STORE(to + n - LANES, NAME(pairs_of_##type)(low + n - LANES, high ? high + n - LANES : NULL));            \
+        else if (n < LANES)                                                                                           \
+            NAME(read_apart_##type)(low, high, 1, n, to);                                                             \
     }                                                                                                                 \
     static void NAME(read_pairs_##type)(const void *from, index_t apart, int channels, index_t step, index_t n,       \
                                         REAL *to)                                                                     \
@@ -43,13 +59,19 @@ static inline int NAME(channels_of)(const piece_t *piece, index_t channel)
             for (index_t i = 0; i < 2 * n; i++)                                                                       \
                 ((half *)to)[i] = (half)low[i];                                                                       \
         else if (channels == 2 && step == 1)                                                                          \
-            NAME(read_apart_##type)(low, low + apart, 1, n, to);                                                      \
-        else if (channels == 2)                                                                                       \
-            NAME(read_apart_##type)(low, low + apart, step, n, to);                                                   \
+            NAME(read_row_##type)(low, low + apart, n, to);                                                           \
+        else if (step == 1)                                                                                           \
+            NAME(read_row_##type)(low, NULL, n, to);                                                                  \
         else                                                                                                          \
-            NAME(read_apart_##type)(low, NULL, step, n, to);                                                          \
+            NAME(read_apart_##type)(low, channels == 2 ? low + apart : NULL, step, n, to);                            \
     }
-READ_PAIRS(int8_t) READ_PAIRS(uint8_t) READ_PAIRS(int16_t)
+#define OF_INT8(place) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(place)))
+#define OF_UINT8(place) _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(place)))
+#define OF_INT16(place) _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(place)))
+READ_PAIRS(int8_t, OF_INT8) READ_PAIRS(uint8_t, OF_UINT8) READ_PAIRS(int16_t, OF_INT16)
+#undef OF_INT16
+#undef OF_UINT8
+#undef OF_INT8
 #undef READ_PAIRS
 
 /* to[0, n) <- pairs of channels, or the last one alone, `apart` from one to the other, of cells `step` apart. */
