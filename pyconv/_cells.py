@@ -16,11 +16,12 @@ FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to 
 def suits_cells(map: str, g: Geometry, cell: int) -> bool:
     """Whether cells of so many channels pay: these are mostly there, and there is enough to do for each result."""
     channels = read_channels(map, g)
-    if cell == 2 and channels * prod(g.kernel_size) <= FEW_PRODUCTS:
-        return False
     rows = (g.in_channels + g.out_channels) // g.groups - channels
-    return map != "grad_weight" and min(channels, rows) >= 3 and channels * rows >= LEAST_WEIGHTS and (
-        map == "forward" or g.padding_mode == "zeros")
+    if map == "grad_weight" or min(channels, rows) < 3 or channels * rows < LEAST_WEIGHTS:
+        return False
+    if cell == 2:
+        return channels * prod(g.kernel_size) > FEW_PRODUCTS
+    return map == "forward" or g.padding_mode == "zeros"
 
 
 def tiles_are_exact(map: str, g: Geometry, dtype: DType) -> bool:
