@@ -19,9 +19,9 @@ the stream when the first begins. Operands that fit the cache are kept in severa
 are timed as their caller waits for them, the host's time included ("call"), and once more as replayed CUDA graphs.
 Both sides allocate their results, from torch's allocator.
 
-On a chip of capability 9.0, pyconv's algorithms that nothing chooses until they were measured (wgmma, float64 by
-m16n8k4, m16n8k8 and m16n8k16) are timed in the same turns, in both orders: "trials" is the time of what pyconv chooses
-over theirs. wgmma has a target of its own. A target is met where it is met in both orders.
+On a chip of capability 9.0, 16-bit floats are timed with algorithm="wgmma" in the same turns, in both orders: "trials"
+is the time of what pyconv chooses over that. It has a target of its own. A target is met where it is met in both
+orders.
 
 ratio is torch's time over pyconv's: above 1, pyconv is faster. "peak" is pyconv's rate of products as a share of what a
 large torch matrix product of that dtype reaches here; products with padding are not counted, tf32x3's peak is a third

@@ -41,7 +41,7 @@ SECTOR = 32
 # 64, FFMA 128. Others measured 62 % of wgmma's rate with mma.sync; half is assumed here, and of DMMA.8x8x4, which
 # Ampere has too.
 PRODUCTS = {"f16": 1024, "bf16": 1024, "tf32": 512, "tf32x3": 512, "f64": 64, "fma": 128,
-            **{f"f64_{shape}": 128 for shape in tiles.HOPPER_DOUBLES}, "wgmma_f16": 2048, "wgmma_bf16": 2048}
+            f"f64_{tiles.HOPPER_DOUBLE}": 128, "wgmma_f16": 2048, "wgmma_bf16": 2048}
 # 4 for each LDSM.x4, LDS.128 and LDGSTS.128 of a warp, 2 for LDS.64, 1 for LDS: the data must go to each lane's
 # registers, also where lanes read the same 16 bytes.
 WAVEFRONTS = {r"LDSM\.16\.MT?88\.4": 4, r"(LDS|STS)\.128": 4, r"(LDS|STS)\.64": 2, r"(LDS|STS)(\.U?16)?": 1,
@@ -283,6 +283,11 @@ def cells_read(found: Kernel, one: Launching) -> int:
 def of_product(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
     """Of gather or correlate: its source, the other operand, the results."""
     values, groups, parts = one.values, one.grid[1], one.grid[2]
+    if is_of_planes(found):  # of samples, which are groups
+        of_sample = groups * values["chunks"] * 16
+        return [(values["x"], of_sample * values["positions"]),
+                (values["y"], values["positions"] * values["row_chunks"] * 16),
+                (values["target"], of_sample * values["rows"])]
     samples = values["positions"] // math.prod(counts(found, one)[0])
     source = samples * cells_read(found, one) * groups * values["inner"] * 16
     if "y" in values:
@@ -291,7 +296,13 @@ def of_product(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
     element = found.configuration.element
     results = groups * values["rows"] * values["positions"]
     return [(values["source"], source), (values.get("weight"), groups * values["rows"] * values["chunks"] * 16),
-            (values["target"], results * (element.size if parts == 1 else parts * element.part_size))]
+            (values["target"], results * (parts * element.part_size if "partial" in found.configuration.name
+                                          else element.size))]
+
+
+def is_of_planes(found: Kernel) -> bool:
+    """Whether correlate's results are planes."""
+    return found.configuration.name.endswith(" planes")
 
 
 def of_definition(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
@@ -349,13 +360,16 @@ def strips_through_cache(found: Kernel, one: Launching) -> float:
 def stored_at_once(found: Kernel, one: Launching) -> tuple[int, list[int]]:
     """Of what a warp of a tile stores at once: how many neighbouring lines, and which of their columns."""
     name, across = found.configuration.name.split(), tiles.WAYS[found.configuration.way].inner[1]
+    halves = found.configuration.element.size == 2 and "partial" not in name
+    if is_of_planes(found) and across == 2:
+        return 8, [*range(16 if halves else 8)]
     if name[0] == "correlate":
         run = 16 // found.configuration.element.part_size  # without tensor cores: of runs of a chunk a column at a time
         high = min(8, found.configuration.tile.bm // found.configuration.tile.wm // run)
-        return (8, [*range(8)]) if across == 2 else (high, [*range(0, 32 // high * run, run)])
+        runs, pair = range(0, 32 // high * run, run), range(1 + is_of_planes(found))
+        return (8, [*range(8)]) if across == 2 else (high, [first + beside for first in runs for beside in pair])
     if across == 1 or {"apart", "accumulate"} & set(name):
         return 8, [*range(0, 4 * across, across)]
-    halves = found.configuration.element.size == 2 and "partial" not in name
     if one.values["adjacent"]:
         return 8, [*range(16 if halves else 8)]
     return (16, [0, 4]) if halves else (8, [*range(0, 8, 2)])
@@ -379,7 +393,8 @@ def through_cache(found: Kernel, one: Launching) -> float:
     tiles_n, size = values["tiles_n"], found.configuration.element.in_tiles.size
     if "y" in values:
         rows, columns = values["rows"], values["chunks"] * 16 // size
-        along, across = values["target_row"], found.configuration.element.part_size
+        element = found.configuration.element
+        along, across = values["target_row"], element.size if is_of_planes(found) else element.part_size
     else:
         rows, columns = values["positions"], values["rows"]
         along, across = values["target_x"], values["target_channel"]

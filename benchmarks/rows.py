@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 KINDS = {
     "float16": Kind("float16", {}, False, 2**-11, ("wgmma",)), "float32": Kind("float32", {}, False, 1e-6),
     "tf32": Kind("float32", {"allow_tf32": True}, True, math.sqrt(2) * 2**-11),
-    "float64": Kind("float64", {}, False, 1e-13, ("m16n8k4", "m16n8k8", "m16n8k16")),
+    "float64": Kind("float64", {}, False, 1e-13),
     "bfloat16": Kind("bfloat16", {}, False, 2**-8, ("wgmma",)),
     "tf32x3": Kind("float32", {"algorithm": "tf32x3"}, False, 1e-6),
 }

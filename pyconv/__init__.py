@@ -68,9 +68,9 @@ algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three tap
     whose result is not finite is computed again with
     'gemm'; with accumulate one that holds 2**32 and more (in float64 2**256) is added with 'gemm', as are all where
     the weight, or what a weight's gradient sums, does. 'tf32x3', of float32 and complex64 on a GPU alone, makes each
-    product as three of TF32, right but for 2**-22 of it; errors are below float32's. On trial, of GPUs of capability
-    9.0 alone, where 'auto' takes none of them: 'wgmma', of float16 and bfloat16, makes products by warpgroups;
-    'm16n8k4', 'm16n8k8' and 'm16n8k16', of float64 and complex128, make theirs in pieces of that size.
+    product as three of TF32, right but for 2**-22 of it; errors are below float32's. GPUs of capability 9.0 have two
+    more, which 'auto' takes where they are faster and 'gemm' never: 'wgmma', of float16 and bfloat16, makes products
+    by warpgroups; 'm16n8k16', of float64 and complex128, in pieces of that size.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
 
@@ -138,8 +138,8 @@ than torch's, CuPy's and Numba's must be kept until the stream has done the work
 given; torch is told that a stream that is given uses its tensors' memory, so that this stream must exist until they are
 freed. DLPack older than version 1 does not say whether an array is read-only: it is taken as such.
 
-On a GPU algorithm is 'auto', 'gemm', 'tf32x3', 'wgmma' or 'm16n8k4' and its like, the number of threads plays no part,
-and workspace takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
+On a GPU algorithm is 'auto', 'gemm', 'tf32x3', 'wgmma' or 'm16n8k16', the number of threads plays no part, and
+workspace takes device='cuda' (which is 'cuda:0') or 'cuda:1' and so on.
 
 Results
 -------

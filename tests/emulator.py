@@ -131,7 +131,7 @@ def pair(encode, first, second):
 
 
 # Products of elements of 32 and 64 bits: halves of 8 rows, and k / 4, the elements that a lane gives of a row.
-WORDS = {'tf32': (2, 2), 'f64': (1, 1), 'f64_m16n8k4': (2, 1), 'f64_m16n8k8': (2, 2), 'f64_m16n8k16': (2, 4)}
+WORDS = {'tf32': (2, 2), 'f64': (1, 1), 'f64_m16n8k16': (2, 4)}
 
 
 def cut_off(products, total, more_bits):

@@ -13,7 +13,7 @@ WAYS = {
     'tf32x3': ('float32', {'algorithm': 'tf32x3'}), 'float64': ('float64', {}),
     'float16': ('float16', {}), 'bfloat16': ('bfloat16', {}),
     'wgmma float16': ('float16', {'algorithm': 'wgmma'}), 'wgmma bfloat16': ('bfloat16', {'algorithm': 'wgmma'}),
-    **{f'float64 {shape}': ('float64', {'algorithm': shape}) for shape in tiles.HOPPER_DOUBLES},
+    'float64 m16n8k16': ('float64', {'algorithm': 'm16n8k16'}),
 }
 
 

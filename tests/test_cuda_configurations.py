@@ -253,7 +253,7 @@ def test_shared_memory_holds_the_blocks_that_registers_are_left_for(capability):
     ('f16', 'float16', (100, 16), (128, 16)), ('bf16', 'bfloat16', (64, 576), (128, 16)),
     ('tf32', 'float32', (256, 64), (128, 16)), ('f16', 'float16', (10**6, 65), (128, 128)),
     ('f64', 'float64', (10**6, 3), (128, 16)), ('f64', 'float64', (10**6, 48), (128, 16)),
-    ('f64_m16n8k4', 'float64', (10**6, 3), (64, 64)), ('wgmma_f16', 'float16', (10**6, 3), (128, 64))])
+    ('f64_m16n8k16', 'float64', (10**6, 3), (64, 64)), ('wgmma_f16', 'float16', (10**6, 3), (128, 64))])
 def test_the_tile_that_is_predicted_to_take_least(way, dtype, results, chosen):
     """Of few rows the one that they fill most of; of few blocks the quickest."""
     element = tiles.ELEMENTS[dtype]
@@ -266,7 +266,7 @@ def test_the_tile_that_is_predicted_to_take_least(way, dtype, results, chosen):
 
 @pytest.mark.parametrize('kernel', ['gather', 'correlate'])
 @pytest.mark.parametrize(('way', 'rows', 'direct'), [
-    ('f64', 1, False), ('f64', 16, False), ('f64_m16n8k4', 1, True), ('f64_m16n8k4', 2, False)])
+    ('f64', 1, False), ('f64', 16, False), ('f64_m16n8k16', 1, True), ('f64_m16n8k16', 2, False)])
 def test_few_rows_that_are_left_to_the_direct_kernels(kernel, way, rows, direct):
     """Of 64 channels: a tile of 16 rows is faster, one of 64 of which most are none is not."""
     assert tiles.is_direct(way, tiles.ELEMENTS['float64'], rows, 64, 10**7, 1, kernel) == direct

@@ -1,4 +1,4 @@
-"""Hopper's larger products of float64: all maps by each of them, in every tile, which nothing chooses by itself.
+"""Hopper's larger products of float64: all maps, in every tile, and when they are chosen.
 
 Emulated on any machine; with `-m gpu` on a real device of capability 9.0.
 """
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import calls
+import pyconv
 from gpus import Emulated, Real, take_tile
 from problems import P, maps
 from pyconv import _cuda
@@ -15,7 +16,7 @@ from test_cuda_types import complex_data
 
 # Padding, strides, rows, channels, positions and taps that fill no tile, no chunk and no stage
 PROBLEM = P('doubles', (9, 13), (3, 3), (18, 20), padding=1, stride=(1, 2), dilation=(1, 2), batch=2)
-every_shape = pytest.mark.parametrize('shape', tiles.HOPPER_DOUBLES)
+every_shape = pytest.mark.parametrize('shape', [tiles.HOPPER_DOUBLE])
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_on_another_chip(monkeypatch, shape):
 
 
 @pytest.mark.parametrize(('dtype', 'names', 'given'), [
-    ('float32', "'tf32x3'", 'm16n8k8'), ('float64', "'m16n8k4', 'm16n8k8', 'm16n8k16'", 'wgmma')])
+    ('float32', "'tf32x3'", 'm16n8k16'), ('float64', "'m16n8k16'", 'wgmma')])
 def test_of_another_dtype(monkeypatch, dtype, names, given):
     gpu = Emulated(monkeypatch)
     x, w = (gpu.upload(array, dtype) for array in PROBLEM.integers(np.dtype('float64'))[:2])
@@ -73,6 +74,14 @@ def test_of_another_dtype(monkeypatch, dtype, names, given):
         calls.forward(PROBLEM, x, w, algorithm=given)
 
 
-def test_auto_takes_what_ampere_has():
-    for algorithm in ('auto', 'gemm'):
-        assert tiles.way_of(tiles.ELEMENTS['float64'], algorithm, False, (9, 0)) == 'f64'
+@pytest.mark.parametrize(('capability', 'algorithm', 'rows', 'shape'), [
+    ((9, 0), 'auto', 33, 'm16n8k16'), ((9, 0), 'auto', 32, ''), ((9, 0), 'gemm', 33, ''), ((8, 0), 'auto', 33, '')])
+def test_what_is_chosen(monkeypatch, tiles_alone, capability, algorithm, rows, shape):
+    """Hopper's own product, but for few rows and by 'gemm', which takes that of Ampere."""
+    gpu, asked = Emulated(monkeypatch, capability=capability), []
+    real = gpu.device.kernel
+    gpu.device.kernel = lambda source, *rest: asked.append(source.key) or real(source, *rest)
+    x, w = (gpu.upload(np.ones(shape_), 'float64') for shape_ in ((2, 4, 3, 3), (rows, 4, 2, 2)))
+    pyconv.conv2d(x, w, algorithm=algorithm)
+    [product] = [key for key in asked if key.startswith("('gather'")]
+    assert ("'mma_f64_m16n8k16'" in product) == bool(shape) and ("'mma_f64'" in product) != bool(shape)

@@ -26,7 +26,7 @@ LARGE = P('rows of two tiles', (7, 6), (1, 1), (16, 140), batch=4)
 LAST = {'last': (0, 0), 'last from the second element on': (1, 0), 'last from the fifth element on': (4, 0),
         'last from the ninth element on': (8, 0), 'last, seven more channels': (0, 7), 'last, eight more': (8, 8)}
 FIRST = ['first', 'first from the second element on', 'turned']
-WAYS_HERE = ['float16', 'wgmma bfloat16', 'tf32', 'float32', 'float64', 'float64 m16n8k8']
+WAYS_HERE = ['float16', 'wgmma bfloat16', 'tf32', 'float32', 'float64']
 
 
 def target_in(gpu, shape, dtype, where):

@@ -199,12 +199,13 @@ def test_only_on_hopper(monkeypatch):
         pyconv.conv1d(x, w, algorithm='wgmma')
 
 
-@pytest.mark.parametrize(('rows', 'columns', 'width'), [
-    (64, 576, 256), (64, 129, 256), (64, 128, 128), (129, 65, 128), (512, 64, 64), (8, 8, 64)])
-def test_few_rows_of_grad_weight_take_wide_tiles(rows, columns, width):
-    """All tiles are as high; what rows lack nothing copies, and a wide tile copies less for each product."""
-    tile = tiles.tile_of('wgmma_f16', tiles.ELEMENTS['float16'], (rows, columns), tiles.NOMINAL_BLOCKS)
-    assert (tile.bm, tile.bn) == (128, width)
+@pytest.mark.parametrize(('rows', 'columns', 'chosen'), [
+    (64, 576, (64, 256)), (64, 129, (64, 256)), (64, 128, (128, 128)), (129, 65, (128, 128)), (512, 64, (128, 64)),
+    (256, 2304, (128, 256)), (8, 8, (128, 64))])
+def test_few_rows_of_grad_weight_take_low_tiles(rows, columns, chosen):
+    """A wide tile copies less for each product."""
+    tile = tiles.tile_of('wgmma_f16', tiles.ELEMENTS['float16'], (rows, columns), tiles.NOMINAL_BLOCKS, 'correlate')
+    assert (tile.bm, tile.bn) == chosen
 
 
 # What is compiled

@@ -88,6 +88,22 @@ def distance(first: Sequence[int], steps: Sequence[int]) -> int:
     return sum(map(mul, first, steps))
 
 
+def nearest_last(
+    sizes: Sequence[int], to: Sequence[int], read: Sequence[int], bias_stride: int,
+) -> tuple[list[int], ...]:
+    """Sizes, strides of results and of parts, and of the bias of axis 1, of five axes: but for the first in the order
+    in which results lie, the nearest last, and those made one of which both are read through as one."""
+    found: list[list[int]] = []
+    axes = zip(sizes[1:], to[1:], read[1:], (bias_stride, 0, 0, 0))
+    for n, *steps in sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -abs(axis[1])):
+        if found and found[-1][1:] == [n * step for step in steps]:
+            found[-1] = [found[-1][0] * n, *steps]
+        else:
+            found.append([n, *steps])
+    found = [[sizes[0], to[0], read[0], 0], *[[1, 0, 0, 0]] * (4 - len(found)), *found]
+    return tuple(map(list, zip(*found)))
+
+
 def divided(**counts: int) -> dict[str, int]:
     """Each count, and the numbers by which `divide` divides by it."""
     found: dict[str, int] = {}

@@ -270,11 +270,6 @@ def is_packed(weight: Weight, element: Element) -> bool:
 # --- results ---
 
 
-def _at(bias: Ref | int, distance: int) -> Ref | int:
-    """What lies so many bytes behind a bias, if there is one."""
-    return bias.at(distance) if isinstance(bias, Ref) else bias
-
-
 class Target(NamedTuple):
     """A result of (batch, rows of all groups, z, y, x), its bias, and whether it is added to."""
 
@@ -292,7 +287,11 @@ class Target(NamedTuple):
 
     def bias_of(self, channel: int) -> Ref | int:
         """The bias of a channel."""
-        return _at(self.bias, channel * self.bias_stride)
+        return self.bias_at(channel * self.bias_stride)
+
+    def bias_at(self, distance: int) -> Ref | int:
+        """What lies so many bytes behind the first bias, if there is one."""
+        return self.bias.at(distance) if isinstance(self.bias, Ref) else self.bias
 
     @property
     def last(self) -> bool:
@@ -333,7 +332,7 @@ def finish(
     products of the parts of complex numbers, from those of an operand's real part to those of its imaginary one.
     """
     waits = flag_value == 1 and not running  # a running sum is one of more positions than a launch can count
-    sizes, to, read, of_bias = _nearest_last(sizes, to, read, target.bias_stride)
+    sizes, to, read, of_bias = limits.nearest_last(sizes, to, read, target.bias_stride)
     for first, box in limits.boxes(sizes):
         *others, last = box
         threads = (*others, -(-last // plain.SUMMED))
@@ -344,28 +343,12 @@ def finish(
             (blocks, samples or 1), **turns, partial_row=partial_row, partial_sample=parts * part_bytes,
             target_sample=target.layout.sample, partial=partial.at(limits.distance(first, read)),
             target=target.place.at(limits.distance(first, to)), flag=flags.whole, some=flags.some,
-            flag_value=flag_value, bias=0 if running else _at(target.bias, limits.distance(first, of_bias)),
+            flag_value=flag_value, bias=0 if running else target.bias_at(limits.distance(first, of_bias)),
             count=prod(threads), last=last, parts=parts, partial_part=part_bytes, **five(threads),
             **numbered("partial", read), **numbered("stride", to),
             **{f"bias_{place}": step for place, step in enumerate(of_bias) if place},
             **(flags._replace(step=0) if samples else flags).of_samples(first[0]),
             own_sample=flags.step if samples else 0)
-
-
-def _nearest_last(
-    sizes: Sequence[int], to: Sequence[int], read: Sequence[int], bias_stride: int,
-) -> tuple[list[int], ...]:
-    """Sizes, strides of results and of parts, and of the bias of axis 1, of five axes: but for the first in the order
-    in which results lie, the nearest last, and those made one of which both are read through as one."""
-    found: list[list[int]] = []
-    axes = zip(sizes[1:], to[1:], read[1:], (bias_stride, 0, 0, 0))
-    for n, *steps in sorted((axis for axis in axes if axis[0] != 1), key=lambda axis: -abs(axis[1])):
-        if found and found[-1][1:] == [n * step for step in steps]:
-            found[-1] = [found[-1][0] * n, *steps]
-        else:
-            found.append([n, *steps])
-    found = [[sizes[0], to[0], read[0], 0], *[[1, 0, 0, 0]] * (4 - len(found)), *found]
-    return tuple(map(list, zip(*found)))
 
 
 def direct(
@@ -462,17 +445,16 @@ def gather(
         adjacent=int(are_adjacent(place, layout, target.layout.aligned or partial is not None, (samples, *positions),
                                   weight.rows, real if partial is None else real.summed)))
     if partial is not None:
-        to = target.of(axes)
-        read = layout._replace(channel=layout.channel * element.parts)
+        to, read = target.of(axes), layout._replace(channel=layout.channel * element.parts)
         finish(program, target._replace(place=to[0]), (samples, channels, *positions), to[1][:5], partial, read[:5],
                part_bytes, parts, element, flags=flags)
 
 
 def _of_parts(target: Target, rows: int, positions: Sequence[int], element: Element) -> Layout:
     """How a part of a sum lies: in the target's order, so that both are read and stored in whole sectors."""
-    size, (_, y, x) = element.part_size, positions
-    cell, channel = (rows * size, size) if target.last or element.parts > 1 else (size, prod(positions) * size)
-    return Layout(rows * prod(positions) * size, channel, y * x * cell, x * cell, cell)
+    size, (z, y, x) = element.part_size, positions
+    cell, channel = (rows * size, size) if target.last or element.parts > 1 else (size, z * y * x * size)
+    return Layout(rows * z * y * x * size, channel, y * x * cell, x * cell, cell)
 
 
 def are_adjacent(

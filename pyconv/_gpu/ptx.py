@@ -339,7 +339,7 @@ mma_f16 = _mma("mma_f16", "m16n8k16", "f32.f16.f16.f32", "ffff", "uuuu", "uu")
 mma_bf16 = _mma("mma_bf16", "m16n8k16", "f32.bf16.bf16.f32", "ffff", "uuuu", "uu")
 mma_tf32 = _mma("mma_tf32", "m16n8k8", "f32.tf32.tf32.f32", "ffff", "uuuu", "uu")
 mma_f64 = _mma("mma_f64", "m8n8k4", "f64.f64.f64.f64", "dd", "d", "d")
-_DOUBLES = {"m16n8k4": ("dd", "d"), "m16n8k8": ("dddd", "dd"), "m16n8k16": ("dddddddd", "dddd")}
+_DOUBLES = {"m16n8k16": ("dddddddd", "dddd")}
 
 
 # Hopper alone: larger products of float64; copies of boxes that a mbarrier counts, products that a warpgroup of 128

@@ -1,6 +1,7 @@
 """Which kernels there are: element types, ways to multiply, tiles; and which of them a problem takes. Data, and why.
 
-What stands here as measured was compiled, not run: no GPU has confirmed a choice yet.
+Cycles and thresholds that are said to be measured are an H100's, over ResNet-50's layers at batch 64; others follow
+from machine code.
 """
 
 from collections.abc import Callable
@@ -142,9 +143,9 @@ _DOUBLES = Way(
     Reading(fragments.lanes_of_doubles, fragments.multiply_doubles, fragments.doubles_a, fragments.doubles_b),
     Reading(fragments.lanes_of_words, fragments.multiply_doubles, fragments.double_words_a, fragments.double_words_b),
     fragments.two, (8, 8), (1, 2), "mma_f64")
-# Hopper's products of float64, and how many elements of a row a lane gives them: a fourth of their depth. No GPU has
-# confirmed which is fastest, and so 'auto' takes the smaller product that Ampere has too.
-HOPPER_DOUBLES = {"m16n8k4": 1, "m16n8k8": 2, "m16n8k16": 4}
+# Hopper's products of float64, of which a lane gives four elements of a row. Smaller ones, m16n8k4 and m16n8k8, took
+# 1.1 to 1.3 times as long on an H100, but for gradients of weights 0.92 times.
+HOPPER_DOUBLE = "m16n8k16"
 _WARPGROUP = Reading(fragments.lanes_of_matrices, hopper.multiply_lines)
 _HOPPER = _HALF._replace(gather=_WARPGROUP, correlate=_WARPGROUP)
 WAYS = {
@@ -156,9 +157,8 @@ WAYS = {
     "wgmma_f16": _HOPPER._replace(wgmma="wgmma_f16"),
     "wgmma_bf16": _HOPPER._replace(mma="mma_bf16", wgmma="wgmma_bf16"),
     "f64": _DOUBLES,
-    **{f"f64_{shape}": _DOUBLES._replace(
-        zero=fragments.four, fragment=(16, 8), inner=(2, 2), mma=f"mma_f64_{shape}", at_once=at_once)
-       for shape, at_once in HOPPER_DOUBLES.items()},
+    f"f64_{HOPPER_DOUBLE}": _DOUBLES._replace(
+        zero=fragments.four, fragment=(16, 8), inner=(2, 2), mma=f"mma_f64_{HOPPER_DOUBLE}", at_once=4),
     "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1)),
 }
@@ -174,7 +174,7 @@ def on_hopper(way: str, kernel: str, rows: int, channels: int, taps: int, pointw
         gains = rows >= 64 and not pointwise if kernel == "correlate" else (
             rows >= HOPPER_ROWS and channels * taps >= HOPPER_DEPTH)
         return f"wgmma_{way}" if gains else way
-    return "f64_m16n8k16" if way == "f64" and rows > 32 else way
+    return f"f64_{HOPPER_DOUBLE}" if way == "f64" and rows > 32 else way
 
 
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
@@ -246,28 +246,23 @@ MIDDLE = Tile(128, 64, 2, 2, blocks=3)
 _LONG = {"stages": 3, "line": 128}
 TILES: dict[str, tuple[Tile, ...]] = {
     **{way: _timed((Tile(128, 128, 2, 2, **_LONG), 1600, 2400), (SMALL._replace(**_LONG), 500, 760),
-                   (MIDDLE._replace(**_LONG), 860), (FEW._replace(**_LONG), 450, 970))
+                   (MIDDLE._replace(**_LONG), 860), (FEW._replace(**_LONG), 480, 970))
        for way in ("f16", "bf16", "tf32")},
     "fma": _timed((LARGE, 3650, 3600), (SMALL, 910, 930), (MIDDLE, 1550, 1400), (FEW, 475, 500)),
     "tf32x3": _timed((LARGE._replace(blocks=1), 1864), (SMALL, 644), (FEW, 422)),
     "f64": _timed((Tile(128, 64, 4, 2), 1130), (SMALL, 566), (FEW, 316)),
-    **{f"f64_{shape}": _timed((Tile(128, 64, 4, 2, blocks=1), 512), (SMALL, 256)) for shape in HOPPER_DOUBLES}}
-# Hopper's products of float64 want their operands in aligned groups of registers, for which those of two blocks are too
-# few; those of 16 elements take stages of 128 bytes.
-TILES["f64_m16n8k16"] = _timed(*(
-    (tile._replace(stages=3, line=128), *cycles)
-    for tile, cycles in zip(TILES["f64_m16n8k16"], ((1450, 1600), (670, 850)))))
+    # whose operands want aligned groups of registers, for which those of two blocks are too few
+    f"f64_{HOPPER_DOUBLE}": _timed((Tile(128, 64, 4, 2, blocks=1, **_LONG), 1450, 1600),
+                                   (SMALL._replace(**_LONG), 670, 850))}
 # In hopper's kernels warpgroups of four warps lie one above the other. A multiprocessor's tensor cores make 2048
-# products of 16 bits a cycle, its shared memory moves 128 bytes, it issues four instructions, and from the second-level
-# cache 38.8 bytes arrive by the theoretical rate (others measured 34); so a stage, 64 products deep, is predicted to
-# take 1024, 512 and 256 cycles of products, 1024, 640 and 448 of shared memory, 380 of issue by 8 warps, with 168, 103
-# and 71 registers; correlate's threads copy both operands, in 288, 241 and 216 instructions, with 212, 122 and 90.
-# The copies hold up every tile, by the cycles below: 81, 61 and 40 % of what the tensor cores can do. No GPU has
-# confirmed any of it, and so 'auto' takes none of these.
+# products of 16 bits a cycle, so that those of a stage, 64 deep, of the first tile take 1024; on an H100 one took 1560
+# where a block had 36 stages, and 2500 where it had 8, since a block that is alone waits for its first copies and for
+# its stores. The last tile is for weights' gradients of 64 rows. Those of correlate, whose threads copy both operands,
+# take longer.
 _WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267, 2700),
                      (Tile(128, 128, 8, 1, stages=3, line=128), 845, 1900),
                      (Tile(128, 64, 8, 1, line=128), 634, 950),
-                     (Tile(64, 256, 4, 1, blocks=1, line=128), 950, 1900))
+                     (Tile(64, 256, 4, 1, blocks=1, line=128), 1060, 1900))
 TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
 DOUBLE_FMA = tuple(tile._replace(blocks=1) for tile in TILES["f64"])
 
@@ -447,10 +442,10 @@ def depthwise(kernel: str, element: Element, strips: Strips, accumulate: bool = 
     return Source(getattr(single, kernel), constants, element.primitives())
 
 
-HOPPERS = {"wgmma", *HOPPER_DOUBLES}  # algorithms of capability 9.0 alone
+HOPPERS = {"wgmma", HOPPER_DOUBLE}  # algorithms of capability 9.0 alone
 MORE_ALGORITHMS: dict[str, tuple[str, ...]] = {  # than 'auto' and 'gemm', of a dtype
     "float16": ("wgmma",), "bfloat16": ("wgmma",), "float32": ("tf32x3",), "complex64": ("tf32x3",),
-    "float64": (*HOPPER_DOUBLES,), "complex128": (*HOPPER_DOUBLES,)}
+    "float64": (HOPPER_DOUBLE,), "complex128": (HOPPER_DOUBLE,)}
 FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips emulate them, slower than their units
 
 
@@ -464,7 +459,7 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
             raise ValueError(
                 f"algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9.0; got {algorithm!r} and "
                 f"capability {capability[0]}.{capability[1]}")
-        return f"f64_{algorithm}" if algorithm in HOPPER_DOUBLES else f"wgmma_{element.suffix}"
+        return f"f64_{algorithm}" if algorithm == HOPPER_DOUBLE else f"wgmma_{element.suffix}"
     if element.real[0] == "i":
         return None
     if capability < (8, 0):
