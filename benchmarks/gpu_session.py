@@ -7,15 +7,15 @@ For a machine that is lent for minutes: each step has a time limit, is ended whe
 in OUTPUT/NAME.txt; a step that fails does not stop the next. The end of what is printed says how each step ended, with
 the last lines of each. What stands behind -- goes to benchmarks/cuda.py. OUTPUT gets no more than eight files.
 
-With all tests, which take some five minutes, one call ends before the benchmark. Three calls run all to the end:
+On an H100 beside 16 cores the tests took 70 s, those of the device, which run alone, 30 s. Where a machine is lent for
+less than all steps take, two calls run all to the end:
 
-    --steps build environment compile quick sanitizer
-    --steps build compile tests
+    --steps build environment compile tests device sanitizer
     --steps build compile benchmark
 
 What an earlier call has built and compiled is there where the machine is still the same. Nothing is installed and
 nothing fetched: pyconv is built in place for the Python that runs this; torch, cupy, numba-cuda with its compiler,
-pytest and hypothesis must be there.
+pytest, pytest-xdist and hypothesis must be there.
 """
 
 import argparse
@@ -33,8 +33,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PYTHON = sys.executable
 PROBLEMS = "2d-stride-2 or 2d-groups-of-4 or 2d-crop-strided-dilated"
-QUICK = f"(large_tiles and ({PROBLEMS})) or (every_way and 2d-channels-33-33) or test_cuda_device"
-QUICK_FILES = "tests/test_cuda.py", "tests/test_cuda_device.py"  # to collect the others takes time
+ALONE = "tests/test_cuda_device.py"  # which looks at what the device is doing
 SANITIZED = f"real and (large_tiles or padding_modes) and ({PROBLEMS})"
 FEWEST_SECONDS = 5  # a step with less than that is not begun
 
@@ -87,8 +86,8 @@ def steps(output: Path, more: list[str]) -> list[Step]:
         Step("build", build if not built() else [PYTHON, "-c", "print('built before')"], 150, 2),
         Step("environment", ["sh", "-c", environment], 60, 34),
         Step("compile", [PYTHON, "benchmarks/planned.py"], 150, 8),
-        Step("quick", pytest_words("-k", QUICK, "--maxfail=25", "-s", *QUICK_FILES), 120, 25),
-        Step("tests", pytest_words("--maxfail=60", "--durations=8", "tests"), 420, 25),
+        Step("tests", pytest_words("-n", "auto", "--maxfail=60", "tests", "--deselect", ALONE), 180, 25),
+        Step("device", pytest_words("--maxfail=25", "-s", ALONE), 90, 25),
         Step("sanitizer", [PYTHON, "tests/sanitize.py", "--seconds", "45", "-k", SANITIZED], 140, 12),
         Step("benchmark", [PYTHON, "benchmarks/cuda.py", "--no-picture", "--output", str(output / "cuda.json"), *more],
              600, 45),

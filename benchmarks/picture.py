@@ -101,7 +101,8 @@ def draw_networks(record: dict, path: Path) -> None:
             means = [entry["geometric_mean"] for entry in chosen]
             panel.hlines(places, [entry["least"] for entry in chosen], [entry["most"] for entry in chosen],
                          color=style["color"], linewidth=1, alpha=0.6)
-            panel.scatter(means, places, s=24, label=f"{dtype}: mean, least to greatest", zorder=3, **style)
+            label = f"{dtype}: mean, least to greatest" if len(styles) < 3 else dtype  # more would reach the caption
+            panel.scatter(means, places, s=24, label=label, zorder=3, **style)
             for mean, place in zip(means, places):
                 panel.annotate(f"{mean:.2f}", (mean, place), xytext=(5, 1), textcoords="offset points", fontsize=7)
         style_axis(panel, map_name)

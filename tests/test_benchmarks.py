@@ -355,7 +355,7 @@ def test_errors_of_calls_on_the_host_are_not_memchecks(tmp_path):
     assert sanitize.options(str(program), 'memcheck') == []
 
 
-@pytest.mark.parametrize('chosen', [sanitize.CHOSEN['few'], gpu_session.SANITIZED, gpu_session.QUICK])
+@pytest.mark.parametrize('chosen', [sanitize.CHOSEN['few'], gpu_session.SANITIZED])
 def test_every_problem_that_is_named_is_run(chosen):
     names = set(re.findall(r'\w+-[\w-]+|every_way|large_tiles|padding_modes', chosen))
     found = [f'{test} {problem}' for test, problem in collected(chosen)]

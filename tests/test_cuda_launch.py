@@ -438,7 +438,7 @@ NUMBA = {'numba-cuda': '0.30.4', 'nvidia-cuda-nvcc-cu12': '12.9.86', 'nvidia-nvj
 NUMBA_LINE = 'compiler: numba-cuda 0.30.4, nvidia-cuda-nvcc-cu12 12.9.86, nvidia-nvjitlink-cu12 12.9.86'
 NUMBA_13 = {'numba-cuda': '0.30.4', 'nvidia-nvvm': '13.0.88', 'nvidia-nvjitlink': '13.0.88'}
 NO_GPU = 'the NVIDIA driver finds no GPU; nvidia-smi lists those it has, CUDA_VISIBLE_DEVICES may hide them'
-LACKS = f'numba-cuda lacks {{}}, unless a CUDA toolkit is installed: {INSTALL}'
+LACKS = f'numba-cuda lacks {{}}, and no CUDA toolkit is found: {INSTALL}'
 TOO_OLD = 'the driver is older than every compiler for kernels: install one for CUDA 12 or newer'
 
 
@@ -504,8 +504,22 @@ def test_how_to_install_from_a_checkout_and_from_a_wheel(monkeypatch, tmp_path, 
 ])
 def test_report(driver, monkeypatch, miss, versions, lines):
     monkeypatch.setattr(cubins, 'versions', lambda: versions)
+    monkeypatch.setattr(cubins, 'toolkit', list)
     miss(monkeypatch, driver)
     assert launch.report() == lines
+
+
+@pytest.mark.parametrize(('versions', 'found', 'line'), [
+    ({'numba-cuda': '0.30.4'}, ['/cuda/nvvm.so', '/cuda/nvJitLink.so'],
+     'compiler: numba-cuda 0.30.4, /cuda/nvvm.so, /cuda/nvJitLink.so'),
+    ({'numba-cuda': '0.30.4', 'nvidia-nvjitlink': '13.0.88'}, ['/cuda/nvvm.so'],
+     'compiler: numba-cuda 0.30.4, nvidia-nvjitlink 13.0.88, /cuda/nvvm.so'),
+    ({'numba-cuda': '0.30.4'}, ['/cuda/nvvm.so'], LACKS.format('nvidia-nvvm and nvidia-nvjitlink', 13))], ids=str)
+def test_report_of_an_installed_toolkit(driver, monkeypatch, versions, found, line):
+    monkeypatch.setattr(cubins, 'versions', lambda: versions)
+    monkeypatch.setattr(cubins, 'toolkit', lambda: [[path, 1, 2] for path in found])
+    driver_13(monkeypatch, driver)
+    assert launch.report()[-1] == line
 
 
 def test_report_loads_no_compiler(run_python):

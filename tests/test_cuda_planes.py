@@ -190,3 +190,12 @@ def test_defect(monkeypatch, kernel, pattern, replacement):
     (64, 3, 2), (64, 2, 2), (64, 4, 4), (64, 1, 1), (66, 5, 3), (67, 5, 5), (67, 2, 1), (1, 1, 1), (10, 7, 5)])
 def test_blocks_of_as_many_samples(batch, samples, found):
     assert planes.evenly(limits.Parts(samples, 1, 0), batch).samples == found
+
+
+@pytest.mark.parametrize(('way', 'parts', 'positions', 'size', 'batch', 'cuts'), [
+    ('fma', limits.Parts(1, 1, 0), 3136, 64 * 64 * 4, 64, 2), ('f16', limits.Parts(1, 1, 0), 3136, 64 * 64 * 4, 64, 1),
+    ('f16', limits.Parts(20, 1, 0), 3136, 64 * 64 * 4, 64, 2), ('fma', limits.Parts(1, 3, 0), 3136, 64 * 64 * 4, 64, 3),
+    ('fma', limits.Parts(1, 1, 0), 3136, 2**20, 64, 1), ('fma', limits.Parts(1, 1, 0), 3136, 2**30, 64, 1)])
+def test_parts_are_short(way, parts, positions, size, batch, cuts):
+    """But for what they would take of memory."""
+    assert planes.short(parts, positions, way, size, batch).cuts == cuts

@@ -60,7 +60,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _toolkit() -> list[list[str | int]]:
+def toolkit() -> list[list[str | int]]:
     """Which libraries of an installed CUDA toolkit stand in for NVIDIA's packages where these are missing: path, size
     and time of change. They are found as numba-cuda and cuda.bindings find them."""
     found: list[list[str | int]] = []
@@ -85,7 +85,7 @@ def _compiler() -> str:
     The files are all of this folder: a list of those that have a part in a kernel could be out of date.
     """
     files = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    return json.dumps([hashlib.sha256(b"".join(files)).hexdigest(), versions(), _toolkit(), sys.version_info[:2],
+    return json.dumps([hashlib.sha256(b"".join(files)).hexdigest(), versions(), toolkit(), sys.version_info[:2],
                        platform.machine()])
 
 

@@ -324,6 +324,7 @@ def _of_compiler(version: tuple[int, int], found: dict[str, str]) -> str:
     if version[0] < major:
         return f"the compiler is for CUDA {major}: install a newer driver than this, or {install_command()}"
     missing = [name for name in cubins.PARTS[major] if name not in found]
-    if missing:
-        return f"numba-cuda lacks {' and '.join(missing)}, unless a CUDA toolkit is installed: {install_command()}"
-    return "compiler: " + ", ".join(f"{name} {number}" for name, number in found.items())
+    installed = [str(path) for path, *_ in cubins.toolkit()] if missing else []
+    if len(installed) < len(missing):
+        return f"numba-cuda lacks {' and '.join(missing)}, and no CUDA toolkit is found: {install_command()}"
+    return "compiler: " + ", ".join([*(f"{name} {number}" for name, number in found.items()), *installed])

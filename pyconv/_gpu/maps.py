@@ -424,6 +424,7 @@ class Correlation:
             return False
         tile = tiles.tile_of(way, element, (y.channels, x.channels), tiles.NOMINAL_BLOCKS)
         parts = planes.evenly(self._parts("gather", tile, y.channels, x.channels), g.batch)
+        parts = planes.short(parts, self.positions, way, x.channels * y.channels * element.part_size, g.batch)
         padded = program.chunks_of(x.channels, element) * 16 // element.size
         parted = Parted(self.made, problem, self.target, padded, 1, padded, False)
         most = max(samples // parts.samples, 1) * parts.samples

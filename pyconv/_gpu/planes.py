@@ -106,6 +106,13 @@ def evenly(parts: limits.Parts, batch: int) -> limits.Parts:
     return parts._replace(samples=next((samples for samples in fewer if batch % samples == 0), parts.samples))
 
 
+def short(parts: limits.Parts, positions: int, way: str, part_bytes: int, batch: int) -> limits.Parts:
+    """Blocks that are cut so that no part has more positions than are summed well; see tiles.parts_of_correlate."""
+    longest = tiles.LONGEST.get(way, tiles.LONGEST_ON_TENSOR_CORES)
+    most = tiles.MOST_OF_PARTS // (part_bytes * parts._replace(cuts=1).count(batch))
+    return parts._replace(cuts=max(parts.cuts, min(-(-parts.samples * positions // longest), most)))
+
+
 def products(
     made: Program, x: Operand, y: Operand, parts: limits.Parts, samples: int, target: Ref, row_bytes: int, way: str,
     element: Element, tile: Tile,
