@@ -15,7 +15,7 @@ from pyconv._gpu import configurations, sass
 OPCODES = {
     'mma_f16': r'HMMA\.16816\.F32', 'mma_bf16': r'HMMA\.16816\.F32\.BF16', 'mma_tf32': r'HMMA\.1688\.F32\.TF32',
     'mma_f64': r'DMMA\.(884|8x8x4)',
-    **{f'mma_f64_m16n8k{k}': rf'DMMA\.16x8x{k}' for k in (4, 8, 16)},
+    'mma_f64_m16n8k16': r'DMMA\.16x8x16',
     'fma': r'[FD]FMA', 'ldmatrix': r'LDSM\.16\.M88\.4',
     'ldmatrix_transposed': r'LDSM\.16\.MT88\.4', 'shared_f32x4': r'LDS(\.U)?\.128', 'shared_f64x2': r'LDS(\.U)?\.128',
     'shared_f64': r'LDS(\.U)?\.64', 'shared_b32': r'LDS(\.U)?', 'copy16': r'LDGSTS\.E\.BYPASS\.128',

@@ -104,9 +104,8 @@ CASES = [
        'store_f32(b, ok, d[0] + d[1] + d[2] + d[3])', {opcode: 1}, AMPERE)
       for kind, opcode in (('f16', 'HMMA.16816.F32'), ('bf16', 'HMMA.16816.F32.BF16'), ('tf32', 'HMMA.1688.F32.TF32'))),
     ('x = f64(c)\nd = mma_f64((x, x), x, x)\nstore_f64(b, ok, d[0] + d[1])', {'DMMA': 1}, AMPERE),
-    *((f'x = f64(c)\nd = mma_f64_m16n8k{k}((x, x, x, x), {a}, {b})\nstore_f64(b, ok, d[0] + d[1] + d[2] + d[3])',
-       {f'DMMA.16x8x{k}': 1}, HOPPER)
-      for k, a, b in ((4, '(x, x)', 'x'), (8, '(x, x, x, x)', '(x, x)'), (16, f'({"x, " * 8})', '(x, x, x, x)'))),
+    (f'x = f64(c)\nd = mma_f64_m16n8k16((x, x, x, x), ({"x, " * 8}), (x, x, x, x))\n'
+     'store_f64(b, ok, d[0] + d[1] + d[2] + d[3])', {'DMMA.16x8x16': 1}, HOPPER),
     ('store_i32(b, ok, round_tf32(f32_bits(load_f32(a, ok))))', {'STG.E': 1}, AMPERE),
     ('h, l = split_tf32(u32(a))\nstore_f32(b, ok, bits_f32(h) * bits_f32(l))', {'FADD': 1, 'FSETP': 1}, AMPERE),
 ]

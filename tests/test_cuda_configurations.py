@@ -63,7 +63,7 @@ PLANES = P('2d planes', (4, 4), (1, 1), (16, 16))
 PRODUCTS = [(name, capability) for name, capability in PAIRS if ALL[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
 MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4,
-                   **{f'mma_f64_m16n8k{k}': 16 * 8 * k for k in (4, 8, 16)}}
+                   'mma_f64_m16n8k16': 16 * 8 * 16}
 
 
 def label(value):
