@@ -13,9 +13,13 @@ from emulator import KernelError
 from gpus import WAYS, Emulated, take_tile, tiles_of
 from problems import P, maps
 from pyconv import _cuda
-from pyconv._gpu import limits, planes, tiles
+from pyconv import _geometries as geometries
+from pyconv._gpu import limits, planes, program, tiles
+from pyconv._gpu.arrays import DTYPES
+from pyconv._gpu.launches import Ref
 from test_cuda import same
 from test_cuda_defects import plant
+from test_cuda_limits import Planned
 
 # Cells, rows, channels and samples that fill no tile, no stage and no part; multiples of 16 bytes in every type.
 PROBLEM = P('planes', (8, 11), (1, 1), (37, 21), batch=7)
@@ -199,3 +203,28 @@ def test_blocks_of_as_many_samples(batch, samples, found):
 def test_parts_are_short(way, parts, positions, size, batch, cuts):
     """But for what they would take of memory."""
     assert planes.short(parts, positions, way, size, batch).cuts == cuts
+
+
+@pytest.mark.parametrize(('cells', 'size', 'taken'), [(2**29 - 4, 4, True), (2**29, 4, False), (2**30, 2, False)])
+def test_planes_that_32_bits_do_not_count_are_packed(cells, size, taken):
+    layout = program.Layout(0, cells * size, 0, 0, size, True)
+    assert planes.are_planes(Ref('first'), layout, (1, 1, cells), size) == taken
+
+
+@pytest.mark.parametrize(('x', 'w', 'padding'), [
+    ((130, 8, 1024, 1024), (8, 8, 1, 1), 0), ((1, 8, 12000, 12000), (8, 8, 1, 1), 0),
+    ((140, 3, 1024, 1024), (6, 3, 3, 3), 1), ((65537, 16, 28, 73), (24, 16, 1, 1), 0)])
+def test_no_more_parts_than_a_launch_counts(monkeypatch, x, w, padding):
+    """Of sums so long that parts of them would be too many."""
+    monkeypatch.undo()
+    launches = Planned(monkeypatch)('grad_weight', x, w, 'float32', padding=padding)
+    assert launches and all(number < 2**16 for _, _, grid in launches for number in grid[1:])
+
+
+def test_nor_of_single_samples(monkeypatch):
+    monkeypatch.undo()
+    Planned(monkeypatch)
+    settings = {'stride': 1, 'padding': 1, 'dilation': 1, 'groups': 1}
+    geometry, _ = geometries.convolved(2, (3000, 3, 224, 224), (64, 3, 3, 3), None, None, **settings)
+    plan = _cuda.plan('grad_weight', geometry._replace(per_sample=True), DTYPES['float32'], 'auto')
+    assert 0 < plan.scratch_minimum <= plan.scratch_size

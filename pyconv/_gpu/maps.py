@@ -455,7 +455,7 @@ class Correlation:
         g, of_sample = self.problem.geometry, positions or self.positions
         if not g.per_sample:
             return limits.cut(g.batch, of_sample, wanted(g.batch), multiple, self.most)
-        parts = -(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH)
+        parts = min(-(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH), limits.GRID[2] // tiles.MOST_SAMPLES)
         return limits.cut(1, of_sample, parts, multiple, self.most)
 
     def _by_definition(self, flags: Flags) -> None:

@@ -37,13 +37,13 @@ def is_pointwise(axes: Axes) -> bool:
 
 
 def are_planes(place: Ref, layout: Layout, size: Sequence[int], element_size: int) -> bool:
-    """Whether an array's channels are planes of such a size that begin and end at multiples of 16 bytes."""
+    """Whether an array's channels are planes that begin and end at multiples of 16 bytes, which 32 bits count."""
     cells, step = 1, layout[2:5]
     for n, along in zip(size[::-1], step[::-1]):
         if n > 1 and along != cells * element_size:
             return False
         cells *= n
-    return layout.aligned and not any(
+    return layout.aligned and cells * element_size < 2**31 and not any(
         number % 16 or number < 0 for number in (place.offset, cells * element_size, layout.channel, layout.outer))
 
 
@@ -108,8 +108,8 @@ def evenly(parts: limits.Parts, batch: int) -> limits.Parts:
 
 def short(parts: limits.Parts, positions: int, way: str, part_bytes: int, batch: int) -> limits.Parts:
     """Blocks that are cut so that no part has more positions than are summed well; see tiles.parts_of_correlate."""
-    longest = tiles.LONGEST.get(way, tiles.LONGEST_ON_TENSOR_CORES)
-    most = tiles.MOST_OF_PARTS // (part_bytes * parts._replace(cuts=1).count(batch))
+    longest, blocks = tiles.LONGEST.get(way, tiles.LONGEST_ON_TENSOR_CORES), parts._replace(cuts=1).count(batch)
+    most = min(tiles.MOST_OF_PARTS // (part_bytes * blocks), tiles.MOST_SHORT // blocks)
     return parts._replace(cuts=max(parts.cuts, min(-(-parts.samples * positions // longest), most)))
 
 

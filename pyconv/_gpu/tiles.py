@@ -541,6 +541,7 @@ WAITING_BLOCKS = 4 * NOMINAL_BLOCKS
 # one of 5e-4 where a part had 700,000.
 LONGEST = {"fma": 2**11}
 LONGEST_ON_TENSOR_CORES, MOST_OF_PARTS = 2**15, 2**26
+MOST_SHORT = 2**10  # parts that this may make: a plan lists the launches of each, where a buffer holds but one
 
 
 def parts_of_correlate(
@@ -557,5 +558,6 @@ def parts_of_correlate(
         return rounds * cycles / CLOCK + parts * (2 * result_bytes / BANDWIDTH + SUMMING)
 
     filling = {max(1, waves * together * MULTIPROCESSORS // blocks) for waves in range(1, 9)}
-    short = min(-(-positions // LONGEST.get(way, LONGEST_ON_TENSOR_CORES)), MOST_OF_PARTS // max(result_bytes, 1))
+    short = min(-(-positions // LONGEST.get(way, LONGEST_ON_TENSOR_CORES)), MOST_OF_PARTS // max(result_bytes, 1),
+                MOST_SHORT)
     return max(1, min(max(min(sorted(filling), key=seconds), short), positions // (8 * depth)))
