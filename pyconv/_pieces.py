@@ -80,6 +80,9 @@ class Axis(NamedTuple):
             for tap in range(0, max(1, self.taps), most)]
 
 
+ONE = Axis(1, 1, 1, 0, 0, 1)  # a single cell
+
+
 Axes = tuple[Axis, ...]
 Triple = tuple[int, ...]
 
@@ -362,6 +365,11 @@ def has_padding(axes: Axes) -> bool:
     """Whether some position of some tap lacks its cell."""
     return any(high - low < axis.positions for axis in axes if axis.taps
                for low, high in map(axis.reached, {0, axis.taps - 1}))
+
+
+def reads_each_cell(axes: Axes) -> bool:
+    """Whether position m reads the m-th cell of source, by one tap."""
+    return all(axis.positions == axis.size and (axis.step, axis.offset, axis.taps) == (1, 0, 1) for axis in axes)
 
 
 def groups_of_vector(map: str, g: Geometry, pieces: list[Piece], lanes: int) -> int:

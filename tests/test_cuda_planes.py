@@ -20,6 +20,7 @@ from pyconv._gpu.launches import Ref
 from test_cuda import same
 from test_cuda_defects import plant
 from test_cuda_limits import Planned
+from test_cuda_pointwise import check_maps, noted
 
 # Cells, rows, channels and samples that fill no tile, no stage and no part; multiples of 16 bytes in every type.
 PROBLEM = P('planes', (8, 11), (1, 1), (37, 21), batch=7)
@@ -37,35 +38,17 @@ def in_parts(monkeypatch, tiles_alone):
     monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_: PARTS[0])
 
 
-def noted(gpu):
-    """The names of what is launched from now on, and whether it makes results of planes."""
-    found, real = [], gpu.device.kernel
-
-    def kernel(source, *settings):
-        found.append((source.name, "'PLANES': True" in source.key))
-        return real(source, *settings)
-    gpu.device.kernel = kernel
-    return found
-
-
 def uploaded(gpu, data, dtype):
     return [gpu.upload(array, dtype) for array in data[:3]]
-
-
-def check(gpu, problem, dtype, arrays, wanted, **keywords):
-    for found, exact in zip(calls.three_maps(problem, *arrays, **keywords),
-                            (wanted.forward, wanted.grad_input, wanted.grad_weight)):
-        same(gpu, found, exact, dtype)
 
 
 @pytest.mark.parametrize(('way', 'size'), IN_TILES)
 def test_all_maps(gpu, way, size, monkeypatch):
     dtype, keywords = WAYS[way]
     take_tile(monkeypatch, size)
-    launched = noted(gpu) if isinstance(gpu, Emulated) else None
+    launched = noted(gpu, 'PLANES') if isinstance(gpu, Emulated) else None
     for problem in PROBLEMS:
-        data = problem.integers()
-        check(gpu, problem, dtype, uploaded(gpu, data, dtype), maps(problem, *data[:3]), **keywords)
+        check_maps(gpu, problem, dtype, **keywords)
     monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_: PARTS[1])
     _cuda.forget()
     data = PROBLEM.integers()
@@ -144,10 +127,8 @@ def test_bias_and_out(gpu, dtype, monkeypatch):
     (PROBLEM._replace(channels=(36, 20), groups=2), {}, [False] * 3)], ids=str)
 def test_which_problems_are(monkeypatch, problem, keywords, taken):
     gpu = Emulated(monkeypatch)
-    data = problem.integers()
-    arrays, wanted = uploaded(gpu, data, 'float32'), maps(problem, *data[:3])
-    launched = noted(gpu)
-    check(gpu, problem, 'float32', arrays, wanted, **keywords)
+    launched = noted(gpu, 'PLANES')
+    check_maps(gpu, problem, 'float32', **keywords)
     assert ([('correlate', True)] * 2 == [one for one in launched if one[1]]) == taken[0]
     assert ('pack' not in dict(launched)) == taken[2]
 
@@ -157,7 +138,7 @@ def test_other_layouts_are_packed(monkeypatch):
     gpu, data = Emulated(monkeypatch), PROBLEM.integers()
     wanted = maps(PROBLEM, *data[:3])
     x, w, y = uploaded(gpu, data, 'float32')
-    launched = noted(gpu)
+    launched = noted(gpu, 'PLANES')
     apart = gpu.upload(np.zeros((7, 37, 8, 12)), 'float32').view(lambda memory: memory[..., :11])
     apart.stored()[...] = data.x
     same(gpu, calls.forward(PROBLEM, apart, w), wanted.forward, 'float32')

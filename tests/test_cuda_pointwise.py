@@ -26,12 +26,12 @@ PROBLEMS = [
 OWN = [way for way in WAYS if not way.startswith(('float64', 'wgmma'))]  # with pointwise kernels
 
 
-def noted(gpu):
-    """A list of (kernel, whether it is pointwise) of what is launched from now on."""
+def noted(gpu, constant='POINTWISE'):
+    """A list of (kernel, whether that constant of it is set) of what is launched from now on."""
     found, real = [], gpu.device.kernel
 
     def kernel(source, *settings):
-        found.append((source.name, "'POINTWISE': True" in source.key))
+        found.append((source.name, f"'{constant}': True" in source.key))
         return real(source, *settings)
     gpu.device.kernel = kernel
     return found

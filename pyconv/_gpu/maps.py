@@ -16,10 +16,9 @@ from pyconv._gpu.limits import divided
 from pyconv._gpu.program import Flags, Layout, Operand, Packed, Target, Weight
 from pyconv._gpu.tiles import Element, Tile
 from pyconv._padding import REPEATING
-from pyconv._pieces import Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
+from pyconv._pieces import ONE, Axes, Axis, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
 MOST_GROUPS = 2**16 - 1  # of a grid's second axis
-ONE = Axis(1, 1, 1, 0, 0, 1)
 
 
 class Problem(NamedTuple):
@@ -116,6 +115,12 @@ def _packed(
     if flags.some and space is None:
         program.scan(made, operand, samples, problem.element, flags)
     return program.pack(made, operand, samples, problem.element, flags, space, clear if by_copy else 0)
+
+
+def _parts_of_gather(axes: Axes, chunks: int) -> int:
+    """Into how many parts a piece's sums over taps of so many chunks are cut."""
+    positions, taps = prod(axis.positions for axis in axes), prod(axis.taps for axis in axes)
+    return tiles.parts_of_gather(positions, -(-chunks * taps // 4))
 
 
 class Sums:
@@ -225,15 +230,15 @@ class Sums:
 
     def _by_planes(self) -> bool:
         """Make the whole batch's results from planes where they lie, if that can be: whether it can."""
-        axes, way, source = self.pieces[0], self.problem.way, self.source
-        positions = prod(axis.positions for axis in axes)
-        can = self.tiled and len(self.pieces) == 1 and not self.folds and planes.are_sums(
-            source, self.weight, self.target, axes, way, self.element) and tiles.parts_of_gather(
-            positions, -(-program.chunks_of(source.channels, self.element) // 4)) == 1
-        if can:
-            planes.sums(self.made, source, self.weight, self.target, self.problem.geometry.batch,
-                        planes.way_of(way, self.element) or "", self.element)
-        return can
+        axes, source, element = self.pieces[0], self.source, self.element
+        way = planes.way_of(self.problem.way, element)
+        if way is None or not self.tiled or len(self.pieces) > 1 or self.folds or not planes.are_sums(
+                source, self.weight, self.target, axes, element):
+            return False
+        if _parts_of_gather(axes, program.chunks_of(source.channels, element)) > 1:
+            return False
+        planes.sums(self.made, source, self.weight, self.target, self.problem.geometry.batch, way, element)
+        return True
 
     @property
     def leaves_cells(self) -> bool:
@@ -289,8 +294,7 @@ class Sums:
         if self.by_piece:
             weight, axes = program.of_piece(weight, axes)
             self._pack_weight(weight, 0)
-        positions = prod(axis.positions for axis in axes)
-        parts = tiles.parts_of_gather(positions, -(-source.chunks * prod(axis.taps for axis in axes) // 4))
+        positions, parts = prod(axis.positions for axis in axes), _parts_of_gather(axes, source.chunks)
         partial = None
         if parts > 1:
             partial = Ref("scratch", self.partial_at)  # the same for every piece: one after the other
@@ -420,7 +424,7 @@ class Correlation:
         problem, g, x, y, element = self.problem, self.problem.geometry, self.x, self.y, self.element
         way = planes.way_of(problem.way, element)
         if way is None or g.per_sample or problem.algorithm == "columns" or not planes.are_products(
-                x, y, self.axes, way, element):
+                x, y, self.axes, element):
             return False
         tile = tiles.tile_of(way, element, (y.channels, x.channels), tiles.NOMINAL_BLOCKS)
         parts = planes.evenly(self._parts("gather", tile, y.channels, x.channels), g.batch)

@@ -19,7 +19,7 @@ from pyconv._gpu.launches import Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.program import Layout, Operand, Target, Weight
 from pyconv._gpu.tiles import Element, Tile
-from pyconv._pieces import Axes
+from pyconv._pieces import ONE, Axes, Axis, reads_each_cell
 
 MOST_SAMPLES = 2**16 - 1  # of a grid's second axis
 
@@ -29,11 +29,6 @@ def way_of(way: str | None, element: Element) -> str | None:
     if way is None or element.parts > 1 or way in tiles.SPLITTING or tiles.held(way, element) != element:
         return None
     return way.removeprefix("wgmma_")
-
-
-def is_pointwise(axes: Axes) -> bool:
-    """Whether each position reads the cell of its own number, by one tap."""
-    return all(axis.positions == axis.size and (axis.step, axis.offset, axis.taps) == (1, 0, 1) for axis in axes)
 
 
 def are_planes(place: Ref, layout: Layout, size: Sequence[int], element_size: int) -> bool:
@@ -55,12 +50,12 @@ def turned(weight: Weight) -> Weight:
     return weight._replace(row=weight.channel, channel=weight.row, rows=weight.channels, channels=weight.rows)
 
 
-def are_sums(source: Operand, weight: Weight, target: Target, axes: Axes, way: str | None, element: Element) -> bool:
-    """Whether a piece of forward or grad_input is made here."""
+def are_sums(source: Operand, weight: Weight, target: Target, axes: Axes, element: Element) -> bool:
+    """Whether a piece of forward or grad_input can be made here."""
     result = element.result_size
     return (
-        way_of(way, element) is not None and weight.groups == 1 and source.edge is None and not target.accumulate
-        and result == element.size and is_pointwise(axes)
+        weight.groups == 1 and source.edge is None and not target.accumulate and result == element.size
+        and reads_each_cell(axes)
         and are_planes(source.place, source.layout, source.size, element.size)
         and are_planes(target.place, target.layout, source.size, result))
 
@@ -87,17 +82,17 @@ def sums(
             **limits.Parts(1, 1, weight.channels).arguments(1, weight.channels), source_x=source.layout.channel,
             source_group=source.layout.outer, y_position=row_chunks * 16, y_group=0, row_chunks=row_chunks,
             chunks=cells * size // 16, rows=weight.rows, target_row=target.layout.channel,
-            target_group=target.layout.outer, target_part=0, **unused("correlate"))
+            target_group=target.layout.outer, target_part=0, source_n=0, source_z=0, source_y=0, **divided(inner=1),
+            **program.axes_arguments((ONE, ONE, ONE)), **program.taps_arguments((ONE, ONE, ONE)))
 
 
 # --- grad_weight ---
 
 
-def are_products(x: Operand, y: Operand, axes: Axes, way: str | None, element: Element) -> bool:
-    """Whether a weight's gradient may be made here."""
-    return (
-        way_of(way, element) is not None and x.groups == 1 and x.edge is None and is_pointwise(axes)
-        and all(are_planes(one.place, one.layout, one.size, element.size) for one in (x, y)))
+def are_products(x: Operand, y: Operand, axes: Axes, element: Element) -> bool:
+    """Whether a weight's gradient can be made here."""
+    return x.groups == 1 and x.edge is None and reads_each_cell(axes) and all(
+        are_planes(one.place, one.layout, one.size, element.size) for one in (x, y))
 
 
 def evenly(parts: limits.Parts, batch: int) -> limits.Parts:
@@ -121,32 +116,22 @@ def products(
     into whole stages, and a last block of fewer samples."""
     of_block = parts.samples
     whole, rest = divmod(samples, of_block)
-    inner, part_bytes = prod(x.size) * element.size // 16, y.channels * row_bytes
+    rows, inner, part_bytes = y.channels, prod(x.size) * element.size // 16, y.channels * row_bytes
     tiles_n = -(-x.channels // tile.bn)
     for first, count, each in ((0, whole, of_block), (whole, 1, rest)):
         if not count or not each:
             continue
-        done = first * of_block
+        done, axes = first * of_block, (Axis(1, each, 1, 0, 1, each), ONE, ONE._replace(positions=rows, size=rows))
         made.add(
             tiles.product("gather", way, element, tile, True, False),
             (-(-y.channels // tile.bm) * tiles_n, count, parts.cuts), threads=tile.threads, shared=tile.shared,
             blocks=tile.blocks, source=y.place.at(done * y.layout.outer), weight=x.place.at(done * x.layout.outer),
             target=target.at(first * parts.cuts * part_bytes), bias=0, flag=0, **divided(tiles_n=tiles_n),
-            positions=y.channels, **divided(px=y.channels, py=1, pz=1), size_z=each, size_y=1, size_x=y.channels,
-            step_z=0, step_y=0, step_x=1, offset_z=0, offset_y=0, offset_x=0, tap_z=1, tap_y=0, tap_x=0, source_n=0,
+            positions=y.channels, **program.axes_arguments(axes), **program.taps_arguments(axes), source_n=0,
             source_z=y.layout.outer, source_y=0, source_x=y.layout.channel, source_group=each * y.layout.outer,
             chunks=each * inner, stages=-(-each * inner * 16 // (tile.line * parts.cuts)),
-            **divided(inner=inner, kx=1, ky=1), rows=x.channels, weight_row=x.layout.channel,
+            **divided(inner=inner), rows=x.channels, weight_row=x.layout.channel,
             weight_group=each * x.layout.outer, weight_z=x.layout.outer, weight_y=0, weight_x=0, target_n=0,
             target_channel=element.part_size, target_z=0, target_y=0, target_x=row_bytes,
-            target_group=parts.cuts * part_bytes, target_part=part_bytes, bias_row=0, bias_group=0, **unused("gather"),
-            adjacent=1)
-
-
-def unused(kernel: str) -> dict[str, int]:
-    """What a kernel is told that plays no part here."""
-    names = {"correlate": ("px", "py", "pz", "inner", "kx", "ky"), "gather": ("rx", "ry", "rz")}[kernel]
-    found = divided(**{name: 1 for name in names})
-    others = {"correlate": [f"{word}_{axis}" for word in ("size", "step", "offset", "tap") for axis in "zyx"] + [
-        "source_n", "source_z", "source_y"], "gather": ["row_z", "row_y", "row_x", "bias_x"]}[kernel]
-    return found | {name: 0 for name in others}
+            target_group=parts.cuts * part_bytes, target_part=part_bytes, bias_row=0, bias_group=0,
+            **divided(rz=1, ry=1, rx=1), row_z=0, row_y=0, row_x=0, bias_x=0, adjacent=1)

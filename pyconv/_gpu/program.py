@@ -13,7 +13,7 @@ from pyconv._gpu.launches import Matrix, Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.padding import Edge
 from pyconv._gpu.tiles import Element, Tile
-from pyconv._pieces import Axes, Axis
+from pyconv._pieces import Axes, Axis, reads_each_cell
 
 
 class Layout(NamedTuple):
@@ -393,8 +393,8 @@ def first_tap(inner: Sequence[int], axes: Axes) -> int:
 
 def is_pointwise(axes: Axes, source: Packed, samples: int) -> bool:
     """Whether position m of so many samples reads the m-th of cells that lie one behind the other, by one tap."""
-    return all(axis.positions == axis.size and (axis.step, axis.offset, axis.taps) == (1, 0, 1) for axis in axes) and (
-        are_dense((samples, *(axis.size for axis in axes)), (source.outer, source.z, source.y, source.x)))
+    return reads_each_cell(axes) and are_dense(
+        (samples, *(axis.size for axis in axes)), (source.outer, source.z, source.y, source.x))
 
 
 def gather(

@@ -339,7 +339,6 @@ mma_f16 = _mma("mma_f16", "m16n8k16", "f32.f16.f16.f32", "ffff", "uuuu", "uu")
 mma_bf16 = _mma("mma_bf16", "m16n8k16", "f32.bf16.bf16.f32", "ffff", "uuuu", "uu")
 mma_tf32 = _mma("mma_tf32", "m16n8k8", "f32.tf32.tf32.f32", "ffff", "uuuu", "uu")
 mma_f64 = _mma("mma_f64", "m8n8k4", "f64.f64.f64.f64", "dd", "d", "d")
-_DOUBLES = {"m16n8k16": ("dddddddd", "dddd")}
 
 
 # Hopper alone: larger products of float64; copies of boxes that a mbarrier counts, products that a warpgroup of 128
@@ -387,8 +386,7 @@ HOPPER: dict[str, Any] = {
     "wgmma_fence": _assembly("wgmma_fence", "", "", "wgmma.fence.sync.aligned;", "memory"),
     "wgmma_commit": _assembly("wgmma_commit", "", "", "wgmma.commit_group.sync.aligned;", "memory"),
     "wgmma_wait": _wait("wgmma.wait_group.sync.aligned {};"),
-    **{f"mma_f64_{shape}": _mma(f"mma_f64_{shape}", shape, "f64.f64.f64.f64", "dddd", a, b)
-       for shape, (a, b) in _DOUBLES.items()},
+    "mma_f64_m16n8k16": _mma("mma_f64_m16n8k16", "m16n8k16", "f64.f64.f64.f64", "dddd", "dddddddd", "dddd"),
     **{f"wgmma_{kind}_{n}{'_across' * across}": _wgmma(kind, n, across)
        for kind in ("f16", "bf16") for n in _WGMMA_COLUMNS for across in (False, True)},
     **{f"wgmma_results_{n}": _wgmma_results(n) for n in _WGMMA_COLUMNS},
