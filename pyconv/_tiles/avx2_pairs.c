@@ -7,14 +7,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* what other ways than these use */
 
-#define LEVEL avx2
-#define BYTES 32
-#define ROWS 4
-#define V8 1
-#define V4 3
-#define V3 3
-#define V2 4
-#define V1 8
+#include "avx2.h"
 
 #define CELL 2
 #include "instances.h"

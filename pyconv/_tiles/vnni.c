@@ -6,14 +6,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* what other ways than these use */
 
-#define LEVEL avx512
-#define BYTES 64
-#define ROWS 8
-#define V8 3
-#define V4 6
-#define V3 7
-#define V2 8
-#define V1 8
+#include "avx512.h"
 
 #define CELL 4
 #include "instances.h"
