@@ -19,6 +19,7 @@ from pyconv._geometry import ROLES, Geometry
 from pyconv._gpu import launch, limits, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref, Step
+from pyconv._gpu.problem import Problem
 from pyconv._gpu.program import Layout, Target
 from pyconv._integers import Shape
 from pyconv._outer import LAST, Term, beyond, meetings, of_padding, of_volumes, terms_of_results, volumes
@@ -51,7 +52,7 @@ class Plan:
     ) -> None:
         element, gpu = tiles.element(dtype.name, result.name), launch.device(device)
         way = tiles.way_of(element.in_tiles, algorithm, allow_tf32, gpu.capability)
-        self.problem = maps.Problem(gpu, map, geometry, element, way, algorithm)
+        self.problem = Problem(gpu, map, geometry, element, way, algorithm)
         if algorithm == "auto" and gpu.capability == (9, 0):
             self.problem = self.problem.on_hopper()
         self._programs: dict[Any, Program] = {}

@@ -1,0 +1,90 @@
+"""What a program is for: the problem, its operands, and whether tiles take it."""
+
+from math import prod
+from typing import Any, NamedTuple
+
+from pyconv._geometry import Geometry
+from pyconv._gpu import padding, program, tiles
+from pyconv._gpu.launches import Program, Ref
+from pyconv._gpu.program import Flags, Layout, Operand, Packed
+from pyconv._gpu.tiles import Element
+
+MOST_GROUPS = 2**16 - 1  # of a grid's second axis
+
+
+class Problem(NamedTuple):
+    """What a plan is for; `way` is None where there are no tiles for the dtype."""
+
+    device: Any
+    map: str
+    geometry: Geometry
+    element: Element
+    way: str | None
+    algorithm: str
+    crop: tuple[int, int, int] = (0, 0, 0)  # cells of the input before the geometry's first, where it has an edge
+
+    @property
+    def by_piece(self) -> bool:
+        """Whether a row's taps are copied as one line, so that each piece needs a weight of its own."""
+        return self.way is not None and bool(tiles.WAYS[self.way].wgmma)
+
+    @property
+    def splits(self) -> bool:
+        """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
+        return self.way in tiles.SPLITTING
+
+    def on_hopper(self) -> "Problem":
+        """The same in the way that is the fastest on a chip of capability 9.0."""
+        g = self.geometry
+        ins, outs = g.in_channels // g.groups, g.out_channels // g.groups
+        rows, channels = (ins, outs) if self.map == "grad_input" else (outs, ins)
+        kernel = "correlate" if self.map == "grad_weight" else "gather"
+        taps = prod(g.kernel_size)
+        pointwise = taps == prod(g.stride) == 1 and not any(g.padding)
+        found = self.way and tiles.on_hopper(self.way, kernel, rows, channels, taps, pointwise)
+        return self._replace(way=found)
+
+    def tiled(self, rows: int, channels: int, pieces: int = 1) -> bool:
+        """Whether groups of so many rows and channels are for tiles, which take so many launches."""
+        g = self.geometry
+        if self.map != "grad_input" and prod(padding.padded(g).input_size) > 4 * (
+                prod(g.input_size) + prod(g.output_size)) and g.padding_mode != "zeros":
+            return False  # taps so far apart that most of the packed places were read by none
+        products = prod(g.output_size) * prod(g.kernel_size) * g.out_channels * g.in_channels // g.groups
+        parts = self.element.parts
+        return g.groups <= MOST_GROUPS and not tiles.is_direct(
+            self.way, self.element.in_tiles, rows * parts, channels * parts, products * parts**2, pieces,
+            "correlate" if self.map == "grad_weight" else "gather")
+
+    def x(self, layout: Layout, base: str) -> Operand:
+        """The convolution's input."""
+        g, edge = self.geometry, padding.edge_of(self.geometry)
+        if edge is None:
+            return Operand(Ref(base), layout, g.input_size, g.in_channels // g.groups, g.groups)
+        place = Ref(base) if self.algorithm == "columns" else Ref(base).at(
+            sum(cells * step for cells, step in zip(self.crop, layout[2:5])))
+        return Operand(place, layout, padding.padded(g).input_size, g.in_channels // g.groups, g.groups, edge)
+
+    def y(self, layout: Layout, base: str) -> Operand:
+        """The convolution's output."""
+        g = self.geometry
+        return Operand(Ref(base), layout, g.output_size, g.out_channels // g.groups, g.groups)
+
+
+Layouts = tuple[Layout, Layout, Layout]  # of the first operand, the second, and the result
+
+
+def as_tiles_read(
+    made: Program, problem: Problem, operand: Operand, samples: int, flags: Flags, space: Ref | None,
+    clear: Ref | int = 0, count: int = 0,
+) -> Packed:
+    """The operand as tiles read it; flags are set where an element is spoiled, also if nothing is copied.
+
+    `clear`: the first of so many flags to be cleared before; where it is one that the copying does not set, on the way.
+    """
+    by_copy = count == 1 and space is not None and not flags.some
+    if not by_copy:
+        program.clear(made, clear, problem.element, count)
+    if flags.some and space is None:
+        program.scan(made, operand, samples, problem.element, flags)
+    return program.pack(made, operand, samples, problem.element, flags, space, clear if by_copy else 0)

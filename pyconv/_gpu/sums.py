@@ -1,0 +1,214 @@
+"""The programs of forward and grad_input: sums over taps and the channels of a group, in tiles or by definition."""
+
+from math import prod
+
+from pyconv._gpu import limits, padding, planes, program, tiles, walks
+from pyconv._gpu.launches import Program, Ref
+from pyconv._gpu.problem import Layouts, Problem, as_tiles_read
+from pyconv._gpu.program import Flags, Operand, Packed, Target, Weight
+from pyconv._pieces import Axes, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
+
+
+def _parts_of_gather(axes: Axes, chunks: int) -> int:
+    """Into how many parts a piece's sums over taps of so many chunks are cut."""
+    positions, taps = prod(axis.positions for axis in axes), prod(axis.taps for axis in axes)
+    return tiles.parts_of_gather(positions, -(-chunks * taps // 4))
+
+
+class Sums:
+    """forward and grad_input."""
+
+    def __init__(self, problem: Problem, made: Program, layouts: Layouts, target: Target) -> None:
+        w, self.edge, self.whole = layouts[1], padding.edge_of(problem.geometry), problem.geometry
+        self.layouts = layouts
+        self.folds = problem.map == "grad_input" and self.edge is not None
+        if self.folds:  # all places first
+            problem = problem._replace(geometry=padding.padded(problem.geometry))
+        g = problem.geometry
+        self.problem, self.made, self.target = problem, made, target
+        self.element = problem.element.summed if self.folds else problem.element  # and what results are kept as
+        ins, outs, is_forward = g.in_channels // g.groups, g.out_channels // g.groups, problem.map == "forward"
+        self.source = (problem.x if is_forward else problem.y)(layouts[0], "first")
+        rows, row, channel = (outs, w.outer, w.channel) if is_forward else (ins, w.channel, w.outer)
+        self.weight = Weight(
+            Ref("second"), w, row, channel, outs * w.outer, rows, self.source.channels, g.groups, g.kernel_size)
+        self.size = g.output_size if is_forward else g.input_size
+        self.definition = phases(problem.map, g)
+        self.pieces = self.definition if self.edge is None else phases(problem.map, padding.padded(g))
+        whole = len(self.pieces) == 1 and all(
+            (axis.first, axis.every, axis.taps) == (0, 1, k) for axis, k in zip(self.pieces[0], g.kernel_size))
+        self.by_piece = problem.by_piece and not whole
+        apart = not is_forward and not self.folds and self.element.parts == 1 and is_disjoint(g)
+        pieces = 1 if apart else len(self.pieces)
+        self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
+        self.apart = apart and self.tiled
+        self.flags = Flags()
+        self.weight_space: Ref | None = None  # for a copy of the weight, where tiles cannot read it as it lies
+
+    def build(self, samples: int) -> None:
+        """All rows of the weight together, or as many at a time as a launch can count the results of in a sample."""
+        weight, made = self.weight, self.made
+        cells = (n + c for n, c in zip(self.whole.input_size, self.problem.crop)) if self.folds else (0,)
+        of_row = max(prod(self.size), prod(cells))
+        most = limits.most_planes(self.whole, of_row)
+        start, scratch = made.scratch, made.scratch
+        for run in limits.runs_of_rows(weight.groups, weight.rows, most):
+            made.scratch = start  # what the rows before these left is free again
+            _, groups, _, rows = run
+            part = self if (groups, rows) == (weight.groups, weight.rows) else self._of_rows(*run)
+            part._build(min(samples, limits.most_planes(self.whole, prod(self.source.size), rows * groups * of_row)))
+            scratch = max(scratch, made.scratch)
+        made.scratch = scratch
+
+    def _of_rows(self, group: int, groups: int, row: int, rows: int) -> "Sums":
+        """The same for some of the weight's rows."""
+        weight, source, target = self.weight, self.source, self.target
+        read, written = groups * source.channels, groups * rows
+        ins, outs = (read, written) if self.problem.map == "forward" else (written, read)
+        g = self.whole._replace(groups=groups, in_channels=ins, out_channels=outs)
+        channel = group * weight.rows + row
+        part = Sums(
+            self.problem._replace(geometry=g), self.made, self.layouts,
+            target._replace(place=target.place.at(channel * target.layout.channel), bias=target.bias_of(channel)))
+        part.weight = part.weight._replace(place=weight.place.at(group * weight.group + row * weight.row))
+        part.source = source._replace(
+            place=source.place.at(group * source.channels * source.layout.channel), groups=groups)
+        return part
+
+    def _build(self, samples: int) -> None:
+        """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
+        g, weight = self.problem.geometry, self.weight
+        self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
+        if self._by_planes():
+            return
+        pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
+        space = None
+        if self.tiled:
+            if pad or self.problem.splits:
+                self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
+            read = [weight] if self.apart or not self.by_piece else [
+                program.of_piece(weight, axes)[0] for axes in self.pieces]
+            if self.flags.whole or not all(program.is_packed(part, self.problem.element) for part in read):
+                self.weight_space = self.made.reserve(program.weight_bytes(weight, self.element))
+            if not program.in_place(self.source, self.element):
+                space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
+        places = self.target
+        if self.folds:
+            places = program.places(
+                self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last, self.element)
+        self.partial_at = self.made.scratch
+        leaves_cells = self.tiled and self.leaves_cells
+        for first, count in limits.chunks_of_samples(g.batch, samples):
+            source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
+            to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
+            target = places if self.folds else to
+            if leaves_cells:
+                self._fill_all(target, count)
+                if target.accumulate:  # else cells would get the bias from tiles, or the direct kernel, as well
+                    target = target._replace(bias=0, bias_stride=0)
+            if self.tiled:
+                flags, is_first = self.flags, first == 0
+                packed = as_tiles_read(
+                    self.made, self.problem, source, count, flags if flags.samples else Flags(), space,
+                    flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
+                # the flag is for the whole weight
+                if is_first and (flags.whole or self.apart or not self.by_piece):
+                    self._pack_weight(weight, flags.whole)
+                self._tiles(packed, target, count)
+            if self.flags.whole or not self.tiled:
+                self._whole(source, target, count)
+            if self.folds:
+                self._fold(places, to, count)
+
+    def _by_planes(self) -> bool:
+        """Make the whole batch's results from planes where they lie, if that can be: whether it can."""
+        axes, source, element = self.pieces[0], self.source, self.element
+        way = planes.way_of(self.problem.way, element)
+        if way is None or not self.tiled or len(self.pieces) > 1 or self.folds or not planes.are_sums(
+                source, self.weight, self.target, axes, element):
+            return False
+        if _parts_of_gather(axes, program.chunks_of(source.channels, element)) > 1:
+            return False
+        planes.sums(self.made, source, self.weight, self.target, self.problem.geometry.batch, way, element)
+        return True
+
+    @property
+    def leaves_cells(self) -> bool:
+        """Whether tiles do not write every cell of the target: some that no tap meets. Then all are filled before."""
+        return not is_covered(self.problem.geometry) if self.apart else not all(
+            axis.taps for axes in self.pieces for axis in axes)
+
+    def _fold(self, places: Target, target: Target, samples: int) -> None:
+        """The gradients of places to the cells that they are."""
+        g, edge = self.whole, self.edge
+        assert edge is not None
+        crop = self.problem.crop
+        sizes = (samples, g.in_channels, *(n + c for n, c in zip(g.input_size, crop)))
+        program.adjoint(
+            self.made, places.place, places.layout, self.problem.geometry.input_size, target, sizes, edge, crop,
+            self.problem.element)
+
+    def _tiles(self, source: Packed, target: Target, samples: int) -> None:
+        if self.apart:
+            self._apart(source, target, samples)
+            return
+        for axes in self.pieces:
+            if all(axis.taps for axis in axes):
+                self._gathered(source, target, axes, samples)
+
+    def _whole(self, source: Operand, target: Target, samples: int) -> None:
+        """By definition; where there is a flag, if it is set. Small phases of a stride in one launch."""
+        g, pieces = self.problem.geometry, self.definition
+        if not self.flags.whole and self.edge is None and walks.sums(
+                self.made, self.problem.map, g, source, self.weight, target, samples, self.element):
+            return
+        results = samples * prod(self.size) * self.weight.rows * g.groups
+        if len(pieces) > 1 and max(g.stride) <= limits.MOST and (
+                self.flags.whole or results < (len(pieces) - 1) * tiles.BY_PHASE):
+            pieces, stride = [undivided(g)], g.stride
+        else:
+            stride = None
+        for axes in pieces:
+            program.direct(self.made, source, self.weight, target, axes, samples, self.element, self.flags, stride)
+
+    def _fill_all(self, target: Target, samples: int) -> None:
+        """The bias or zeros in all cells, added where the target says so."""
+        sizes = (samples, self.weight.rows * self.weight.groups, *self.size)
+        program.fill(self.made, target, target.layout, sizes, self.element)
+
+    def _pack_weight(self, weight: Weight, flag: Ref | int) -> None:
+        if self.weight_space is not None:
+            program.pack_weight(self.made, weight, self.problem.element, flag, self.weight_space)
+
+    def _gathered(self, source: Packed, target: Target, axes: Axes, samples: int) -> None:
+        weight, way = self.weight, self.problem.way
+        assert way is not None
+        if self.by_piece:
+            weight, axes = program.of_piece(weight, axes)
+            self._pack_weight(weight, 0)
+        positions, parts = prod(axis.positions for axis in axes), _parts_of_gather(axes, source.chunks)
+        partial = None
+        if parts > 1:
+            partial = Ref("scratch", self.partial_at)  # the same for every piece: one after the other
+            size = parts * samples * positions * weight.rows * weight.groups * self.element.real_size
+            self.made.scratch = max(self.made.scratch, self.partial_at + size)
+        element = self.element
+        tile = tiles.tile_of(way, element.in_tiles, (samples * positions, weight.rows * element.parts),
+                             weight.groups * parts, apart=element.parts == 2)
+        program.gather(
+            self.made, source, weight, self.weight_space or weight.place, target, axes, samples, self.element, way,
+            tile, parts, partial, self.flags)
+
+    def _apart(self, source: Packed, target: Target, samples: int) -> None:
+        """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
+        g = self.problem.geometry
+        assert self.problem.way is not None
+        way = self.problem.way.removeprefix("wgmma_")  # whose registers are full, as are those of a large tile
+        weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
+        axes = disjoint_axes(g)
+        positions = samples * prod(axis.positions for axis in axes)
+        tile = tiles.tile_of(way, self.element, (positions, weight.rows), weight.groups, apart=True)
+        program.gather(
+            self.made, source, weight, self.weight_space or weight.place, target, axes, samples,
+            self.element, way, tile, 1, None, self.flags, g.kernel_size,
+            [d * step for d, step in zip(g.dilation, target.layout[2:5])])
