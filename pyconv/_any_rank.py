@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, exact_mask, operands
-from pyconv._backend import Array
+from pyconv._backend import Array, gpu_room
 from pyconv._evaluate import Result, Settings, Term, check_outs, checked, evaluate, evaluate_one, settings_of
 from pyconv._geometries import check_shape, rank_of
 from pyconv._integers import exact_shape
@@ -76,8 +76,9 @@ def convolution_backward(
     those of its only sample.
 
     With input None, finput is no scratch but the columns that `unfold` gave of the input, as for conv2d_weight, for any
-    number of axes (on a GPU one to three) and where not transposed; grad_input is then not to be had. Beyond three axes
-    all padding counts as data: a NaN or Inf in grad_output meets what it holds.
+    number of axes and where not transposed; grad_input is then not to be had. Beyond three axes all padding counts as
+    data, so that a NaN or Inf in grad_output meets what it holds; on a GPU the cells of grad_output, and of a weight's
+    gradient to write to, must then be evenly apart in memory.
 
     TypeError or ValueError: see the package.
 
@@ -145,9 +146,6 @@ def _backward_of_columns(
     settings = checked(settings, native)
     rank = rank_of("weight", w.shape)
     geometries.check_plain(transposed, output_padding, rank)
-    if rank > LAST and not isinstance(native, np.dtype):
-        raise ValueError(
-            f"weight must have one to three spatial axes on a GPU where input is None; got shape {w.shape}")
     geometry = geometries.columns_of(rank, columns.shape, w.shape, y.shape, *(*steps, settings.mode, "weight"))
     check_shape("bias_sizes", None if bias_sizes is None else exact_shape("bias_sizes", bias_sizes), w.shape[:1])
     axis = len(y.shape) - rank - 1
@@ -155,7 +153,8 @@ def _backward_of_columns(
     if per_sample:
         geometry, weight_shape = apart(geometry, w.shape, y)
         bias_shape = y.shape[:axis + 1]
-    if rank > LAST:  # the products of columns are those of a convolution of 1 x 1, whatever they were read from
+    on_gpu = not isinstance(native, np.dtype)
+    if rank > LAST and not on_gpu:  # products of columns are those of a convolution of 1 x 1, wherever they were read
         geometry = of_columns(geometry)._replace(batch=geometry.batch, per_sample=geometry.per_sample)
     wanted = (
         None,
@@ -164,6 +163,10 @@ def _backward_of_columns(
     )
     named = tuple(zip(names, (y, columns, w)))
     outs = check_outs(out, tuple(result and result.shape for result in wanted), native, named, settings)
+    if rank > LAST and on_gpu and mask[1]:
+        for name, array in (("grad_output", y), ("out[1]", outs[1])):
+            if array is not None:
+                gpu_room("arguments").check_along_one_axis(name, array, rank)
     return tuple(evaluate(geometry, native, wanted, outs, named, settings._replace(finput=None, algorithm="columns")))
 
 

@@ -95,7 +95,7 @@ class Plan:
         own = 0  # from a sample's weight to the next one's
         if problem.geometry.per_sample and problem.map == "grad_weight":
             own, to = to.strides[0] * to.dtype.size, to._replace(shape=to.shape[1:], strides=to.strides[1:])
-        first, second, out = (lifted(array, axes) for array, axes in zip(
+        first, second, out = (lifted(array.merged(axes), axes) for array, axes in zip(
             (*given, to), (1 if problem.algorithm == "columns" else rank, rank, rank)))
         out = out._replace(sample=own)
         bias_stride = None if bias is None else bias.strides[0] * bias.dtype.size
@@ -258,7 +258,17 @@ def plan(
         return Plan(map, geometry, dtype, algorithm, result, allow_tf32, device)
 
     own = result or dtype
+    if algorithm == "columns" and geometry.rank > LAST:
+        geometry = _along_one_axis(geometry)
     return of_three(geometry, own) if geometry.rank <= LAST else Volumes(map, geometry, own, of_three)
+
+
+def _along_one_axis(g: Geometry) -> Geometry:
+    """The problem that grad_weight from columns is wherever they were read: positions side by side, and taps."""
+    one, none, taps, positions = (1, 1, 1), (0, 0, 0), prod(g.kernel_size), prod(g.output_size)
+    return g._replace(
+        rank=1, input_size=(1, 1, positions + taps - 1), kernel_size=(1, 1, taps), output_size=(1, 1, positions),
+        stride=one, dilation=one, padding=none, before=none, behind=none, padding_mode="zeros", padding_value=0)
 
 
 def forget() -> None:
@@ -345,7 +355,7 @@ def _columns_of_volumes(
 def check_channel_sum(array: DeviceArray, axis: int) -> DeviceArray:
     """The array with a batch axis, and with as few axes behind the channels as it lies in. ValueError if too large."""
     found = array if axis else array._replace(shape=(1, *array.shape), strides=(0, *array.strides))
-    found = _merged(found)
+    found = found.merged(LAST)
     if max(found.shape[1], prod(found.shape[2:])) > limits.MOST:
         raise ValueError(
             "grad_output must have fewer than 2**31 channels, and fewer than 2**31 cells in one sample, on a GPU; got "
@@ -379,18 +389,6 @@ def _sum_volume(
     array: DeviceArray, out: DeviceArray, _: DeviceArray | None, accumulate: bool
 ) -> Iterator[Step]:
     return channel_sum(array, 1, out, accumulate)
-
-
-def _merged(array: DeviceArray) -> DeviceArray:
-    """The array with 3 axes behind the first two, if it can be: neighbours dense in memory are made one."""
-    shape, steps = list(array.shape), list(array.strides)
-    place = 2
-    while place < len(shape) - 1 and len(shape) > 5:
-        if steps[place] == steps[place + 1] * shape[place + 1]:
-            shape[place:place + 2], steps[place:place + 2] = [shape[place] * shape[place + 1]], [steps[place + 1]]
-        else:
-            place += 1
-    return array._replace(shape=tuple(shape), strides=tuple(steps))
 
 
 def fill(out: DeviceArray, value: DeviceArray | int, accumulate: bool = False) -> Iterator[Step]:

@@ -31,7 +31,7 @@ MISALIGNED_TEXT = (f'input must be aligned to its elements; got address {MISALIG
                    f'{X.strides} in bytes')
 NULL_TEXT = f'input must have memory for its elements; got address 0 and shape {X.shape}'
 PROTOCOL = 'input must have a __cuda_array_interface__ with version, typestr, shape and data'
-ONES = np.ones((1,) * 6, 'f4')
+FOUR_AXES = np.ones((1, 1, 2, 3, 4, 9), 'f4')[..., ::2]
 HALF = [Interface(array.astype('f2')) for array in (X, W)]
 
 
@@ -159,11 +159,14 @@ ERRORS = {
                        'input must give its own memory through DLPack; got a copy'),
     # shapes are the geometry's
     'shape': (lambda f: conv(b=Interface(B[:5])), ValueError, 'bias must have shape (6,); got shape (5,)'),
-    'columns of four axes': (lambda f: pyconv.convolution_backward(
-        Interface(ONES), None, Interface(ONES), 1, 0, 1, False, 0, 1, (False, True, False),
-        finput=Interface(ONES[0, 0, 0])),
-        ValueError, 'weight must have one to three spatial axes on a GPU where input is None; got shape '
-        '(1, 1, 1, 1, 1, 1)'),
+    **{f'{name} of four axes that are apart, from columns': (lambda f, y=y, w=w, out=out: pyconv.convolution_backward(
+        Interface(y), None, Interface(w), 1, 0, 1, False, 0, 1, (False, True, False),
+        finput=Interface(np.ones((1, w.size, y.size), 'f4')), out=(None, out, None)),
+        ValueError, f'{name} must have cells that are evenly apart in memory, where it has more than three spatial '
+        'axes and input is None on a GPU; got shape (1, 1, 2, 3, 4, 5) with strides (216, 216, 108, 36, 9, 2)')
+       for name, y, w, out in (
+           ('grad_output', FOUR_AXES, np.ones((1, 1, 1, 1, 1, 1), 'f4'), None),
+           ('out[1]', np.ones((1, 1, 1, 1, 1, 1), 'f4'), FOUR_AXES.copy(), Interface(FOUR_AXES)))},
     # settings
     'winograd': (lambda f: conv(algorithm='winograd'), ValueError,
                  "algorithm must be one of 'auto', 'gemm', 'tf32x3' for float32 on a GPU; got 'winograd'"),

@@ -294,7 +294,10 @@ def test_padding_modes_of_the_plans(problem, mode, dtype, accumulate):
 # --- on a GPU ---
 
 
-@pytest.mark.parametrize('problem', some('4d', '4d everything', '4d same strided', '5d padded beyond'), ids=str)
+SMALL = some('4d', '4d everything', '4d same strided', '5d padded beyond')
+
+
+@pytest.mark.parametrize('problem', SMALL, ids=str)
 @pytest.mark.parametrize('name', ['float32', 'float16'])
 def test_on_a_gpu(gpu, problem, name):
     data, truth = problem.integers(low=-1, high=1), expected_small(problem)
@@ -333,6 +336,37 @@ def test_columns_on_a_gpu(gpu, problem, mode):
     same(gpu, pyconv.fold(one, problem.size, problem.kernel, *settings, **mode), wanted[0], 'float64')
     pyconv.fold(columns, problem.size, problem.kernel, *settings, **mode, out=out, accumulate=True)
     same(gpu, out, wanted + 3, 'float64')
+
+
+@pytest.mark.parametrize('rate', [0.0, 1e9], ids=['in tiles', 'directly'])
+@pytest.mark.parametrize('problem', [*SMALL, *some('4d whole vectors kernel 1')], ids=str)
+@pytest.mark.parametrize('name', ['float32', 'float16'])
+def test_the_weight_gradient_from_columns_on_a_gpu(gpu, monkeypatch, problem, name, rate):
+    """Of the batch, of one sample, of each, added to what is there, from arrays whose channels lie last."""
+    monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
+    data, truth = problem.integers(low=-1, high=1), expected_small(problem)
+    form = [problem.form[word] for word in ('stride', 'lo', 'dilation')]
+    columns = gpu.upload(reference.unfold(data.x, problem.kernel, problem.positions, *form), name)
+    y, w = gpu.upload(data.y, name), gpu.upload(data.w, name)
+
+    def grads(y, columns, **more):
+        return pyconv.convolution_backward(
+            y, None, w, *steps(problem), (False, True, True), finput=columns, **more)[1:]
+
+    last = gpu.upload(np.moveaxis(data.y, 1, -1), name).view(lambda array: np.moveaxis(array, -1, 1))
+    for given in (y, last):
+        for one, wanted in zip(grads(given, columns), (truth.grad_weight, reference.channel_sum(data.y))):
+            same(gpu, one, wanted, name)
+    of_samples = np.stack([maps(problem, data.x[n:n + 1], data.w, data.y[n:n + 1]).grad_weight
+                           for n in range(problem.batch)])
+    same(gpu, grads(y, columns, per_sample=True)[0], of_samples, name)
+    y, columns = (array.view(lambda array: array[0]) for array in (y, columns))
+    out = gpu.upload(data.w * 0 + 5, name)
+    assert grads(y, columns, out=(None, out, None))[0] is out
+    same(gpu, out, of_samples[0], name)
+    pyconv.convolution_backward(
+        y, None, w, *steps(problem), (False, True, False), finput=columns, out=(None, out, None), accumulate=True)
+    same(gpu, out, 2 * of_samples[0], name)
 
 
 # --- halves on a GPU: what volumes add up is not rounded between ---

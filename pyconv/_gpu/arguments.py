@@ -159,3 +159,12 @@ def flat_buffer(name: str, buffer: Any, dtype: DeviceType, minimum: int, others:
     if other is not None:
         raise ValueError(f"{name} must not overlap {other}, and {need}; got arrays with common bounds of memory")
     return array._replace(address=low, shape=(array.size,), strides=(1,))
+
+
+def check_along_one_axis(name: str, array: DeviceArray, rank: int) -> None:
+    """ValueError where its spatial axes cannot be seen as one, along which cells are evenly apart."""
+    inner = array._replace(shape=(1, 1, *array.shape[-rank:]), strides=(0, 0, *array.strides[-rank:]))
+    if inner.merged(1).ndim > 3:
+        raise ValueError(
+            f"{name} must have cells that are evenly apart in memory, where it has more than three spatial axes and "
+            f"input is None on a GPU; got shape {array.shape} with strides {array.strides}")

@@ -102,6 +102,16 @@ class DeviceArray:
         """The number of axes."""
         return len(self.shape)
 
+    def merged(self, axes: int) -> "DeviceArray":
+        """With so many axes behind the first two, if it can be: neighbours dense in memory are made one."""
+        shape, steps, place = list(self.shape), list(self.strides), 2
+        while place < len(shape) - 1 and len(shape) > axes + 2:
+            if steps[place] == steps[place + 1] * shape[place + 1]:
+                shape[place:place + 2], steps[place:place + 2] = [shape[place] * shape[place + 1]], [steps[place + 1]]
+            else:
+                place += 1
+        return self._replace(shape=tuple(shape), strides=tuple(steps))
+
     def bounds(self) -> tuple[int, int]:
         """The first byte of all elements, and the one behind the last."""
         _, first, end, _ = extent(self.shape, self.strides)
