@@ -1,10 +1,11 @@
 """Runs the kernels of `plain` and `depthwise` in Numba's simulator: a process of its own, NUMBA_ENABLE_CUDASIM=1.
 
-A thread runs to its next barrier before others get their turn, where the emulator goes forward with all at once. The
-text is that which would be compiled; its primitives work here on one thread's values, Python integers and NumPy
-floats, in the emulator's memory. Products of tiles need whole warps at once and stay the emulator's.
+A thread runs to its next barrier before others get their turn, where the emulator goes forward with all at once; a
+barrier that some threads do not reach is an error. The text is that which would be compiled; its primitives work here
+on one thread's values, Python integers and NumPy floats, in the emulator's memory. Products of tiles need whole warps
+at once and stay the emulator's.
 """
-import sys
+import threading
 
 import numpy as np
 from numba import config, cuda
@@ -15,7 +16,7 @@ from emulated_memory import ORIGIN
 from emulator import TYPES
 
 assert config.ENABLE_CUDASIM
-sys.setswitchinterval(1e-4)      # who has started a block asks all its threads again and again whether they wait
+threading.stack_size(256 << 10)    # a block's threads are many, and stacks of this size are used again
 
 
 def wrapped(bits, is_signed):
@@ -123,16 +124,59 @@ def shared_memory(names, width, decode, encode):
     return load, put
 
 
-run_block = simulator.BlockManager.run
+class ThreadInTurn(simulator.BlockThread):
+    """A thread that goes on to its next barrier, or to its end, when it is its turn, and then gives the turn on."""
+
+    def __init__(self, *settings):
+        super().__init__(*settings)
+        self.turn, self.after, self.ended = closed(), None, False
+
+    def run(self):
+        self.turn.acquire()
+        super().run()
+        self.ended = True
+        self.after.release()
+
+    def syncthreads(self):
+        self.after.release()
+        self.turn.acquire()
+        if self.abort:
+            raise RuntimeError('another thread has failed')
 
 
-def run_poisoned(self, *arguments):
-    """A block begins with shared memory that nobody has written."""
+def closed():
+    """A lock that waits for a release."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def run_in_turns(self, place, *arguments):
+    """In the place of the simulator's own, which asks all threads again and again whether they wait. A block begins
+    with shared memory that nobody has written."""
     simulator._get_kernel_context().shared._dynshared.fill(-1)
-    run_block(self, *arguments)
+    threads = [ThreadInTurn(lambda: self._f(*arguments), self, place, at, self._debug)
+               for at in np.ndindex(*self._block_dim)]
+    mine = closed()
+    for thread, after in zip(threads, [*(thread.turn for thread in threads[1:]), mine]):
+        thread.after = after
+        thread.start()
+    while not threads[0].ended:
+        threads[0].turn.release()
+        mine.acquire()
+        failed = next((thread.exception for thread in threads if thread.exception), None)
+        if failed or len({thread.ended for thread in threads}) > 1:
+            for thread in threads:
+                thread.abort = True
+                if not thread.ended:
+                    thread.after = mine
+                    thread.turn.release()
+                    mine.acquire()
+            assert failed, 'some threads do not reach a barrier'
+            raise failed[0].with_traceback(failed[1])
 
 
-simulator.BlockManager.run = run_poisoned
+simulator.BlockManager.run = run_in_turns
 
 
 class SimulatedDevice(EmulatedDevice):
