@@ -204,7 +204,7 @@ class Executor:
         """`ok` as bools; None where it holds everywhere."""
         ok = np.asarray(ok)
         ok = ok if ok.dtype == bool else ok != 0
-        return None if ok.all() else self.row(ok)
+        return None if np.count_nonzero(ok) == ok.size else self.row(ok)
 
     def spread(self, value):
         """By (block, thread)."""
@@ -294,7 +294,7 @@ class Executor:
 
     def put(self, name, width, encode, address, ok, value):
         ok = self.where(ok)
-        if ok is not None and not ok.any():
+        if ok is not None and not np.count_nonzero(ok):
             return
         units = self.units(name, width, address, ok)
         self.shared.check_write(units, width, ok)
