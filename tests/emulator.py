@@ -168,7 +168,7 @@ class Executor:
         self.who = index * threads + self.lanes
         self.block = [i if len(i) > 1 else np.repeat(i, threads, 1) for i in block]      # uniform they must not look
         self.shared = Shared(len(index), threads, shared_bytes, races)
-        self.groups, self.issued, self.fragments, self.widened = [], [], {}, {}
+        self.groups, self.issued, self.fragments, self.widened, self.fronts = [], [], {}, {}, {}
         self.hopper = Hopper(self, {'f16': TYPES['f16'][1], 'bf16': TYPES['bf16'][1]})
 
     def namespace(self):
@@ -281,7 +281,10 @@ class Executor:
         units = self.shared.units(self.row(integers(address)), width, ok)
         if self.counts is not None:
             alike = 1 if units.shape[0] > 1 or ok is not None and ok.shape[0] > 1 else self.shape[0]
-            self.counts[name] += np.array(wavefronts(units, width, ok)) * alike
+            access = units.tobytes(), width, None if ok is None else ok.tobytes()
+            if access not in self.fronts:
+                self.fronts[access] = np.array(wavefronts(units, width, ok))
+            self.counts[name] += self.fronts[access] * alike
         return units
 
     def load_shared(self, name, width, decode, address):

@@ -29,7 +29,12 @@ def a_result_for_each_thread(monkeypatch):
     tiles.simple.cache_clear()
 
 
-@pytest.fixture(params=[1, 7, tiles.WAITING_BLOCKS])
+FEW_BLOCKS = 1, 7, tiles.WAITING_BLOCKS
+VALUES = np.nan, -np.inf, 1.0
+FLAGGED = 'float16', 'float32', 'tf32x3', 'float64'
+
+
+@pytest.fixture(params=FEW_BLOCKS)
 def few_blocks(request, monkeypatch, tiles_alone):
     """As if so many blocks filled a chip twice."""
     monkeypatch.setattr(tiles, 'WAITING_BLOCKS', request.param)
@@ -57,10 +62,12 @@ def check(gpu, way, value):
                  dtype)
 
 
-@pytest.mark.parametrize('value', [np.nan, -np.inf, 1.0])
-@pytest.mark.parametrize('way', ['float16', 'float32', 'tf32x3', 'float64'])
+@pytest.mark.parametrize(('few_blocks', 'way', 'value'), [
+    (blocks, way, VALUES[(i + j) % 3]) for i, blocks in enumerate(FEW_BLOCKS) for j, way in enumerate(FLAGGED)],
+    indirect=['few_blocks'])
 def test_every_result_in_turns(gpu, few_blocks, way, value):
-    """By definition where a value is not finite; tf32x3 has a flag for each sample."""
+    """By definition where a value is not finite; tf32x3 has a flag for each sample. Any two of blocks, way and value
+    meet."""
     check(gpu, way, value)
 
 
