@@ -2,7 +2,7 @@
 
 Beyond what the emulator sees: every thread is one of the operating system, with values of its own, and runs to its next
 barrier before others get their turn, where the emulator goes forward with all at once. So threads of one warp race too,
-a barrier that some threads do not reach is a hang, and nothing rests on how the emulator spreads values over threads.
+a barrier that some threads do not reach is an error, and nothing rests on how the emulator spreads values over threads.
 """
 import importlib.util
 
