@@ -1,6 +1,7 @@
 """Pieces worked on together: the phases of a stride, which read the same cells and write between one another."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import groupby
 from math import prod
 
@@ -16,12 +17,51 @@ from pyconv._blocks import (
     GATHER_WINOGRAD,
     Blocking,
     Tile,
+    power_of_two,
+    up_to,
 )
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
-from pyconv._pieces import Piece
+from pyconv._geometry import Geometry
+from pyconv._pieces import Piece, Strides, pieces, winograd
 from pyconv._ways import choose
 
 Choice = tuple[Piece, Blocking]
+Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
+NOWHERE = Strides(0, 0, 0, ())
+ROUND = 32  # sizes from one power of two to the next that have blocks of their own, but for the first 2 * ROUND
+
+
+def choose_rounded(
+    map: str, g: Geometry, found: list[Piece], groups: int, tile: Tile, algorithm: str, may_exchange: bool
+) -> list[Choice]:
+    """As `choose_all` for the pieces of a geometry, in the blocks of the next round size: a search that sizes nearby
+    share, since it takes longer than all else that is done for a size which has not come before.
+    """
+    z, y, x = (up_to(n, max(1, power_of_two(n) // (2 * ROUND))) for n in g.output_size)
+    if (z, y, x) != g.output_size and g.padding_mode == "zeros":
+        depth, height, width = (n + s * (m - k) for n, s, m, k in zip(g.input_size, g.stride, (z, y, x), g.output_size))
+        g = g._replace(output_size=(z, y, x), input_size=(depth, height, width))
+        known = _known(map, g, groups, tile, algorithm, may_exchange)
+        if [alike for alike, _, _ in known] == [_alike(piece) for piece in found]:  # else one has more phases, or fewer
+            return [(winograd(piece, outputs) or piece if outputs > 1 else piece, blocking)
+                    for piece, (_, outputs, blocking) in zip(found, known)]
+    return choose_all(map, found, groups, tile, algorithm)
+
+
+@lru_cache(maxsize=1024)
+def _known(
+    map: str, g: Geometry, groups: int, tile: Tile, algorithm: str, may_exchange: bool
+) -> tuple[Known, ...]:
+    found = pieces(map, g, may_exchange)
+    chosen = choose_all(map, found, groups, tile, algorithm)
+    return tuple((_alike(piece), max(made.tile), blocking) for piece, (made, blocking) in zip(found, chosen))
+
+
+def _alike(piece: Piece) -> Piece:
+    """The piece but for how many positions it has, and the cells that these read."""
+    axes = tuple(axis._replace(positions=0, size=axis.size - axis.step * axis.positions) for axis in piece.axes)
+    return piece._replace(axes=axes, source=NOWHERE, target=NOWHERE, weight=NOWHERE,
+                          row_taps=tuple((n, 0) for n, _ in piece.row_taps))
 
 
 def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[Choice]:

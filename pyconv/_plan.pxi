@@ -233,7 +233,11 @@ cdef class Plan:
         if self.steps == NULL:
             raise MemoryError
         self.count = len(found)
-        for i, (piece, blocking) in enumerate(_phases.choose_all(map, found, self.groups, tile, algorithm)):
+        if exact or woven > 1 or algorithm == "columns":
+            choices = _phases.choose_all(map, found, self.groups, tile, algorithm)
+        else:
+            choices = _phases.choose_rounded(map, geometry, found, self.groups, tile, algorithm, padding is None)
+        for i, (piece, blocking) in enumerate(choices):
             self._prepare(&self.steps[i], piece, blocking)
         for i in range(self.count):
             if self.steps[i].paired:
