@@ -50,6 +50,8 @@ ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often
 PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
+APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles of four rows meet again: half of L1
+LINE = 64
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
 WORK = 1 << 18  # products that make a task worth its handling
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
@@ -240,13 +242,20 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
         positions //= 2
 
 
+def _most_positions(piece: Piece, taps: int, tile: Tile) -> int:
+    """Of a block of grad_weight: fewer where each has lines of its own, which are read again for every tile of rows."""
+    apart = piece.axes[2].step * piece.source.axes[2] * tile.itemsize >= LINE and not _is_unrolled(piece, taps, tile)
+    width = tile.vectors * tile.lanes * tile.itemsize
+    return APART // (LINE + width) if apart and tile.rows == 4 else CORRELATE_POSITIONS
+
+
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     channels, columns = _correlated(piece, taps, tile)
     units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
     wanted = UNITS * wanted_tasks(piece, groups, tile) // TASKS
-    most = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, prod(count) * piece.batch * units // wanted))
+    most = max(LEAST_POSITIONS, min(_most_positions(piece, taps, tile), prod(count) * piece.batch * units // wanted))
     options = [(samples, extent, 0) for extent, _ in candidates(count, most, tile.lanes)
                for samples in ({1, even_part(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})
                if samples * prod(extent) <= 1.5 * most]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from numpy import ndarray
 
+from pyconv import _phases
 from pyconv._arguments import last_order
 from pyconv._backend import Array, Plan, cpu
 from pyconv._dtypes import DType
@@ -85,3 +86,4 @@ def forget() -> None:
     """Keep neither calls nor plans: for tests, which change what they follow from."""
     _known.clear()
     cpu.plan.cache_clear()  # type: ignore[attr-defined]
+    _phases.forget()

@@ -23,7 +23,7 @@ from pyconv._blocks import (
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._geometry import Geometry
 from pyconv._pieces import Piece, Strides, pieces, winograd
-from pyconv._ways import choose
+from pyconv._ways import choose, forget_first
 
 Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
@@ -41,7 +41,7 @@ def choose_rounded(
     if (z, y, x) != g.output_size and g.padding_mode == "zeros":
         depth, height, width = (n + s * (m - k) for n, s, m, k in zip(g.input_size, g.stride, (z, y, x), g.output_size))
         g = g._replace(output_size=(z, y, x), input_size=(depth, height, width))
-        known = _known(map, g, groups, tile, algorithm, may_exchange)
+        known = _found(map, g, groups, tile, algorithm, may_exchange)
         if [alike for alike, _, _ in known] == [_alike(piece) for piece in found]:  # else one has more phases, or fewer
             return [(winograd(piece, outputs) or piece if outputs > 1 else piece, blocking)
                     for piece, (_, outputs, blocking) in zip(found, known)]
@@ -49,12 +49,18 @@ def choose_rounded(
 
 
 @lru_cache(maxsize=1024)
-def _known(
+def _found(
     map: str, g: Geometry, groups: int, tile: Tile, algorithm: str, may_exchange: bool
 ) -> tuple[Known, ...]:
     found = pieces(map, g, may_exchange)
     chosen = choose_all(map, found, groups, tile, algorithm)
     return tuple((_alike(piece), max(made.tile), blocking) for piece, (made, blocking) in zip(found, chosen))
+
+
+def forget() -> None:
+    """Keep no choice: for tests, which change what it follows from."""
+    _found.cache_clear()
+    forget_first()
 
 
 def _alike(piece: Piece) -> Piece:

@@ -54,7 +54,8 @@ from pyconv._depthwise import (
 from pyconv._pieces import Axis, Piece, winograd
 
 UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
-APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more
+APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more:
+APART_LOSES_BY_FOUR, MANY_ROWS = 1.3, 3  # in tiles of four rows any, under so many rows of taps and more
 
 
 class Asked(NamedTuple):
@@ -122,8 +123,11 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
         few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
         return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
     cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
-    apart = tile.itemsize == 4 and piece.axes[2].step > 1 and piece.channels >= MANY_CHANNELS
-    loses = UNROLLED_LOSES * (APART_LOSES if apart else 1)
+    z, y, x = piece.axes
+    loses = UNROLLED_LOSES
+    if x.step > 1 and piece.channels >= MANY_CHANNELS:
+        by_four = tile.rows == 4 and z.taps * y.taps >= MANY_ROWS
+        loses *= APART_LOSES_BY_FOUR if by_four else APART_LOSES if tile.itemsize == 4 else 1
     if piece.several or cost < loses * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
         return blocking
     return None
@@ -233,6 +237,9 @@ def _first(piece: Piece, asked: Asked, algorithm: str) -> tuple[Way, Blocking]:
             return way, blocking._replace(
                 channels=up_to(blocking.channels, piece.parts), rows=up_to(blocking.rows, piece.parts))
     raise AssertionError("the last row suits everything")
+
+
+forget_first = _first.cache_clear
 
 
 def _anywhere(axis: Axis) -> Axis:

@@ -24,13 +24,8 @@ LARGE = [P('1d 67', (67,), (3,), (5, 4), padding=1), P('1d 131 strided', (131,),
 def roundest(monkeypatch):
     """Sizes are rounded up to powers of two, but for 1 and 2."""
     monkeypatch.setattr(_phases, 'ROUND', 1)
-    forget()
+    _known.forget()
     yield
-    forget()
-
-
-def forget():
-    _phases._known.cache_clear()
     _known.forget()
 
 
@@ -77,7 +72,7 @@ def choices_of(map, size, search=True, kernel=3, stride=1, tile=(4, 8, 4, 3, 8))
 @pytest.mark.parametrize('map', MAPS)
 def test_sizes_near_each_other_are_searched_once(monkeypatch, map, stride):
     """Pieces are a size's own, blocks those of 264 positions."""
-    forget()
+    _known.forget()
     made, searched = [], []
     search = _phases.choose_all
     monkeypatch.setattr(_phases, 'choose_all', lambda *given: searched.append(1) or search(*given))
@@ -95,13 +90,15 @@ def test_small_and_round_sizes_have_blocks_of_their_own(map):
 
 
 def test_no_size_is_rounded_by_more_than_a_32nd(monkeypatch):
+    """Where the round size has other pieces, the size itself is searched for."""
     rounded = []
-    monkeypatch.setattr(_phases, '_known', lambda map, g, *_: rounded.append(g) or ())
+    monkeypatch.setattr(_phases, '_found', lambda map, g, *_: rounded.append(g) or ())
     g = convolved(1, (1, 1, 2000), (1, 1, 1), None, None, 1, 0, 1, 1)[0]
     for size in range(1, 2000):
         one = g._replace(input_size=(1, 1, size), output_size=(1, 1, size))
         found, before = _pieces.pieces('forward', one), len(rounded)
-        _phases.choose_rounded('forward', one, found, 1, _blocks.Tile(4, 8, 4, 3), 'gemm', True)
+        chosen = _phases.choose_rounded('forward', one, found, 1, _blocks.Tile(4, 8, 4, 3), 'gemm', True)
+        assert chosen == _phases.choose_all('forward', found, 1, _blocks.Tile(4, 8, 4, 3), 'gemm')
         for other in rounded[before:]:
             assert size < other.output_size[2] <= size + size / 32 and other.input_size == other.output_size
     assert len(rounded) > 1500

@@ -52,14 +52,9 @@ def force(monkeypatch):
     """Decide the comparison of the two."""
     def decide(factor):
         monkeypatch.setattr(_ways, 'UNROLLED_LOSES', factor)
-        forget()
+        _known.forget()
     yield decide
-    forget()
-
-
-def forget():
     _known.forget()
-    _ways._first.cache_clear()
 
 
 def ways(problem, tile):
@@ -138,7 +133,7 @@ def test_cells_of_a_lone_tap(force, monkeypatch, problem, unrolled, dtype):
              for piece in pieces for rows in (4, 8)]
     assert taken == [_blocks.CORRELATE_UNROLLED, _blocks.CORRELATE]
     monkeypatch.setattr(_blocking, '_is_unrolled', lambda *_: unrolled)
-    forget()
+    _known.forget()
     data = problem.integers(dtype)
     wanted = maps(problem, *(part.astype(float) for part in data[:3])).grad_weight
     x = np.full_like(data.x, np.nan)
@@ -195,3 +190,35 @@ def test_how_many_samples_there_are_does_not_decide_the_algorithm(tile, kernel):
         for piece in _pieces.pieces('grad_input', geometry):
             way = _ways.choose('grad_input', piece, 4, tile, 'winograd')[1].way
             assert way in (_blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_BROADCAST)
+
+
+def way_of(problem, map, tile, **changes):
+    """Of its one piece: how the problem is worked on, and in how many positions at a time."""
+    g = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
+    [piece] = _pieces.pieces(map, g._replace(**changes))
+    blocking = _ways.choose(map, piece, problem.groups, tile, 'gemm')[1]
+    return blocking.way, blocking.samples * np.prod(blocking.extent)
+
+
+BY_FOUR, BY_EIGHT = _blocks.Tile(4, 8, 4, 3), _blocks.Tile(4, 16, 8, 3)
+
+
+@pytest.mark.parametrize(('kernel', 'itemsize', 'ways'), [
+    ((3, 3), 4, {_blocks.GATHER_BROADCAST}), ((3, 3), 8, {_blocks.GATHER_BROADCAST}),
+    ((1, 3), 4, {_blocks.GATHER, _blocks.GATHER_BROADCAST})])
+def test_cells_that_lie_apart_are_broadcast_in_tiles_of_four_rows(kernel, itemsize, ways):
+    """Under three rows of taps: where rows of positions are 28 and 66 long."""
+    taken = {way_of(P('strided', (size, size), kernel, channels, stride=2, padding=1), 'forward', _blocks.Tile(
+        itemsize, 32 // itemsize, 4, 3))[0] for size, channels in ((56, (128, 128)), (131, (32, 64)), (112, (8, 16)))}
+    assert taken == ways
+
+
+@pytest.mark.parametrize(('tile', 'fewer'), [(BY_FOUR, True), (BY_EIGHT, False)], ids=['by four', 'by eight'])
+def test_positions_in_lines_of_their_own_are_few_in_a_block(tile, fewer):
+    """Of channels that lie last, and of patches: so that lines stay in L1 until all tiles of rows have read them."""
+    last = {'x_last': True, 'y_last': True}
+    patches = P('patches', (224, 224), (16, 16), (3, 768), stride=16, batch=8)
+    layer = P('layer', (56, 56), (3, 3), (64, 64), padding=1, batch=8)
+    for problem, changes, apart in ((patches, {}, True), (layer, last, True), (layer, {}, False)):
+        way, positions = way_of(problem, 'grad_weight', tile, **changes)
+        assert way == _blocks.CORRELATE and (positions <= 1.5 * 102) == (fewer and apart)

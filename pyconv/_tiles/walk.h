@@ -138,13 +138,13 @@ static index_t NAME(list_by_tap)(const NAME(walk) *box, const index_t *offset, N
 
 /* All products of a box; gives back how many. Each channel has those of the first, as far behind as it lies. Of many
    channels each cell of a position is in a line of its own, and all positions' are near the last one's, which is asked
-   for. */
+   for; where positions have lines of their own, each is asked for under one of the taps that share it. */
 static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset, NAME(product) *list)
 {
     const piece_t *piece = box->work->piece;
     const axis_t *axis = piece->axis;
     const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
-    const index_t near = (ROWS - 1) * axis[2].step * piece->source_stride[2];
+    const index_t step = axis[2].step * piece->source_stride[2], line = 64 / (index_t)sizeof(REAL);
     const int taps = (int)(axis[0].taps * axis[1].taps * axis[2].taps), channels = (int)box->work->part.channels;
     NAME(product) *next = list;
     if (piece->source_last)
@@ -152,14 +152,16 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
     for (index_t tz = z->tap; tz < z->tap + z->taps; tz++)
         for (index_t ty = y->tap; ty < y->tap + y->taps; ty++) {
             const index_t row = (tz * axis[1].taps + ty) * axis[2].taps + x->tap;
-            for (index_t k = row; k < row + x->taps; k++)
-                *next++ = (NAME(product)){offset[k], (int)k, {(int)(offset[k] + near)}};
+            for (index_t k = row; k < row + x->taps; k++) {
+                const index_t position = step < line ? ROWS - 1 : (k - row) % ROWS;
+                *next++ = (NAME(product)){offset[k], (int)k, {(int)(offset[k] + position * step)}};
+            }
         }
     const index_t each = next - list;
     for (int c = 1; c < channels; c++) {
         const index_t apart = c * piece->source_channel;
         for (index_t i = 0; i < each; i++, next++)
-            *next = (NAME(product)){list[i].cell + apart, list[i].row + c * taps, {(int)(list[i].cell + apart + near)}};
+            *next = (NAME(product)){list[i].cell + apart, list[i].row + c * taps, {list[i].ahead + (int)apart}};
     }
     return next - list;
 }
