@@ -32,29 +32,34 @@ EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
 
 def some_of_all():
     """Tensor cores' tiles and strips of 3 x 3 taps without a flag, and of the rest, those of most flags first, so many
-    that every tile of every product is in one of them, and any two words of a name, or a way and a word, together."""
+    that every tile of every product is in one of them, and any two other words of a name, or a way and one, together.
+    """
     plain = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and name.split()[-1][0].isdigit()]
     plain += [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?', name)]
     found, met = {}, set()
-    for name in [*plain, *sorted(ALL, key=lambda name: -len(name.split()))]:
-        new, alike = {family(name), (name.split()[0], ALL[name].way)}, as_float16(name)
+    for name in [*plain, *sorted(ALL, key=lambda name: (-len(name.split()), '5x5' in name))]:
+        new, alike = {family(name), (name.split()[0], ALL[name].way)}, as_another(name)
         if name not in plain:
-            new |= {*itertools.combinations(dict.fromkeys([ALL[alike].way, *alike.split()]), 2)}
+            words = [word for word in alike.split() if not (ALL[name].tile and word[0].isdigit())]
+            new |= {*itertools.combinations(dict.fromkeys([ALL[alike].way, *words]), 2)}
         if new - met:
             found[name] = None
             met |= new
     return found
 
 
-def as_float16(name):
+def as_another(name):
     """The kernel of float16 in the place of one of bfloat16, where that multiplies: they differ in how a number is
-    read, multiplied and kept, which one of each kernel and way shows."""
-    return name.replace('bf16', 'f16') if ALL[name].tile or name.startswith('depthwise') else name
+    read, multiplied and kept, which one of each kernel and way shows. So do strips of 7 x 7 taps for 5 x 5."""
+    if not (ALL[name].tile or name.startswith('depthwise')):
+        return name
+    alike = name.replace('bf16', 'f16')
+    return alike.replace('5x5', '7x7') if alike.replace('5x5', '7x7') in ALL else alike
 
 
 def family(name):
     """The kernel, how it multiplies what, and the tile."""
-    one = ALL[as_float16(name)]
+    one = ALL[as_another(name)]
     return name.split()[0], one.way, one.element, one.tile
 
 
