@@ -153,8 +153,8 @@ def test_zeros_that_are_left_of_smaller_numbers_have_the_same_signs(channels, al
         assert_same_bits(other, answers[0])
 
 
-@every_problem
-@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(('problem', 'value'), [
+    (problem, value) for turn, problem in enumerate(TILED) for value in (np.nan, (-1)**turn * np.inf)], ids=str)
 def test_not_finite(problem, value):
     """Only what the definition reaches, although a tile mixes its cells."""
     nonfinite.test_in_one_operand(problem, (value,))
