@@ -40,9 +40,13 @@ def choose_rounded(
     z, y, x = (up_to(n, max(1, power_of_two(n) // (2 * ROUND))) for n in g.output_size)
     if (z, y, x) != g.output_size and g.padding_mode == "zeros":
         depth, height, width = (n + s * (m - k) for n, s, m, k in zip(g.input_size, g.stride, (z, y, x), g.output_size))
-        g = g._replace(output_size=(z, y, x), input_size=(depth, height, width))
-        known = _found(map, g, groups, tile, algorithm, may_exchange)
-        if [alike for alike, _, _ in known] == [_alike(piece) for piece in found]:  # else one has more phases, or fewer
+        whole = g._replace(output_size=(z, y, x), input_size=(depth, height, width))
+        known: tuple[Known, ...] = ()
+        if all(ROUND * (n - m) <= m for n, m in zip(whole.input_size, g.input_size)):
+            known = _found(map, whole, groups, tile, algorithm, may_exchange)
+        # else one has more phases, or fewer; and rows must fill a vector in their last block too
+        if [alike for alike, _, _ in known] == [_alike(piece) for piece in found] and all(
+                blocking.way != GATHER_ROWS for _, _, blocking in known):
             return [(winograd(piece, outputs) or piece if outputs > 1 else piece, blocking)
                     for piece, (_, outputs, blocking) in zip(found, known)]
     return choose_all(map, found, groups, tile, algorithm)
@@ -65,7 +69,8 @@ def forget() -> None:
 
 def _alike(piece: Piece) -> Piece:
     """The piece but for how many positions it has, and the cells that these read."""
-    axes = tuple(axis._replace(positions=0, size=axis.size - axis.step * axis.positions) for axis in piece.axes)
+    axes = tuple(axis._replace(positions=0, size=axis.size - axis.step * axis.positions if axis.taps else 0)
+                 for axis in piece.axes)
     return piece._replace(axes=axes, source=NOWHERE, target=NOWHERE, weight=NOWHERE,
                           row_taps=tuple((n, 0) for n, _ in piece.row_taps))
 

@@ -369,6 +369,20 @@ def test_the_weight_gradient_from_columns_on_a_gpu(gpu, monkeypatch, problem, na
     same(gpu, out, 2 * of_samples[0], name)
 
 
+def test_an_axis_of_one_cell_may_lie_anywhere(gpu):
+    """Whatever its stride: NumPy calls such an array contiguous, and copies none."""
+    rng = np.random.default_rng(0)
+    given, columns = rng.integers(-3, 4, (1, 2, 3, 2, 4, 1)), gpu.upload(rng.integers(-3, 4, (1, 5, 24)), 'float32')
+    w = gpu.empty((2, 5, 1, 1, 1, 1), 'float32')
+    found = []
+    for y in (gpu.upload(given, 'float32').view(lambda array: np.moveaxis(array, -1, 4)),
+              gpu.upload(np.ascontiguousarray(given).reshape(1, 2, 3, 2, 1, 4), 'float32')):
+        found.append(gpu.download(pyconv.convolution_backward(
+            y, None, w, 1, 0, 1, False, 0, 1, (False, True, False), finput=columns)[1]))
+    np.testing.assert_array_equal(*found)
+    assert found[0].any()
+
+
 # --- halves on a GPU: what volumes add up is not rounded between ---
 
 HALVES = {'float16': 2048, 'bfloat16': 256}  # the first number to which adding 1 does nothing

@@ -17,7 +17,11 @@ LARGE = [P('1d 67', (67,), (3,), (5, 4), padding=1), P('1d 131 strided', (131,),
          P('2d 131 by 5 strided', (131, 5), (3, 2), (2, 5), stride=(2, 1), padding=1),
          P('2d 69 by 75 kernel 1', (69, 75), (1, 1), (4, 3), batch=1),
          P('2d 66 by 67 depthwise', (66, 67), (3, 3), (8, 8), groups=8, padding=1, batch=1),
-         P('2d 131 patches', (131, 6), (2, 2), (3, 4), stride=2)]
+         P('2d 131 patches', (131, 6), (2, 2), (3, 4), stride=2),
+         P('2d one row of 16385', (2, 16385), (3, 3), (1, 1), padding=1, batch=1),  # of whose blocks the last is narrow
+         P('2d three rows of 16387', (3, 16387), (3, 3), (4, 4), groups=4, padding=1, batch=1),
+         P('2d mostly padding', (3, 7), (3, 3), (1, 1), padding=((1, 1), (126, 126)), batch=1),
+         P('2d kernel 1 strided', (3, 261), (1, 1), (4, 4), stride=2, batch=1)]
 
 
 @pytest.fixture

@@ -104,13 +104,17 @@ class DeviceArray:
 
     def merged(self, axes: int) -> "DeviceArray":
         """With so many axes behind the first two, if it can be: neighbours dense in memory are made one."""
-        shape, steps, place = list(self.shape), list(self.strides), 2
-        while place < len(shape) - 1 and len(shape) > axes + 2:
-            if steps[place] == steps[place + 1] * shape[place + 1]:
-                shape[place:place + 2], steps[place:place + 2] = [shape[place] * shape[place + 1]], [steps[place + 1]]
+        if self.ndim <= axes + 2:
+            return self
+        inner, place = [axis for axis in zip(self.shape[2:], self.strides[2:]) if axis[0] != 1], 0
+        while place < len(inner) - 1 and len(inner) > axes:
+            (outer, step), (length, along) = inner[place:place + 2]
+            if step == along * length:
+                inner[place:place + 2] = [(outer * length, along)]
             else:
                 place += 1
-        return self._replace(shape=tuple(shape), strides=tuple(steps))
+        shape, steps = zip(*[(1, 0)] * (axes - len(inner)), *inner)
+        return self._replace(shape=(*self.shape[:2], *shape), strides=(*self.strides[:2], *steps))
 
     def bounds(self) -> tuple[int, int]:
         """The first byte of all elements, and the one behind the last."""

@@ -161,7 +161,7 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
     for (int c = 1; c < channels; c++) {
         const index_t apart = c * piece->source_channel;
         for (index_t i = 0; i < each; i++, next++)
-            *next = (NAME(product)){list[i].cell + apart, list[i].row + c * taps, {list[i].ahead + (int)apart}};
+            *next = (NAME(product)){list[i].cell + apart, list[i].row + c * taps, {(int)(list[i].ahead + apart)}};
     }
     return next - list;
 }
