@@ -22,8 +22,8 @@ from pyconv._blocks import (
 )
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._geometry import Geometry
-from pyconv._pieces import Piece, Strides, pieces, winograd
-from pyconv._ways import choose, forget_first
+from pyconv._pieces import Piece, Strides, pieces
+from pyconv._ways import choose, forget_first, in_tiles
 
 Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
@@ -47,8 +47,7 @@ def choose_rounded(
         # else one has more phases, or fewer; and rows must fill a vector in their last block too
         if [alike for alike, _, _ in known] == [_alike(piece) for piece in found] and all(
                 blocking.way != GATHER_ROWS for _, _, blocking in known):
-            return [(winograd(piece, outputs) or piece if outputs > 1 else piece, blocking)
-                    for piece, (_, outputs, blocking) in zip(found, known)]
+            return [(in_tiles(piece, outputs), blocking) for piece, (_, outputs, blocking) in zip(found, known)]
     return choose_all(map, found, groups, tile, algorithm)
 
 

@@ -263,9 +263,14 @@ def choose(
         source=piece.source._replace(base=0), target=piece.target._replace(base=0),
         weight=piece.weight._replace(base=0), wave=0, accumulate=False)
     way, blocking = _first(anywhere, Asked(map, groups, tile, most_taps, may_direct), algorithm)
-    made = winograd(piece, way.outputs) if way.outputs else piece
+    return in_tiles(piece, way.outputs), blocking
+
+
+def in_tiles(piece: Piece, outputs: int) -> Piece:
+    """The piece in tiles of so many outputs, which suits it; as it is where a tile has none or one."""
+    made = winograd(piece, outputs) if outputs > 1 else piece
     assert made is not None
-    return made, blocking
+    return made
 
 
 def name_of(piece: Piece, blocking: Blocking) -> str:
