@@ -346,21 +346,21 @@ def test_the_weight_gradient_from_columns_on_a_gpu(gpu, monkeypatch, problem, na
     monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
     data, truth = problem.integers(low=-1, high=1), expected_small(problem)
     form = [problem.form[word] for word in ('stride', 'lo', 'dilation')]
-    columns = gpu.upload(reference.unfold(data.x, problem.kernel, problem.positions, *form), name)
-    y, w = gpu.upload(data.y, name), gpu.upload(data.w, name)
+    unfolded = reference.unfold(data.x, problem.kernel, problem.positions, *form)
+    y, w, columns = (gpu.upload(array, name) for array in (data.y, data.w, unfolded))
 
     def grads(y, columns, **more):
         return pyconv.convolution_backward(
             y, None, w, *steps(problem), (False, True, True), finput=columns, **more)[1:]
 
-    last = gpu.upload(np.moveaxis(data.y, 1, -1), name).view(lambda array: np.moveaxis(array, -1, 1))
-    for given in (y, last):
+    last = np.moveaxis(np.ascontiguousarray(np.moveaxis(data.y, 1, -1)), -1, 1)
+    for given in (y, gpu.upload(last, name)):
         for one, wanted in zip(grads(given, columns), (truth.grad_weight, reference.channel_sum(data.y))):
             same(gpu, one, wanted, name)
     of_samples = np.stack([maps(problem, data.x[n:n + 1], data.w, data.y[n:n + 1]).grad_weight
                            for n in range(problem.batch)])
     same(gpu, grads(y, columns, per_sample=True)[0], of_samples, name)
-    y, columns = (array.view(lambda array: array[0]) for array in (y, columns))
+    y, columns = gpu.upload(data.y[0], name), gpu.upload(unfolded[0], name)
     out = gpu.upload(data.w * 0 + 5, name)
     assert grads(y, columns, out=(None, out, None))[0] is out
     same(gpu, out, of_samples[0], name)
@@ -375,8 +375,8 @@ def test_an_axis_of_one_cell_may_lie_anywhere(gpu):
     given, columns = rng.integers(-3, 4, (1, 2, 3, 2, 4, 1)), gpu.upload(rng.integers(-3, 4, (1, 5, 24)), 'float32')
     w = gpu.empty((2, 5, 1, 1, 1, 1), 'float32')
     found = []
-    for y in (gpu.upload(given, 'float32').view(lambda array: np.moveaxis(array, -1, 4)),
-              gpu.upload(np.ascontiguousarray(given).reshape(1, 2, 3, 2, 1, 4), 'float32')):
+    for y in (np.moveaxis(given, -1, 4), given.reshape(1, 2, 3, 2, 1, 4)):
+        y = gpu.upload(y, 'float32')
         found.append(gpu.download(pyconv.convolution_backward(
             y, None, w, 1, 0, 1, False, 0, 1, (False, True, False), finput=columns)[1]))
     np.testing.assert_array_equal(*found)
