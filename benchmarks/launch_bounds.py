@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import compiled
 from planned import Launching, Wanted
-from pyconv._gpu import configurations, tiles
+from pyconv._gpu import configurations, single, tiles
 from pyconv._gpu.sass import Loop
 
 H200 = (9, 0)
@@ -155,8 +155,10 @@ def loads_and_stores(part: Loop) -> float:
 
 def lines(found: Kernel, one: Launching) -> int:
     """Lines of 128 bytes that a warp of depthwise or depthwise_weight reads or writes at once."""
-    last = one.values.get("last", 0) or one.values.get("abreast", 0) > 1
-    return max(1, 32 * found.configuration.element.size * (1 if last else tiles.STRIP_COLUMNS) // 128)
+    last, side = one.values.get("last", 0) or one.values.get("abreast", 0) > 1, 1
+    if one.kernel.source.name == "depthwise_weight":
+        side = one.values["abreast"] >> one.values["shift"]
+    return max(1, 32 * found.configuration.element.size * (side if last else single.STRIP_COLUMNS) // 128)
 
 
 def per_stage(made: compiled.Made, count: Callable[[Loop], float]) -> float:
@@ -325,7 +327,7 @@ def strips(found: Kernel) -> tuple[int, int, int]:
     words = found.configuration.name.split()
     k = next((int(word[0]) for word in words if re.fullmatch(r"\dx\d", word)), 3)
     up, step = 1 + ("divided" in words), 1 + ("strided" in words)
-    rows, _ = tiles.STRIPS[up, step]
+    rows, _ = single.STRIPS[up, step]
     return k, rows, (k - 1 + step * (rows - 1)) // up + 1
 
 
@@ -353,7 +355,7 @@ def strips_through_cache(found: Kernel, one: Launching) -> float:
     source, results, other = (size for _, size in of_strips(found, one))
     step, up = 1 + ("strided" in found.configuration.name), 1 + ("divided" in found.configuration.name)
     if one.kernel.source.name == "depthwise" and not one.values["last"]:
-        results *= tiles.STRIP_COLUMNS
+        results *= single.STRIP_COLUMNS
     return source * cells / (rows * step / up) + results + other
 
 

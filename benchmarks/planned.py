@@ -186,7 +186,8 @@ def forced(all_tiled: bool, large: bool) -> Iterator[None]:
     if all_tiled:
         tiles.DIRECT_RATE = 0.0
     if large:
-        tiles.tile_of = lambda way, element, results, blocks, **how: tiles.tiles(way, element, **how)[0]
+        tiles.tile_of = lambda way, element, results, blocks, seconds=None, **how: (
+            tiles.tiles(way, element, **how)[0])
         tiles.parts_of_gather = lambda positions, stages: 3
     _cuda.forget()
     try:

@@ -11,12 +11,30 @@ from libc.string cimport memcpy
 
 cdef enum:
     MAP_WORDS = 16  # a tensor map is 128 bytes
+    EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 ctypedef int (*get_t)(void **context) noexcept nogil
 ctypedef int (*push_t)(void *context) noexcept nogil
 ctypedef int (*launch_t)(
     void *kernel, unsigned int x, unsigned int y, unsigned int z, unsigned int threads, unsigned int rows,
     unsigned int planes, unsigned int shared, void *stream, void **arguments, void **extra) noexcept nogil
+
+# The driver's CUlaunchAttribute, of 72 bytes, and CUlaunchConfig.
+cdef struct attribute_t:
+    int what
+    int gap
+    int value
+    int rest[15]
+
+cdef struct config_t:
+    unsigned int grid[3]
+    unsigned int threads[3]
+    unsigned int shared
+    void *stream
+    attribute_t *attributes
+    unsigned int count
+
+ctypedef int (*launch_early_t)(config_t *config, void *kernel, void **arguments, void **extra) noexcept nogil
 
 
 cdef class Arguments:
@@ -109,17 +127,23 @@ cdef class Places:
 
 
 cdef class Launcher:
-    """Launches in one device's context, by the addresses of the driver's functions."""
+    """Launches in one device's context, by the addresses of the driver's functions.
+
+    Where `early` is one, cuLaunchKernelEx, kernels that say so may begin while the one before them in the stream still
+    runs: they wait by themselves until that has ended, as all that `ptx` makes for chips from capability 9.0 on do.
+    """
 
     cdef get_t get_current
     cdef push_t push
     cdef get_t pop
     cdef launch_t launch
+    cdef launch_early_t early
     cdef void *context
 
-    def __cinit__(self, uintptr_t get_current, uintptr_t push, uintptr_t pop, uintptr_t launch, uintptr_t context):
+    def __cinit__(self, uintptr_t get_current, uintptr_t push, uintptr_t pop, uintptr_t launch, uintptr_t early,
+                  uintptr_t context):
         self.get_current, self.push, self.pop = <get_t>get_current, <push_t>push, <get_t>pop
-        self.launch, self.context = <launch_t>launch, <void *>context
+        self.launch, self.early, self.context = <launch_t>launch, <launch_early_t>early, <void *>context
 
     def __call__(self, launches, uintptr_t stream):
         """Put (kernel, grid, arguments) into the stream, in order. None, or the status that is no success and the
@@ -146,6 +170,12 @@ cdef class Launcher:
         cdef int status
         if arguments.count != <int>kernel.arguments:
             raise TypeError(f"{kernel.name} must be given {kernel.arguments} arguments; got {arguments.count}")
+        cdef bint comes_early = kernel.early and self.early != NULL
+        cdef attribute_t allowed = attribute_t(EARLY, 0, 1)
+        cdef config_t config = config_t([x, y, z], [threads, 1, 1], shared, stream, &allowed, 1)
         with nogil:  # the driver waits where its queue is full
-            status = self.launch(handle, x, y, z, threads, 1, 1, shared, stream, arguments.pointers, NULL)
+            if not comes_early:
+                status = self.launch(handle, x, y, z, threads, 1, 1, shared, stream, arguments.pointers, NULL)
+            else:
+                status = self.early(&config, handle, arguments.pointers, NULL)
         return status

@@ -28,12 +28,15 @@ OPCODES_BEFORE_SM80 = OPCODES | {'commit': None, 'wait': None} | dict.fromkeys(
 
 
 class Code(NamedTuple):
-    """Machine code for one capability: resources, how often each opcode is in it, its loops."""
+    """Machine code for one capability: resources, how often each opcode is in it, its loops; whether it waits for the
+    kernel before it ahead of all that touches memory, and lets the next one begin behind its last copy."""
 
     registers: int
     local: int
     opcodes: Counter
     loops: list
+    waits_first: bool
+    lets_late: bool
 
 
 class Made(NamedTuple):
@@ -102,7 +105,10 @@ def make(names, chips=None, **given):
     for architecture, found in compiled.items():
         codes = sass.disassemble([code.cubin for _, _, code in found], architecture)
         for (name, capability, code), words in zip(found, codes):
-            made[name].codes[capability] = Code(code.registers, code.local, sass.opcodes(words), sass.loops(words))
+            order = re.findall(r'ACQBULK|PREEXIT|(?:LD|ST|ATOM|RED|UTMA)(?!C)\w*', ' '.join(w.opcode for w in words))
+            made[name].codes[capability] = Code(
+                code.registers, code.local, sass.opcodes(words), sass.loops(words), order[0] == 'ACQBULK',
+                'LDGSTS' in order and 'LDGSTS' not in order[order.index('PREEXIT'):] if 'PREEXIT' in order else False)
     return made
 
 

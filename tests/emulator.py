@@ -176,7 +176,8 @@ class Executor:
             'commit', 'wait', 'fma', 'ldmatrix', 'ldmatrix_transposed')}
         names |= {f'block_{axis}': functools.partial(self.block.__getitem__, i) for i, axis in enumerate('xyz')}
         names |= {'thread': lambda: self.lanes, 'barrier': self.shared.barrier,
-                  'shared_base': lambda: np.int64(Shared.BASE)}
+                  'shared_base': lambda: np.int64(Shared.BASE),
+                  'let_next_begin': lambda: None}                # here kernels run one after the other
         names |= {f'copy{width}': functools.partial(self.copy, width, '') for width in (4, 8, 16)}
         names |= {f'copy16_{kind}': functools.partial(self.copy, 16, kind) for kind in ('f16', 'bf16')}
         names |= {f'mma_{kind}': functools.partial(self.mma_half, kind) for kind in ('f16', 'bf16')}
@@ -184,6 +185,8 @@ class Executor:
         for name in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
             names[f'load_{name}'] = names[f'reload_{name}'] = functools.partial(self.load, *TYPES[name][:2])
             names[f'store_{name}'] = functools.partial(self.store, TYPES[name][0], TYPES[name][2])
+        names |= {f'load_{name}x{count}': functools.partial(self.load_side, *TYPES[name][:2], count)
+                  for name, count in (('f16', 2), ('f16', 4), ('bf16', 2), ('bf16', 4), ('f32', 2))}
         names |= {'load_b32x4': self.load_words, 'store_b32x4': self.store_words, 'neighbour': self.neighbour}
         for name in ('b32', 'f32', 'f64'):
             names[f'store_{name}x2'] = functools.partial(self.store_pair, *TYPES[name][::2])
@@ -249,6 +252,11 @@ class Executor:
         chunks = self.read_global(16, address, self.where(ok))
         words = chunks.view(np.int32).reshape(*self.shape, 4).astype(np.int64)
         return tuple(np.ascontiguousarray(words[..., i]) for i in range(4))
+
+    def load_side(self, width, decode, count, address, ok):
+        """So many numbers, one behind the other."""
+        raw = self.read_global(width * count, address, self.where(ok)).view(RAW[width]).reshape(*self.shape, count)
+        return tuple(decode(np.ascontiguousarray(raw[..., i])) for i in range(count))
 
     def store_words(self, address, ok, *words):
         """In halves, which compare as bits where two threads write one place."""

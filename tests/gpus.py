@@ -93,7 +93,7 @@ IN_TILES = [(name, size) for name in WAYS for size in range(2 if 'wgmma' in name
 
 def take_tile(monkeypatch, size):
     """Every product in its tile of that number, or in its last where it has fewer."""
-    def tile_of(way, element, results, blocks, **how):
+    def tile_of(way, element, results, blocks, seconds=None, **how):
         found = tiles.tiles(way, element, **how)
         return found[min(size, len(found) - 1)]
     monkeypatch.setattr(tiles, 'tile_of', tile_of)

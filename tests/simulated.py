@@ -63,6 +63,8 @@ def primitives(memory):
     for kind in ('f16', 'bf16', 'f32', 'f64', 'i8', 'u8', 'i16', 'u16', 'i32', 'u32', 'i64'):
         names[f'load_{kind}'], names[f'store_{kind}'] = global_memory(memory, *TYPES[kind])
         names[f'reload_{kind}'] = names[f'load_{kind}']
+    for kind, count in (('f16', 2), ('f16', 4), ('bf16', 2), ('bf16', 4), ('f32', 2)):
+        names[f'load_{kind}x{count}'] = side_by_side(memory, names[f'load_{kind}'], TYPES[kind][0], count)
     names['load_b32x4'], names['store_b32x4'] = chunks(memory, names['load_i32'], names['store_i32'])
     for kind in ('f32', 'f64', 'b32', 'i32', 'i64'):
         names[f'shared_{kind}'], names[f'put_{kind}'] = shared_memory(names, *TYPES[kind])
@@ -91,6 +93,14 @@ def global_memory(memory, width, decode, encode):
         if ok:
             words[place(address)] = encode(np.array([value]))
     return load, store
+
+
+def side_by_side(memory, load_one, width, count):
+    def load(address, ok):
+        if ok:
+            memory.pieces(np.array([address]), width * count)
+        return tuple(load_one(address + width * i, ok) for i in range(count))
+    return load
 
 
 def chunks(memory, load_word, store_word):

@@ -119,6 +119,11 @@ int cuLaunchKernel(struct kernel *kernel, unsigned x, unsigned y, unsigned z, un
     note("\n");
     return 0;
 }
+int cuLaunchKernelEx(const struct { unsigned x, y, z, threads, rows, planes, shared; handle stream; } *config,
+                     struct kernel *kernel, int64_t **arguments, void **extra) {
+    return cuLaunchKernel(kernel, config->x, config->y, config->z, config->threads, config->rows, config->planes,
+                          config->shared, config->stream, arguments, extra);
+}
 
 /* --- memory, which nobody reads or writes: whoever asks is told that it is the device's --- */
 

@@ -20,7 +20,7 @@ from emulated_device import SHARED_LIMITS
 from gpus import WAYS, Emulated, take_tile, tiles_of
 from problems import P, some
 from pyconv import _cuda
-from pyconv._gpu import arrays, configurations, launch, tiles
+from pyconv._gpu import arrays, configurations, launch, single, tiles
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
@@ -35,7 +35,7 @@ def some_of_all():
     that every tile of every product is in one of them, and any two other words of a name, or a way and one, together.
     """
     plain = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and name.split()[-1][0].isdigit()]
-    plain += [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?', name)]
+    plain += [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?( x2)?', name)]
     found, met = {}, set()
     for name in [*plain, *sorted(ALL, key=lambda name: (-len(name.split()), '5x5' in name))]:
         new, alike = {family(name), (name.split()[0], ALL[name].way)}, as_another(name)
@@ -71,7 +71,7 @@ ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided di
               '2d channels 16 16', '2d channels 17 17 kernel 1')
 # Of one channel in a group: every kernel of `depthwise`.
 SINGLE = [P(f'2d depthwise of {k}, stride {stride}', (9, 8), (k, k), (4, 4), groups=4, padding=1, stride=stride)
-          for k in tiles.STRIP_TAPS for stride in (1, 2)]
+          for k in single.STRIP_TAPS for stride in (1, 2)]
 PATCHES = P('2d patches of 16 channels', (4, 4), (2, 2), (16, 16), stride=2)    # read in place
 PLANES = P('2d planes', (4, 4), (1, 1), (16, 16))
 PRODUCTS = [(name, capability) for name, capability in PAIRS if ALL[name].tile]
@@ -129,10 +129,14 @@ def made(pool, name):
 @needs_compiler
 @pytest.mark.parametrize(('name', 'capability'), PAIRS, ids=label)
 def test_registers(made, name, capability):
-    """As few as leave room for its blocks, and none of them spilled."""
+    """As few as leave room for its blocks, and none of them spilled; it waits first where it may come early."""
     code, configuration = made.codes[capability], ALL[name]
     assert 0 < code.registers <= min(255, REGISTERS // (configuration.threads * configuration.blocks))
     assert code.local == 0 == number(code.opcodes, r'(LDL|STL)\b.*')
+    # From 9.0 on it may be launched while the kernel before it still runs, and lets the next one come.
+    is_early = capability >= launch.EARLY
+    assert code.waits_first == is_early == number(code.opcodes, 'PREEXIT')
+    assert code.lets_late == (is_early and configuration.tile is not None)
 
 
 @needs_compiler
@@ -183,30 +187,37 @@ def test_products(made, name):
         assert additions == total['split_tf32'] + tile.bm * tile.bn // tile.threads
     copy = 'copy16' if held == configuration.element else f'copy16_{held.suffix}'
     assert total[copy] * tile.threads == lines * tile.line // 16
-    assert total['wait'] == total['barrier'] == total['commit'] == 1
+    assert total['wait'] == total['commit'] == 1
+    assert total['barrier'] == (2 if way.startswith('wgmma') else 1)      # before products and behind those before
 
 
 STRIPS = [name for name in MADE if name.startswith('depthwise')]
 # Instructions of the loop over strips, of 3 x 3 taps, for each result, or number of grad_output.
 MOST = {'depthwise': 35, 'depthwise strided': 50, 'depthwise divided': 16, 'depthwise_weight': 51,
-        'depthwise_weight strided': 68}
+        'depthwise_weight strided': 68, 'depthwise_weight x2': 29, 'depthwise_weight strided x2': 35,
+        'depthwise_weight x4': 23, 'depthwise_weight strided x4': 29, 'depthwise_weight x2 apart': 33,
+        'depthwise_weight strided x2 apart': 43, 'depthwise_weight x4 apart': 31,
+        'depthwise_weight strided x4 apart': 42}
 
 
 @needs_compiler
 @pytest.mark.parametrize('name', STRIPS)
 def test_strips(made, name):
-    """A strip's cells are loaded once, all products made without a branch, in not many more instructions than these."""
+    """A strip's cells are loaded once, a thread's channels together or apart, all products made without a branch, in
+    not many more instructions than these."""
     kernel, _, *flags = name.split()
     k = next((int(flag[0]) for flag in flags if flag[1] == 'x'), 3)
     up, step = 1 + ('divided' in flags), 1 + ('strided' in flags)
-    rows, columns = tiles.STRIPS[up, step]
+    side = next((int(flag[1]) for flag in flags if flag[0] == 'x'), 1)
+    rows, columns = single.STRIPS[up, step]
     cells = [(k - 1 + step * (each - 1)) // up + 1 for each in (rows, columns)]
     [loop] = made.codes[9, 0].loops
     assert not loop.inner and number(loop.own, r'BRA.*') == 1
-    assert number(loop.own, OPCODES['fma']) == rows * columns * k * k // up**2
+    assert number(loop.own, OPCODES['fma']) == rows * columns * side * k * k // up**2
     given = rows * columns if kernel == 'depthwise_weight' or 'accumulate' in flags else 0
-    assert number(loop.own, r'LDG\..*') == math.prod(cells) + given
-    of_result = loop.slots / (rows * columns)
+    loads = side if 'apart' in flags else 1
+    assert number(loop.own, r'LDG\..*') == loads * (math.prod(cells) + given)
+    of_result = loop.slots / (rows * columns * side)
     if k == 3 and 'accumulate' not in flags and 'f64' not in name:
         assert of_result <= MOST[' '.join([kernel, *flags])], of_result
 
@@ -341,6 +352,10 @@ def everything(gpu, problem, dtype, keywords, modes, without_tiles):
         calls.forward(problem, x, w, gpu.empty(problem.weight_shape[:1], dtype), out=y, **keywords)
         calls.grad_input(problem, w, y, out=x, **keywords)
         calls.grad_weight(problem, x, y, out=w, **keywords)
+        if last and problem in SINGLE:  # every other channel, which none can load at once
+            samples, channels, *size = problem.output_shape
+            apart = laid_out(gpu, (samples, 2 * channels, *size), dtype, last).view(lambda array: array[:, ::2])
+            calls.grad_weight(problem, x, apart, out=w, **keywords)
         transposed = calls.transposed(problem, y, w, gpu.empty(problem.input_shape[1:2], dtype), **keywords)
         assert transposed.shape == x.shape
         if without_tiles:

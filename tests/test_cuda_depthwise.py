@@ -16,6 +16,7 @@ from gpus import DTYPES, Emulated
 from problems import P, maps
 from pyconv import _cuda
 from pyconv._gpu import limits, tiles, walks
+from pyconv._gpu import single as single_channels
 from test_cuda import same
 from test_cuda_defects import plant, without_each_barrier
 from test_cuda_limits import Planned
@@ -55,13 +56,23 @@ FEW = [PROBLEMS[place] for place in (1, 4, 6, 12)]
 # grad_input sums over the rows of a channel; a stride has its own kernel for dilation 1
 WHOLE = [problem for problem in PROBLEMS if problem.channels[0] == problem.channels[1] and (
     problem.stride == 1 or problem.dilation == 1)]
+# Whose channels lie side by side, four or two for a thread: also where they fill no block, or two sectors of 32 bytes.
+SIDE = [
+    P('20 side by side', (9, 11), (3, 3), (20, 20), groups=20, padding=1),
+    P('64 side by side', (7, 12), (3, 3), (64, 64), groups=64, padding=(1, 0)),
+    P('12 side by side, stride 2', (15, 18), (3, 3), (12, 12), groups=12, padding=((1, 2), (0, 1)), stride=2),
+    P('8 side by side, stride and dilation 2', (17, 19), (3, 3), (8, 8), groups=8, padding=2, dilation=2, stride=2),
+    P('6 side by side, 5 by 5', (11, 17), (5, 5), (6, 6), groups=6, padding=2),
+    P('6 side by side, 5 by 5, stride 2', (12, 17), (5, 5), (6, 6), groups=6, padding=2, stride=2),
+]
+SIDES = {'float16': (4, 2), 'bfloat16': (4, 2), 'float32': (2, 1), 'float64': (1, 1)}  # of 3 x 3 taps, of 5 x 5
 ORDERS = {'first': lambda array: array, 'last': lambda array: calls.last(array, array.ndim - 2)}
 every_order = pytest.mark.parametrize('order', ORDERS)
 
 
 def alone(monkeypatch, turned=False):
     """A GPU that has none of these kernels."""
-    monkeypatch.setattr(tiles, 'STRIPS', {})
+    monkeypatch.setattr(single_channels, 'STRIPS', {})
     return Emulated(monkeypatch)
 
 
@@ -213,7 +224,7 @@ def test_more_samples_than_a_grid_has_blocks(monkeypatch):
 @every_order
 @pytest.mark.parametrize('most', [1, 5, 64])
 def test_parts_of_a_weight_s_gradient(monkeypatch, order, most):
-    monkeypatch.setattr(tiles, 'MOST_PARTS', most)
+    monkeypatch.setattr(single_channels, 'MOST_PARTS', most)
     for problem in FEW[:3]:
         larger = problem._replace(batch=9, name=f'{problem.name}, nine samples')
         gpu, data = Emulated(monkeypatch), larger.integers()
@@ -269,6 +280,120 @@ def test_a_lent_buffer_serves_either_order(gpu):
         for size in (wants.finput, wants.finput_minimum):
             x, _, y = uploaded(gpu, data[:3], 'float32', order)
             same(gpu, calls.grad_weight(problem, x, y, finput=gpu.empty((size,), 'float32')), wanted, 'float32')
+
+
+@pytest.fixture
+def sides(monkeypatch):
+    """How many channels a thread has in each kernel of a weight's gradient that is planned, and whether it loads them
+    at once; the last as it is launched."""
+    found, real = [], single_channels.source
+
+    def depthwise(kernel, *given, side=1, at_once=False, **more):
+        if kernel == 'depthwise_weight':
+            found.append((side, at_once))
+        return real(kernel, *given, side=side, at_once=at_once, **more)
+    monkeypatch.setattr(single_channels, 'source', depthwise)
+    _cuda.forget()
+    return found
+
+
+@pytest.mark.parametrize('problem', SIDE, ids=str)
+@pytest.mark.parametrize('dtype', DTYPES)
+def test_channels_side_by_side(gpu, sides, problem, dtype):
+    check(gpu, problem, dtype, 'last')
+    strided = problem.kernel == (5, 5) and problem.stride == 2
+    side = 1 if strided else SIDES[dtype][problem.kernel[0] > 3]
+    assert sides[-1] == (side, side > 1)
+
+
+@pytest.mark.parametrize('problem', SIDE[::2], ids=str)
+@pytest.mark.parametrize('dtype', ['float16', 'float32'])
+def test_padding_multiplies_nothing_side_by_side(gpu, problem, dtype):
+    """NaN in the corners of one operand, which meets no other beside the image nor beyond the last strip."""
+    data = [array.astype(np.float64) for array in problem.integers()[:3]]
+    for place in (0, 2):
+        x, w, y = (array.copy() for array in data)
+        spoiled = (x, w, y)[place]
+        spoiled[:, ::2, 0, 0] = spoiled[:, 1::3, -1, -1] = np.nan
+        wanted = maps(problem, x, w, y).grad_weight
+        assert 0 < np.isnan(wanted).sum() < wanted.size
+        x, y = (gpu.upload(ORDERS['last'](array), dtype) for array in (x, y))
+        same(gpu, calls.grad_weight(problem, x, y), wanted, dtype)
+
+
+@pytest.mark.parametrize(('channels', 'view', 'side'), [
+    (20, lambda a: a[:, :20], (4, True)), (18, lambda a: a[:, :18], (1, False)), (20, lambda a: a[:, 1:21], (4, False)),
+    (20, lambda a: a[:, 19::-1], (4, False)), (20, lambda a: a[:, :20, :, ::-1], (4, True)),
+    (20, lambda a: a[:, :40:2], (4, False))])
+def test_what_lies_side_by_side(monkeypatch, sides, channels, view, side):
+    """Loaded at once are neighbours, at multiples of their bytes; those of a thread are not more than there are."""
+    problem = SIDE[0]._replace(channels=(channels, channels), groups=channels)
+    gpu, data = Emulated(monkeypatch), problem.integers()
+    x, y = (gpu.upload(ORDERS['last'](np.full((len(array), 40, *array.shape[2:]), 99)), 'float16').view(view)
+            for array in (data.x, data.y))
+    for array, values in ((x, data.x), (y, data.y)):
+        array.stored()[...] = values
+    same(gpu, calls.grad_weight(problem, x, y), maps(problem, *data[:3]).grad_weight, 'float16')
+    assert sides[-1] == side
+
+
+@pytest.mark.parametrize('steps', [66, 68])
+def test_cells_at_multiples_of_what_is_loaded(monkeypatch, sides, steps):
+    """64 channels of 66 or of 68: of the former every other cell of a line lies at half a load, and no line does."""
+    gpu, problem, data = Emulated(monkeypatch), SIDE[1], SIDE[1].integers()
+    x = gpu.upload(ORDERS['last'](np.full((len(data.x), steps, *data.x.shape[2:]), 99)), 'float16').view(
+        lambda a: a[:, :64])
+    x.stored()[...] = data.x
+    y = gpu.upload(ORDERS['last'](data.y), 'float16')
+    same(gpu, calls.grad_weight(problem, x, y), maps(problem, *data[:3]).grad_weight, 'float16')
+    assert sides[-1] == (4, steps == 68)
+
+
+@pytest.mark.parametrize('problem', [SIDE[0], SIDE[2]], ids=str)
+def test_bits_do_not_know_where_channels_lie(monkeypatch, sides, problem):
+    """Side by side at a multiple of what is loaded, one element off it, and each at twice the distance."""
+    gpu, data, found = Emulated(monkeypatch), problem.floats(), []
+    channels = problem.channels[0]
+    for view in (lambda a: a[:, :channels], lambda a: a[:, 1:channels + 1], lambda a: a[:, :2 * channels:2]):
+        x, y = (gpu.upload(ORDERS['last'](np.zeros((len(array), 40, *array.shape[2:]))), 'float32').view(view)
+                for array in (data.x, data.y))
+        for array, values in ((x, data.x), (y, data.y)):
+            array.stored()[...] = values
+        found.append(gpu.download(calls.grad_weight(problem, x, y)).tobytes())
+    assert found[0] == found[1] == found[2]
+    assert [at_once for _, at_once in sides[-3:]] == [True, False, False]
+
+
+SIDE_DEFECTS = {
+    'the channel beside is the first': (r'(number_in\d+_1 = found_in\d+)\[1\]', r'\1[0]'),
+    'cells of the channel beside': (r'(cell_in\d+_1 = found_in\d+)\[1\]', r'\1[0]'),
+    'threads of one channel': (r't \* 4 & ', 't & '),
+    'no gaps between the sums of lanes': (r'(gaps_in\d+ = i32\().*', r'\g<1>0)'),
+    'a half too many': (r'i32\(abreast\) <= 8\b', 'i32(abreast) <= 16'),
+    'cells that are not there': (r'is_cell_in\d+ & is_result', 'is_result'),
+    'results that are not there': (r'(is_product_in\d+ = is_cell_in\d+) & is_result_\d_\d', r'\1'),
+}
+
+
+@pytest.mark.parametrize('defect', SIDE_DEFECTS)
+def test_defects_side_by_side(monkeypatch, defect):
+    gpu = Emulated(monkeypatch)
+    plant(gpu, 'depthwise_weight', lambda text: re.sub(*SIDE_DEFECTS[defect], text))
+    with pytest.raises((KernelError, AssertionError)) as caught:
+        test_padding_multiplies_nothing_side_by_side(gpu, SIDE[0], 'float16')
+    assert 'nothing to change' not in str(caught.value)
+
+
+@pytest.mark.parametrize(('channels', 'size', 'blocks', 'parts'), [
+    (32, 112, 2, 128), (144, 56, 9, 28), (192, 28, 6, 38), (960, 7, 30, 8)])
+def test_all_blocks_are_on_the_chip_at_once(monkeypatch, channels, size, blocks, parts):
+    """Of MobileNet-v2's layers at batch 64, each of which takes as many strips as the others."""
+    found = Planned(monkeypatch)('grad_weight', (64, channels, size, size), (channels, 1, 3, 3), is_last=True,
+                                 padding=1, groups=channels)
+    [(_, values, grid)] = [one for one in found if one[0] == 'depthwise_weight']
+    assert grid[:2] == (blocks, parts) and values['shift'] == (values['abreast'] // 4).bit_length() - 1
+    places = 256 >> values['shift']
+    assert values['positions'] <= parts * values['rounds'] * places < values['positions'] + (parts + 1) * places
 
 
 @pytest.mark.parametrize(('problem', 'dtype', 'mode', 'maps_of'), [
@@ -338,12 +463,13 @@ DEFECTS = {
     'two taps have changed places': ('depthwise', r', of_tap_0_1, ', ', of_tap_1_0, '),
     'no bias': ('depthwise', r' \+ added', ' + f32(0)'),
     'parts read on': ('depthwise_weight', r' & \(place < end\)', ''),
-    'numbers beyond the last line': ('depthwise_weight', r'(is_result_\d_0 = is_x_in\d+) & .*', r'\1'),
-    'numbers beyond the last column': ('depthwise_weight', r'(is_x_in\d+ = is_place & \().*', r'\1u32(0) == u32(0))'),
+    'numbers beyond the last line': ('depthwise_weight', r'(is_result_\d_0 = is_x_in\d+_0) & .*', r'\1'),
+    'numbers beyond the last column': (
+        'depthwise_weight', r'(is_x_in\d+_\d = is_place & \().*', r'\1u32(0) == u32(0))'),
     'cells that are not there, of a weight': ('depthwise_weight', r'is_cell_in\d+ & is_result', 'is_result'),
     'rows beyond the last': ('depthwise_weight', r'i32\(select\(behind_in\d+ < .*', 'i32(abreast)'),
-    'a warp too few': ('depthwise_weight', r'(tx_in\d+ \* 256 \+ lane_in\d+ \+ )224', r'\g<1>192'),
-    'halves that are too few': ('depthwise_weight', r'i32\(abreast\) \* 9 <= (72|36|18|9)\b', 'i32(abreast) < 0'),
+    'a warp too few': ('depthwise_weight', r'(mine_in\d+ \* 256 \+ lane_in\d+ \+ )224', r'\g<1>192'),
+    'halves that are too few': ('depthwise_weight', r'i32\(abreast\) <= (8|4|2|1)\b', 'i32(abreast) < 0'),
     'parts over each other': ('depthwise_weight', r'part \* target_part', '0 * target_part'),
 }
 

@@ -30,7 +30,8 @@ KERNEL = 0x4E11  # the handle of every kernel
 GIVEN = {  # of functions that are called by their addresses: the types of what they are given
     'cuCtxGetCurrent': [ctypes.POINTER(ctypes.c_void_p)], 'cuCtxPushCurrent_v2': [ctypes.c_void_p],
     'cuCtxPopCurrent_v2': [ctypes.POINTER(ctypes.c_void_p)],
-    'cuLaunchKernel': [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]}
+    'cuLaunchKernel': [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3],
+    'cuLaunchKernelEx': [ctypes.c_void_p] * 4}
 SOURCE = SimpleNamespace(name='kern', key='kern of 3', text='def kern(a, b, c): ...\n', arguments=('a', 'b', 'c'))
 COMPILED = cubins.Compiled(b'\x7fELF', 'kern', 40, 0, 0)
 
@@ -57,7 +58,8 @@ class Driver:
             'cuInit': lambda flags: None, 'cuGetErrorString': lambda status: b'the words of the driver'}
 
         act = {'cuCtxGetCurrent': self.current, 'cuCtxPushCurrent_v2': self.contexts.append,
-               'cuCtxPopCurrent_v2': lambda to: self.contexts.pop(), 'cuLaunchKernel': self.launched}
+               'cuCtxPopCurrent_v2': lambda to: self.contexts.pop(), 'cuLaunchKernel': self.launched,
+               'cuLaunchKernelEx': self.launched_early}
         self.library = SimpleNamespace(**{
             name: ctypes.CFUNCTYPE(ctypes.c_int, *types)(functools.partial(self.asked, name, act[name]))
             for name, types in GIVEN.items()})
@@ -92,6 +94,16 @@ class Driver:
         pointers = (ctypes.c_void_p * 3).from_address(arguments[9])
         self.values = [ctypes.c_int64.from_address(pointer).value for pointer in pointers]
         self.found = self.contexts[-1]
+
+    def launched_early(self, config, kernel, arguments, extra):
+        """As cuda.h has it: seven numbers, a gap, the stream, attributes of 72 bytes, how many of them."""
+        grid_and_more = list((ctypes.c_uint * 7).from_address(config))
+        stream, attributes = (ctypes.c_void_p * 2).from_address(config + 32)
+        count = ctypes.c_uint.from_address(config + 48).value
+        found = [(ctypes.c_uint.from_address(attributes + 72 * place).value,
+                  ctypes.c_int.from_address(attributes + 72 * place + 8).value) for place in range(count)]
+        self.early = *grid_and_more, stream, found, extra
+        self.launched(*[None] * 9, arguments)
 
     def names(self):
         return [call[0] for call in self.calls]
@@ -149,6 +161,40 @@ def test_launch(device, driver, kernel):
     assert (function, grid, threads, one, same, shared, stream, extra) == (
         KERNEL, [5, 6, 7], 128, 1, 1, 1000, 0x5713, None)
     assert driver.values == [2**63 - 1, -2**63, -1]
+
+
+def new_device(driver, monkeypatch, version):
+    """A chip of capability 9.0 under a driver of some CUDA version."""
+    facts = {'COMPUTE_CAPABILITY_MAJOR': 9, 'COMPUTE_CAPABILITY_MINOR': 0, 'MULTIPROCESSOR_COUNT': 132}
+    driver.answers['cuDeviceGetAttribute'] = lambda attribute, _: facts[
+        attribute.name.removeprefix('CU_DEVICE_ATTRIBUTE_')]
+    monkeypatch.setattr(launch, '_compiled', lambda *_: COMPILED)
+    monkeypatch.setattr(launch, 'driver_version', lambda: version)
+    return launch.Device(0)
+
+
+def test_launch_while_the_kernel_before_it_runs(driver, monkeypatch):
+    """Attribute 6, programmatic stream serialization, is on."""
+    device = new_device(driver, monkeypatch, (12, 3))
+    kernel = device.kernel(SOURCE, 128, 1000)
+    device.launch([(kernel, (5, 6, 7), launch.Arguments([1, 2, 3]))], 0x5713)
+    assert driver.early == (5, 6, 7, 128, 1, 1, 1000, 0x5713, [(6, 1)], None)
+    assert [call[2] for call in driver.calls if call[0] == 'cuLaunchKernelEx'] == [KERNEL]
+    assert (driver.values, driver.found) == ([1, 2, 3], PRIMARY)
+    driver.fails = {'cuLaunchKernelEx': Status.CUDA_ERROR_INVALID_VALUE}
+    with pytest.raises(RuntimeError, match='could not launch kern on a grid of 1 x 1 x 1 blocks of 128 threads'):
+        device.launch([(kernel, (1, 1, 1), launch.Arguments([1, 2, 3]))], 0)
+    driver.calls.clear()  # products need the whole chip
+    for name in launch.SPREAD:
+        monkeypatch.setattr(launch, '_compiled', lambda *_: COMPILED._replace(name=name))
+        device.launch([(device.kernel(SOURCE, 128, len(name)), (1, 1, 1), launch.Arguments([1, 2, 3]))], 0)
+    assert driver.names().count('cuLaunchKernel') == 5 and 'cuLaunchKernelEx' not in driver.names()
+
+
+def test_no_kernel_comes_early_under_a_driver_whose_graphs_do_not_know_that(driver, monkeypatch):
+    device = new_device(driver, monkeypatch, (12, 2))
+    device.launch([(device.kernel(SOURCE, 128, 1000), (5, 6, 7), launch.Arguments([1, 2, 3]))], 0)
+    assert driver.values == [1, 2, 3] and 'cuLaunchKernelEx' not in driver.names()
 
 
 def test_launches_of_a_program_ask_once_for_the_context(device, driver, kernel):

@@ -108,6 +108,12 @@ LOADED = [('f16', 'f32', HALVES), ('bf16', 'f32', BRAINS), ('f32', 'f32', FLOATS
 CASES = {
     **{f'{how}_{kind}': (spread(register, how, kind), array, zeros(register[0] + str(int(register[1:]) // 8)), TURING)
        for how in ('load', 'reload') for kind, register, array in LOADED},
+    **{f'load_{kind}x{count}': (
+        (AT[array.itemsize * count][0], f'q = load_{kind}x{count}(from_a, ok)',
+         *(f'store_f32(i64(b + (lane * {count} + {i}) * 4), True, q[{i}])' for i in range(count))),
+        np.tile(array, count), zeros('f4', 32 * count), TURING)
+       for kind, array, counts in (('f16', HALVES, (2, 4)), ('bf16', BRAINS, (2, 4)), ('f32', FLOATS, (2,)))
+       for count in counts},
     **{f'store_{kind}': (('x = load_i64(i64(a + lane * 8), True)', AT[int(WHOLE[kind][1])][1],
                           f'store_{kind}(to_b, ok, x)'), WIDE, zeros(WHOLE[kind]), TURING)
        for kind in ('i8', 'i16', 'i64')},

@@ -82,6 +82,8 @@ def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none', modes
     ("P('tiles', (2,), (2,), (4, 4), padding=1, batch=1)", 'float32', 0.0, ASKED_FOR | FOR_TILES),
     ("P('depthwise', (4, 5), (3, 3), (2, 4), groups=2, padding=1, batch=1)", 'float16', 1e9,
      ASKED_FOR - {'direct_weight'} | OF_ONE_CHANNEL),
+    ("P('side by side', (4, 5), (3, 3), (4, 4), groups=4, padding=1, batch=1)", 'float16', 1e9,
+     ASKED_FOR - {'direct', 'direct_weight'} | OF_ONE_CHANNEL),
 ])
 def test_against_the_reference(run_python, problem, dtype, rate, kernels):
     assert simulate(run_python, problem, dtype, rate) == kernels

@@ -65,9 +65,10 @@ def test_sound(monkeypatch, map, dtype):
 LOOP = r'(?s)(for s\w* in range.*?)'
 DESCRIPTOR = r'46116862\d{11}'
 BOTH = {
-    'copies not waited for': (r'wait\(1\)\n        fence', r'wait(2)\n        fence', 'has not waited for'),
+    'copies not waited for': (r'wait\(2\)\n        fence', r'wait(3)\n        fence', 'has not waited for'),
     'no fence before products': (LOOP + r'fence_async\(\)', r'\1pass', 'without fence_async'),
     'no barrier': (LOOP + r'barrier\(\)\n', r'\1pass\n', 'since the last barrier'),
+    'no barrier behind products': (r'(wgmma_wait\(1\)\n +)barrier\(\)', r'\1pass', 'since the last barrier|multiplies'),
     'products not waited for': (r'wgmma_wait\(1\)', 'wgmma_wait(2)', 'multiplies and has not waited for'),
     'no order of registers': (r'wgmma_fence\(\)', 'pass', 'needs wgmma_fence'),
     'no group': (r'wgmma_commit\(\)', 'pass', 'multiplies and has not|committed products'),
@@ -89,7 +90,7 @@ DEFECTS = {
     'too many arrivals expected': (r'(mbarrier_init\(.*), 1,', r'\1, 2,', 'never ends.* 1 arrivals'),
     'every thread asks': (r'& \(t == 0\)', '& (t < 2)', 'more arrivals'),
     'box of no arrival': (r'mbarrier_expect\(.*\)', 'pass', 'never ends.* 1 arrivals and -8192 bytes'),
-    'a slot further': (r'(write\w* = i32\()2', r'\g<1>1', 'more arrivals'),
+    'a slot further': (r'(write\w* = i32\()3', r'\g<1>2', 'more arrivals'),
     'another swizzle': (DESCRIPTOR, str((2 << 62) - (1 << 64) | 64 << 32), 'start with its pattern'),
     'no swizzle': (DESCRIPTOR, str(8 << 32 | 64 << 16), None),
     'lines nearer': (DESCRIPTOR, str(1 << 62 | 32 << 32), 'two elements in one place'),
@@ -98,7 +99,7 @@ DEFECTS = {
     'not a tensor map': (r'(copy_box\(.*, )weight_map', r'\1source & -64', 'must be of a tensor map'),
 }
 CORRELATE = {
-    'a slot further': (r'(write\w* = i32\()2', r'\g<1>1', 'has not waited for'),
+    'a slot further': (r'(write\w* = i32\()3', r'\g<1>2', 'has not waited for'),
     'lines along the reduction': (r'_across\(', '(', 'copies asynchronously'),
     'offsets have changed places': (DESCRIPTOR, str(1 << 62 | 64 << 16 | 512 << 32), None),
     'another swizzle': (DESCRIPTOR, str((3 << 62) - (1 << 64) | 16 << 16 | 256 << 32), None),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product as every
 from typing import NamedTuple
 
-from pyconv._gpu import plain, planes, tiles
+from pyconv._gpu import plain, planes, single, tiles
 from pyconv._gpu.specialise import Source
 from pyconv._padding import REPEATING
 
@@ -58,15 +58,21 @@ def ways_of(element: tiles.Element, capability: tuple[int, int]) -> set[str]:
 
 def of_strips(number: tiles.Element) -> Iterator[Configuration]:
     """The kernels of groups of one channel: 3 x 3 taps and stride 1 where their names say no more."""
-    for k, ((up, step), _) in every(tiles.STRIP_TAPS, tiles.STRIPS.items()):
-        strips = tiles.strips_of(number, (k, k), up, step)
+    for k, ((up, step), _) in every(single.STRIP_TAPS, single.STRIPS.items()):
+        strips = single.strips_of(number, (k, k), up, step)
         assert strips is not None
         words = [number.suffix, *[f"{k}x{k}"] * (k > 3), *["divided"] * (up > 1), *["strided"] * (step > 1)]
-        kinds = [("depthwise", False), ("depthwise", True), *[("depthwise_weight", False)] * (up == 1)]
-        for kernel, accumulate in kinds:
-            name = " ".join([kernel, *words, *["accumulate"] * accumulate])
-            made = tiles.depthwise(kernel, number, strips, accumulate)
-            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
+        kinds = [("depthwise", False, 1, False), ("depthwise", True, 1, False)]
+        side = single.sides_of(number, strips)
+        if up == 1:
+            kinds += [("depthwise_weight", False, 1, False), *(
+                ("depthwise_weight", False, side, at_once) for at_once in (True, False) if side > 1)]
+        for kernel, accumulate, side, at_once in kinds:
+            name = " ".join([kernel, *words, *["accumulate"] * accumulate, *[f"x{side}"] * (side > 1),
+                             *["apart"] * (side > 1 and not at_once)])
+            made = single.source(kernel, number, strips, accumulate, side, at_once)
+            blocks = single.blocks_of_strips(at_once)
+            yield Configuration(name, made, plain.THREADS, blocks, "", number, None, CAPABILITIES)
 
 
 def of_planes(number: tiles.Element, chips: dict[tuple[int, int], set[str]]) -> Iterator[Configuration]:

@@ -1,6 +1,6 @@
 """The programs of grad_weight: sums over the positions of the batch, in parts that are summed in order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from pyconv._gpu import limits, padding, plain, planes, program, tiles, walks
@@ -8,7 +8,7 @@ from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.limits import divided
 from pyconv._gpu.problem import Layouts, Problem, as_tiles_read
 from pyconv._gpu.program import Flags, Layout, Operand, Target
-from pyconv._gpu.tiles import Tile
+from pyconv._gpu.tiles import Summing, Tile
 from pyconv._pieces import ONE, Axes, Axis, has_padding, phases
 
 
@@ -84,8 +84,9 @@ class Correlation:
             return
         padded = program.chunks_of(x.channels, element) * 16 // element.size
         columns, rows = prod(axis.taps for axis in axes) * padded * element.parts, y.channels * element.parts
-        tile = tiles.tile_of(way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS,
-                             kernel="correlate")
+        tile = tiles.tile_of(
+            way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS, kernel="correlate",
+            seconds=lambda tile: self._seconds(self._summing("correlate", tile, rows, columns)))
         parts = self._parts("correlate", tile, rows, columns)
         blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
         most = blocks * parts.samples
@@ -131,25 +132,35 @@ class Correlation:
             parted.finish(first + count == g.batch, slots, Flags(), 0)
         return True
 
+    def _summing(self, kernel: str, tile: Tile, rows: int, columns: int) -> Summing:
+        """A product of so many rows and columns in each group, over the batch or, where each sample has its own
+        gradient, over a nominal one."""
+        g, element, way = self.problem.geometry, self.element, self.problem.way
+        assert way is not None
+        positions = (tiles.NOMINAL_BATCH if g.per_sample else g.batch) * self.positions
+        return Summing(
+            way, tile, kernel, -(-rows // tile.bm) * -(-columns // tile.bn) * g.groups, positions,
+            tile.line // tiles.held(way, element.in_tiles).size,
+            positions * (g.in_channels + g.out_channels) * element.size, rows * columns * g.groups * element.part_size)
+
+    def _seconds(self, product: Summing) -> float:
+        """What it takes in as many parts as are best."""
+        return product.seconds(tiles.parts_of_correlate(product))
+
     def _parts(self, kernel: str, tile: Tile, rows: int, columns: int) -> limits.Parts:
         """How the positions are cut for a product of so many rows and columns in each group."""
-        way, groups = self.problem.way, self.problem.geometry.groups
-        assert way is not None
-        depth = tile.line // tiles.held(way, self.element.in_tiles).size
-        blocks = -(-rows // tile.bm) * -(-columns // tile.bn) * groups
-        size = rows * columns * groups * self.element.part_size
-        return self._cut(lambda batch: tiles.parts_of_correlate(
-            way, tile, kernel, blocks, batch * self.positions, depth, size), depth)
+        product = self._summing(kernel, tile, rows, columns)
+        return self._cut(tiles.parts_of_correlate(product), product.depth)
 
-    def _cut(self, wanted: Callable[[int], int], multiple: int, positions: int = 0) -> limits.Parts:
+    def _cut(self, wanted: int, multiple: int, positions: int = 0) -> limits.Parts:
         """As many parts as are wanted of a batch; of each sample alone as many as one of a nominal batch has.
 
         positions: of a sample, where they are not those of results.
         """
         g, of_sample = self.problem.geometry, positions or self.positions
         if not g.per_sample:
-            return limits.cut(g.batch, of_sample, wanted(g.batch), multiple, self.most)
-        parts = min(-(-wanted(tiles.NOMINAL_BATCH) // tiles.NOMINAL_BATCH), limits.GRID[2] // tiles.MOST_SAMPLES)
+            return limits.cut(g.batch, of_sample, wanted, multiple, self.most)
+        parts = min(-(-wanted // tiles.NOMINAL_BATCH), limits.GRID[2] // tiles.MOST_SAMPLES)
         return limits.cut(1, of_sample, parts, multiple, self.most)
 
     def _by_definition(self, flags: Flags) -> None:
@@ -161,7 +172,7 @@ class Correlation:
             return
         axes = self.axes if x.edge is None else x.edge.placed(self.axes)
         elements, waits = g.out_channels * x.channels * self.taps, flags.whole != 0
-        parts = self._cut(lambda batch: max(1, tiles.NOMINAL_BLOCKS // elements), threads)
+        parts = self._cut(max(1, tiles.NOMINAL_BLOCKS // elements), threads)
         parted = Parted(
             self.made, self.problem, self.target, x.channels * self.taps * element.parts, self.taps, 1, False)
         for first, count in limits.chunks_of_samples(g.batch, self.most, parts.samples):
@@ -181,11 +192,14 @@ class Correlation:
     def _in_strips(self, rows: walks.Rows) -> None:
         """Groups of one channel: a block for some rows and each part of the strips."""
         g, x, y = self.problem.geometry, self.x, self.y
-        parts = self._cut(lambda _: rows.parts, rows.places, rows.strips)
+        if g.per_sample or g.batch > self.most:
+            parts = self._cut(rows.parts, rows.places, rows.strips)
+        else:  # wherever samples end
+            parts = limits.cut(1, g.batch * rows.strips, rows.parts, rows.places, 1)._replace(samples=g.batch)
         parted = Parted(self.made, self.problem, self.target, self.taps, self.taps, 1, False)
         for first, count in limits.chunks_of_samples(g.batch, self.most, parts.samples):
             slots = parts.count(count)
-            # a buffer is lent for either order of channels, of which one has more parts
+            # a buffer is lent for any order of channels, of which one has more parts
             parted.place(count * -(-rows.most // tiles.NOMINAL_BATCH) if g.per_sample else rows.most)
             from_x, from_y = (operand._replace(place=operand.place.at(first * operand.layout.outer))
                               for operand in (x, y))

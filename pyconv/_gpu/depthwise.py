@@ -78,14 +78,15 @@ def columns_of(line, residue):
 
 
 def through_cells(strip, residue):
-    """The products of a strip's cells, row by row."""
+    """The products of a strip's cells, row by row, of each of the thread's channels."""
     first: i32 = residue * i32(step_y) + i32(first_y) + strip * i32(ROWS * STEP // UP * tap_y)
+    cell = registers()
     for y in unrolled((K - 1 + STEP * (ROWS - 1)) // UP + 1):
         at: i32 = first + i32(y * tap_y)
         is_row = u32(at) < u32(size_y)
         cell_y = nearest(at, i32(size_y - 1))
         for x in unrolled((K - 1 + STEP * (COLUMNS - 1)) // UP + 1):
-            cell = load(along(from_column[x], cell_y, source_y), True)
+            load_channels(cell, along(from_column[x], cell_y, source_y), source_channel)
             is_cell = is_row & is_column[x]
             for j in unrolled(ROWS):
                 TY = UP * y - STEP * j
@@ -93,6 +94,17 @@ def through_cells(strip, residue):
                     TX = UP * x - STEP * v
                     if min(TY, TX) >= 0 and max(TY, TX) < K:
                         multiply(cell, is_cell, j, v, TY, TX)
+
+
+def load_channels(number, address, step):
+    """Those of a thread's channels: with one load if AT_ONCE, else a step from each to the next."""
+    if AT_ONCE:
+        found = load_side(address, True)
+        for c in unrolled(SIDE):
+            number[c] = found[c]
+    else:
+        for c in unrolled(SIDE):
+            number[c] = load(address if c == 0 else along(address, c, step), True)
 
 
 def nearest(place, most):
@@ -103,7 +115,7 @@ def nearest(place, most):
 
 def into_result(cell, is_cell, j, v, ty, tx):
     """A product of forward or grad_input."""
-    more = times_plus(cell, of_tap[ty, tx], total[j, v])
+    more = times_plus(cell[0], of_tap[ty, tx], total[j, v])
     total[j, v] = chosen(is_cell, more, total[j, v])
 
 
@@ -114,15 +126,20 @@ def depthwise_weight(
     lattice_x, lattice_x_magic, lattice_x_shift, begin_y, begin_x, along_y, along_x, first_y, first_x,
     step_y, step_x, tap_y, tap_x, source_n, source_channel, source_y, source_x, y_n, y_row, y_y, y_x, target_part,
 ):
-    """A block sums all taps of `abreast` rows, 2 ** shift of them side by side, over a part of the strips.
+    """A block sums all taps of `abreast` rows, over a part of the strips: SIDE of them in a thread, 2 ** shift
+    threads side by side.
 
-    A thread keeps the sums of a row's taps; then those of 8 threads are added, and of the 32 sums of each tap that are
-    left, lane by lane, halves onto halves until there is one for each row: always in one order.
+    Several channels of a thread are each a group's only one. Where their numbers are, and which products there are, is
+    worked out once for them; and they are loaded at once if they lie side by side, at multiples of their bytes. Whether
+    they do changes no bit.
+
+    A thread keeps the sums of its rows' taps; then those of 8 threads are added, and of the 32 sums of each tap that
+    are left, lane by lane, halves onto halves until there is one for each row: always in one order.
     """
     t: i32 = thread()
     base: i32 = shared_base()
     part: i32 = block_y()
-    own: i32 = block_x() * i32(abreast) + (t & i32(abreast - 1))
+    own: i32 = block_x() * i32(abreast) + (t * SIDE & i32(abreast - 1))
     is_own = own < i32(channels)
     row: i32 = select(is_own, own, i32(0))
     group: i32 = divide(row, rows_magic, rows_shift)
@@ -130,9 +147,10 @@ def depthwise_weight(
     from_y = along(y, row, y_row)
     first, end = range_of(part)
     total = registers()
-    for ty in unrolled(K):
-        for tx in unrolled(K):
-            total[ty, tx] = nothing()
+    for c in unrolled(SIDE):
+        for ty in unrolled(K):
+            for tx in unrolled(K):
+                total[c, ty, tx] = nothing()
     from_column = registers()
     is_column = registers()
     result = registers()
@@ -153,57 +171,77 @@ def depthwise_weight(
 
 
 def results_of(from_sample, is_place):
-    """The strip's numbers of grad_output, and whether they are there."""
+    """The strip's numbers of grad_output, and whether they are there, row by row."""
+    number = registers()
+    from_results = registers()
+    is_x = registers()
     for v in unrolled(COLUMNS):
         at_x: i32 = residue_x + i32(begin_x) + i32(along_x) * (line_x * COLUMNS + v)
-        is_x = is_place & (u32(at_x) < u32(px))
         read_x = nearest(at_x, i32(px - 1))
-        from_results = along(from_sample, read_x, y_x)
-        for j in unrolled(ROWS):
-            at_y: i32 = residue_y + i32(begin_y) + i32(along_y) * (line_y * ROWS + j)
-            is_result[j, v] = is_x & (u32(at_y) < u32(py))
-            read_y = nearest(at_y, i32(py - 1))
-            result[j, v] = load(along(from_results, read_y, y_y), True)
+        is_x[v] = is_place & (u32(at_x) < u32(px))
+        from_results[v] = along(from_sample, read_x, y_x)
+    for j in unrolled(ROWS):
+        at_y: i32 = residue_y + i32(begin_y) + i32(along_y) * (line_y * ROWS + j)
+        is_y = u32(at_y) < u32(py)
+        read_y = nearest(at_y, i32(py - 1))
+        for v in unrolled(COLUMNS):
+            is_result[j, v] = is_x[v] & is_y
+            load_channels(number, along(from_results[v], read_y, y_y), y_row)
+            for c in unrolled(SIDE):
+                result[c, j, v] = number[c]
 
 
 def into_tap(cell, is_cell, j, v, ty, tx):
-    """A product of grad_weight."""
-    more = times_plus(cell, result[j, v], total[ty, tx])
-    total[ty, tx] = chosen(is_cell & is_result[j, v], more, total[ty, tx])
+    """A product of grad_weight, of each channel."""
+    is_product = is_cell & is_result[j, v]
+    for c in unrolled(SIDE):
+        more = times_plus(cell[c], result[c, j, v], total[c, ty, tx])
+        total[c, ty, tx] = chosen(is_product, more, total[c, ty, tx])
 
 
 def of_block():
-    """The sums of the block's threads, which are of one row where they agree modulo `abreast`: to the target."""
-    left: i32 = base + K * THREADS * REAL
+    """The sums of the block's threads, which are of the same rows where they agree modulo 2 ** shift: to the target.
+
+    As many of a thread's sums at a time as the block has warps, each of which adds those of one: their rows' taps one
+    behind the other, as the target has them. A lane's are an odd number of places from the next one's, for the sake of
+    the banks; a place between them is nobody's, and what it holds is not stored.
+    """
+    WARPS = THREADS // 32
+    SUMS = SIDE * K * K
+    PITCH = SUMS + 1 - SUMS % 2
+    left: i32 = base + WARPS * THREADS * REAL
     lane: i32 = t & 31
     warp: i32 = t >> 5
-    tx: i32 = select(warp < K, warp, i32(K - 1))
-    for ty in unrolled(K):
-        for x in unrolled(K):
-            put(i32(base + (x * THREADS + t) * REAL), True, total[ty, x])
+    for begun in unrolled(0, SUMS, WARPS):
+        COUNT = min(WARPS, SUMS - begun)
+        for s in unrolled(COUNT):
+            Q = begun + s
+            put(i32(base + (s * THREADS + t) * REAL), True, total[Q // (K * K), Q // K % K, Q % K])
         barrier()
-        some = shared(i32(base + (tx * THREADS + lane) * REAL))
-        for s in unrolled(1, THREADS // 32):
-            other = shared(i32(base + (tx * THREADS + lane + 32 * s) * REAL))
+        mine: i32 = select(warp < COUNT, warp, i32(COUNT - 1))
+        some = shared(i32(base + (mine * THREADS + lane) * REAL))
+        for s in unrolled(1, WARPS):
+            other = shared(i32(base + (mine * THREADS + lane + 32 * s) * REAL))
             some = plus(some, other)
-        put(i32(left + (lane * K * K + ty * K + tx) * REAL), warp < K, some)
+        put(i32(left + (lane * PITCH + begun + mine) * REAL), warp < COUNT, some)
         barrier()
     for step in unrolled(5):
-        HALF = (16 >> step) * K * K
+        HALF = (16 >> step) * PITCH
         for k in unrolled(-(-HALF // THREADS)):
             number: i32 = k * THREADS + t
             at: i32 = select(number < HALF, i32(left + number * REAL), i32(base + t * REAL))
             own_sum = shared(at)
             half = shared(i32(at + HALF * REAL))
             both = plus(own_sum, half)
-            put(at, (number < HALF) & (i32(abreast) * (K * K) <= HALF), both)
+            put(at, (number < HALF) & (i32(abreast) <= (16 >> step) * SIDE), both)
         if step < 4:  # what a thread stores it has added itself
             barrier()
-    begun: i32 = block_x() * i32(abreast)
-    behind: i32 = i32(channels) - begun
+    first_row: i32 = block_x() * i32(abreast)
+    behind: i32 = i32(channels) - first_row
     rows_left: i32 = select(behind < i32(abreast), behind, i32(abreast))
     for k in unrolled(-(-K * K * ABREAST // THREADS)):
         number: i32 = k * THREADS + t
         is_sum = number < rows_left * (K * K)
-        whole = shared(select(is_sum, i32(left + number * REAL), i32(base + t * REAL)))
-        store_real(i64(target + part * target_part + (begun * (K * K) + number) * REAL), is_sum, whole)
+        gaps: i32 = number // SUMS * (PITCH - SUMS)
+        whole = shared(select(is_sum, i32(left + (number + gaps) * REAL), i32(base + t * REAL)))
+        store_real(i64(target + part * target_part + (first_row * (K * K) + number) * REAL), is_sum, whole)

@@ -72,6 +72,7 @@ def gather(
         multiply(read, i32(read + BM * LINE), acc)
         read = following(read, base, STAGE_BYTES)
         write = following(write, base, STAGE_BYTES)
+    let_next_begin()
     wait(0)
     barrier()
     places, biases, besides = tables(base)
@@ -350,6 +351,7 @@ def correlate(
     lane_row, lane_column, a_at, b_at = lanes()
     acc = registers()
     sum_correlated(acc)
+    let_next_begin()
     if PLANES:
         first_n: i32 = tile_n * BN
         store_planes(acc)

@@ -51,16 +51,17 @@ def gather_hopper(
 
     acc = registers()
     sum_stages(acc)
+    let_next_begin()
     store_gathered(acc)
 
 
 def sum_stages(acc):
     """The sums of the tile's products over all stages of the part.
 
-    The products of a stage run while the next one is waited for. So at the barrier of stage s those of stage s - 2
-    have ended in all warpgroups, and its slot takes stage s + STAGES - 2.
+    The products of a stage run while the next one is waited for. Once those of stage s have been started, all
+    warpgroups wait until those of stage s - 1 have ended: its slot takes stage s + STAGES - 1.
     """
-    AHEAD = STAGES - 2
+    AHEAD = STAGES - 1
     sums = zeros()
     for s in unrolled(AHEAD):
         copy_stage(i32(s), i32(s))
@@ -76,9 +77,10 @@ def sum_stages(acc):
             mbarrier_wait(i32(full + read * 8), parity)
         barrier()
         multiply(i32(base + read * STAGE_BYTES), sums)
+        wgmma_wait(1)
+        barrier()
         copy_stage(i32(s + AHEAD), write)
         commit()
-        wgmma_wait(1)
         if IN_BOXES:
             parity = select(read == STAGES - 1, i32(1 - parity), parity)
         read = following(read, 0, 1)

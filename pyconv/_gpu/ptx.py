@@ -201,6 +201,20 @@ def _load_widened(name: str, result: str, kind: str, way: str = ".nc") -> Any:
     return _assembly(name, "l b", result, text, "volatile" if way else "memory")
 
 
+def _load_side(side: str) -> Any:
+    """Numbers of 16 or 32 bits side by side, from a multiple of their bytes on: 'f16x4' are four of float16."""
+    count, (letter, width, convert) = int(side[-1]), _LOADS[side[:-2]]
+    words = [f"w{i}" for i in range(count * int(width) // 32)]
+    values = [f"v{i}" for i in range(count)] if width == "16" else words
+    halves = [f".reg .b16 v{i}, v{i + 1}; mov.b32 {{v{i}, v{i + 1}}}, w{i // 2};" for i in range(0, count, 2)]
+    vector, group = (f".v{len(words)}", f"{{{', '.join(words)}}}") if len(words) > 1 else ("", "w0")
+    text = " ".join([
+        "{ .reg .pred p;", *(f".reg .b32 {word}; mov.b32 {word}, 0;" for word in words),
+        f"setp.ne.s32 p, ${count + 1}, 0; @p ld.global.nc{vector}.b32 {group}, [${count}];", *halves * (width == "16"),
+        *(re.sub(r"\bv\b", value, convert.replace("$0", f"${i}")) for i, value in enumerate(values)), "}"])
+    return _assembly(f"load_{side}", "l b", letter * count, text, "volatile")
+
+
 def _store(name: str, value: str, width: str, convert: str, space: str = "global") -> Any:
     text = (f"{{ .reg .pred p; .reg .b{width} v; {convert} setp.ne.s32 p, $1, 0; @p st.{space}.b{width} [$0], v; }}")
     return _assembly(name, f"{'l' if space == 'global' else 'i'} b {value}", "", text, "memory")
@@ -321,6 +335,9 @@ def _wait(instruction: str) -> Any:
 
 copy4, copy8, copy16 = map(_copy, (4, 8, 16))
 commit = _assembly("commit", "", "", "cp.async.commit_group;", "memory")
+# The next kernel of the stream may begin, as far as it waits for nothing. A comment where nothing comes early.
+_NEXT = "// the next kernel may begin"
+let_next_begin = _assembly("let_next_begin", "", "", _NEXT, "memory")
 wait = _wait("cp.async.wait_group {};")
 
 
@@ -427,15 +444,15 @@ _BEFORE_SM80 = {
 }
 
 PRIMITIVES: dict[str, Any] = {name: globals()[name] for name in (
-    "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide along fma "
-    "load_f16 load_bf16 load_f32 load_f64 load_i8 load_u8 load_i16 load_u16 load_i32 load_u32 load_i64 "
-    "reload_f16 reload_bf16 reload_f32 reload_f64 reload_i8 reload_u8 reload_i16 reload_u16 reload_i32 reload_u32 "
-    "reload_i64 store_f16 store_bf16 store_f32 store_f64 store_i8 store_i16 store_i32 store_i64 load_b32x4 "
-    "store_b32x2 store_f32x2 store_f64x2 store_b32x4 pair_f16 pair_bf16 neighbour "
-    "number_f32 number_f64 number_i32 number_i64 shared_i32 shared_i64 put_i32 put_i64 "
-    "shared_base shared_f32 shared_f64 shared_b32 shared_f32x4 shared_f64x2 put_f32 put_f64 put_b32 "
-    "copy4 copy8 copy16 commit wait ldmatrix ldmatrix_transposed mma_f16 mma_bf16 mma_tf32 mma_f64 "
-    "round_tf32 split_tf32 bits_f32 f32_bits").split()}
+    "i32 u32 i64 f32 f64 thread block_x block_y block_z barrier select divide along fma load_f16 load_bf16 load_f32 "
+    "load_f64 load_i8 load_u8 load_i16 load_u16 load_i32 load_u32 load_i64 reload_f16 reload_bf16 reload_f32 "
+    "reload_f64 reload_i8 reload_u8 reload_i16 reload_u16 reload_i32 reload_u32 reload_i64 store_f16 store_bf16 "
+    "store_f32 store_f64 store_i8 store_i16 store_i32 store_i64 load_b32x4 store_b32x2 store_f32x2 store_f64x2 "
+    "store_b32x4 pair_f16 pair_bf16 neighbour number_f32 number_f64 number_i32 number_i64 shared_i32 shared_i64 "
+    "put_i32 put_i64 shared_base shared_f32 shared_f64 shared_b32 shared_f32x4 shared_f64x2 put_f32 put_f64 put_b32 "
+    "copy4 copy8 copy16 commit let_next_begin wait ldmatrix ldmatrix_transposed mma_f16 mma_bf16 mma_tf32 mma_f64 "
+    "round_tf32 split_tf32 bits_f32 f32_bits").split()} | {
+    f"load_{side}": _load_side(side) for side in "f16x2 f16x4 bf16x2 bf16x4 f32x2".split()}
 
 
 # Source text -> PTX -> machine code
@@ -570,6 +587,19 @@ def assemble(ptx: str, architecture: str) -> bytes:
         nvjitlink.destroy(link)
 
 
+def _early(text: str) -> str:
+    """A kernel that may be launched while the one before it in the stream still runs.
+
+    First of all it waits until that one has ended and what it wrote can be read. It lets the next one come where it
+    says so itself, else at once; the next one's blocks find room when all of its own have come to that place or ended.
+    Launched the ordinary way it waits for nothing.
+    """
+    wait, let = "griddepcontrol.wait;\n", "griddepcontrol.launch_dependents;"
+    before, brace, body = text.partition("\n{\n")
+    body = body.replace(_NEXT, let) if _NEXT in body else f"{let}\n{body}"
+    return f"{before}{brace}{wait}{body}"
+
+
 def compile(
     source: Source, threads: int, blocks_per_sm: int, capability: tuple[int, int], variant: str = "",
 ) -> Compiled:
@@ -580,6 +610,8 @@ def compile(
     """
     architecture = f"sm_{capability[0]}{capability[1]}"
     ptx = to_ptx(source, threads, blocks_per_sm, capability)
+    if capability >= (9, 0):
+        ptx = _early(ptx)
     if variant:
         ptx = re.sub(rf"\.target\s+{architecture}\b", f".target {architecture}{variant}", ptx)
     cubin = assemble(ptx, architecture + variant)

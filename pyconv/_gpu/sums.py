@@ -43,7 +43,7 @@ class Sums:
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
         self.flags = Flags()
-        self.weight_space: Ref | None = None  # for a copy of the weight, where tiles cannot read it as it lies
+        self.read: list[tuple[Weight, Ref]] = []  # the weight, or each piece's, and where tiles read it
 
     def build(self, samples: int) -> None:
         """All rows of the weight together, or as many at a time as a launch can count the results of in a sample."""
@@ -86,10 +86,11 @@ class Sums:
         if self.tiled:
             if pad or self.problem.splits:
                 self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
-            read = [weight] if self.apart or not self.by_piece else [
-                program.of_piece(weight, axes)[0] for axes in self.pieces]
-            if self.flags.whole or not all(program.is_packed(part, self.problem.element) for part in read):
-                self.weight_space = self.made.reserve(program.weight_bytes(weight, self.element))
+            parts = [weight] if self.apart or not self.by_piece else [
+                program.of_piece(weight, axes)[0] for axes in self.pieces if all(axis.taps for axis in axes)]
+            self.read = [
+                (part, part.place if program.is_packed(part, self.problem.element)
+                 else self.made.reserve(program.weight_bytes(part, self.element))) for part in parts]
             if not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
         places = self.target
@@ -111,9 +112,8 @@ class Sums:
                 packed = as_tiles_read(
                     self.made, self.problem, source, count, flags if flags.samples else Flags(), space,
                     flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
-                # the flag is for the whole weight
-                if is_first and (flags.whole or self.apart or not self.by_piece):
-                    self._pack_weight(weight, flags.whole)
+                if is_first:
+                    self._read_weight(flags.whole)
                 self._tiles(packed, target, count)
             if self.flags.whole or not self.tiled:
                 self._whole(source, target, count)
@@ -152,9 +152,9 @@ class Sums:
         if self.apart:
             self._apart(source, target, samples)
             return
-        for axes in self.pieces:
-            if all(axis.taps for axis in axes):
-                self._gathered(source, target, axes, samples)
+        pieces = [axes for axes in self.pieces if all(axis.taps for axis in axes)]
+        for axes, (weight, place) in zip(pieces, self.read * (1 if self.by_piece else len(pieces))):
+            self._gathered(source, target, axes, samples, weight, place)
 
     def _whole(self, source: Operand, target: Target, samples: int) -> None:
         """By definition; where there is a flag, if it is set. Small phases of a stride in one launch."""
@@ -176,16 +176,24 @@ class Sums:
         sizes = (samples, self.weight.rows * self.weight.groups, *self.size)
         program.fill(self.made, target, target.layout, sizes, self.element)
 
-    def _pack_weight(self, weight: Weight, flag: Ref | int) -> None:
-        if self.weight_space is not None:
-            program.pack_weight(self.made, weight, self.problem.element, flag, self.weight_space)
+    def _read_weight(self, flag: Ref | int) -> None:
+        """Copy what tiles cannot read as it lies; set the flag, if there is one, where any of it is not finite."""
+        for weight, place in self.read:
+            if place != weight.place:
+                program.pack_weight(self.made, weight, self.problem.element, flag, place)
+            elif flag:
+                layout = weight.layout._replace(outer=weight.row, channel=weight.channel)
+                lines, flags = Operand(place, layout, weight.kernel, weight.channels, 1), Flags(flag, flag, flag)
+                program.scan(self.made, lines, weight.groups * weight.rows, self.problem.element, flags)
 
-    def _gathered(self, source: Packed, target: Target, axes: Axes, samples: int) -> None:
-        weight, way = self.weight, self.problem.way
+    def _gathered(
+        self, source: Packed, target: Target, axes: Axes, samples: int, weight: Weight, place: Ref
+    ) -> None:
+        """One piece, by the weight that is its own or the whole one."""
+        way = self.problem.way
         assert way is not None
         if self.by_piece:
-            weight, axes = program.of_piece(weight, axes)
-            self._pack_weight(weight, 0)
+            _, axes = program.of_piece(self.weight, axes)
         positions, parts = prod(axis.positions for axis in axes), _parts_of_gather(axes, source.chunks)
         partial = None
         if parts > 1:
@@ -196,8 +204,8 @@ class Sums:
         tile = tiles.tile_of(way, element.in_tiles, (samples * positions, weight.rows * element.parts),
                              weight.groups * parts, apart=element.parts == 2)
         program.gather(
-            self.made, source, weight, self.weight_space or weight.place, target, axes, samples, self.element, way,
-            tile, parts, partial, self.flags)
+            self.made, source, weight, place, target, axes, samples, self.element, way, tile, parts, partial,
+            self.flags)
 
     def _apart(self, source: Packed, target: Target, samples: int) -> None:
         """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
@@ -209,6 +217,6 @@ class Sums:
         positions = samples * prod(axis.positions for axis in axes)
         tile = tiles.tile_of(way, self.element, (positions, weight.rows), weight.groups, apart=True)
         program.gather(
-            self.made, source, weight, self.weight_space or weight.place, target, axes, samples,
-            self.element, way, tile, 1, None, self.flags, g.kernel_size,
+            self.made, source, weight, self.read[0][1], target, axes, samples, self.element, way, tile, 1, None,
+            self.flags, g.kernel_size,
             [d * step for d, step in zip(g.dilation, target.layout[2:5])])

@@ -10,7 +10,6 @@ from inspect import isfunction
 from typing import Any, NamedTuple
 
 from pyconv._gpu import arithmetic, fragments, gemm, hopper, packing, plain
-from pyconv._gpu import depthwise as single
 from pyconv._gpu.specialise import Source
 
 LINE = 64  # bytes of the reduction in a stage: two steps of a tensor core's product, and every type's chunks are four
@@ -163,16 +162,20 @@ WAYS = {
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1)),
 }
 # Where 'auto' takes Hopper's own products in place of those of older chips, as measured on an H100 over ResNet-50's
-# layers: wgmma where gather has tiles of 256 rows and a reduction that fills them, 1.1 to 1.6 times as fast, and in
-# correlate unless it is pointwise, 1.1 to 2; m16n8k16 everywhere, 1.3 times, but for few rows.
-HOPPER_ROWS, HOPPER_DEPTH = 256, 128
+# layers: wgmma where gather has 256 rows and a reduction of 128, 1.1 to 1.6 times as fast, or 128 rows and a longer
+# one, up to 1.2 times; in correlate, 1.1 to 2 times, unless it is pointwise and of few results, else up to 1.2 times;
+# m16n8k16 everywhere, 1.3 times, but for few rows.
+HOPPER_DEPTHS = {256: 128, 128: 512}
+HOPPER_RESULTS = 2**14
 
 
 def on_hopper(way: str, kernel: str, rows: int, channels: int, taps: int, pointwise: bool) -> str:
     """What 'auto' takes on a chip of capability 9.0 for groups of so many rows and channels."""
     if way in ("f16", "bf16"):
-        gains = rows >= 64 and not pointwise if kernel == "correlate" else (
-            rows >= HOPPER_ROWS and channels * taps >= HOPPER_DEPTH)
+        depth = channels * taps
+        gains = any(rows >= least and depth >= deep for least, deep in HOPPER_DEPTHS.items())
+        if kernel == "correlate":
+            gains = rows >= 64 and (not pointwise or rows * depth > HOPPER_RESULTS)
         return f"wgmma_{way}" if gains else way
     return f"f64_{HOPPER_DOUBLE}" if way == "f64" and rows > 32 else way
 
@@ -187,7 +190,8 @@ POINTWISE = {"f16", "bf16", "tf32", "tf32x3", "fma"}
 SAVED = 40e-6
 LAUNCH = 3e-6
 MULTIPROCESSORS, CLOCK = 132, 1.755e9  # of an H200
-BANDWIDTH, SUMMING = 4e12, 7e-8  # bytes of parts, in the cache or not, on an H100; seconds that finish waits for one
+# Bytes a second of operands; of parts, in the cache or not; seconds that finish waits for one: of an H100.
+READING, BANDWIDTH, SUMMING = 3e12, 4e12, 7e-8
 BY_PHASE = 2**20  # results for which dividing cells by the stride takes as long as the launch of another phase
 DIRECT_RATE = 1.2  # Tflop/s of the direct kernels, predicted: some 30 instructions for each product of a thread
 
@@ -259,10 +263,10 @@ TILES: dict[str, tuple[Tile, ...]] = {
 # where a block had 36 stages, and 2500 where it had 8, since a block that is alone waits for its first copies and for
 # its stores. The last tile is for weights' gradients of 64 rows. Those of correlate, whose threads copy both operands,
 # take longer.
-_WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267, 2700),
-                     (Tile(128, 128, 8, 1, stages=3, line=128), 845, 1900),
-                     (Tile(128, 64, 8, 1, line=128), 634, 950),
-                     (Tile(64, 256, 4, 1, blocks=1, line=128), 1060, 1900))
+_WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267, 2200),
+                     (Tile(128, 128, 8, 1, stages=3, line=128), 845, 1400),
+                     (Tile(128, 64, 8, 1, line=128), 634, 880),
+                     (Tile(64, 256, 4, 1, blocks=1, line=128), 1060, 1550))
 TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
 DOUBLE_FMA = tuple(tile._replace(blocks=1) for tile in TILES["f64"])
 
@@ -320,7 +324,7 @@ def _twist(chunks: int, element: Element) -> tuple[int, int, int]:
     return (8 // chunks).bit_length() - 1, chunks - 1 if element.size == 2 else chunks // 2 - 1, int(element.size > 2)
 
 
-def _functions(*modules: Any) -> dict[str, Any]:
+def functions_of(*modules: Any) -> dict[str, Any]:
     return {name: value for module in modules for name, value in vars(module).items() if isfunction(value)}
 
 
@@ -336,7 +340,7 @@ def product(
     """
     wgmma, kept = WAYS[way].wgmma, element.summed if partial else element
     in_pairs, width = planes or WAYS[way].inner[1] == 2 and not accumulate and not apart, kept.result_size
-    constants = _functions(plain, fragments, gemm, hopper) | element.arithmetic
+    constants = functions_of(plain, fragments, gemm, hopper) | element.arithmetic
     constants |= _constants(kernel, way, element, tile) | {
         "ACCUMULATE": accumulate, "ROWS_ARE_CHANNELS": not apart, "RESULT": width, "IN_PAIRS": in_pairs,
         "AS_HALVES": in_pairs and width == 2, "PLANES": planes,
@@ -368,7 +372,7 @@ def simple(
     """A kernel of `plain` or `packing`, for a padding mode; `waits`: its work is done only if a flag is set."""
     if kernel in NO_RESULTS:
         element = element._replace(result="")
-    constants = _functions(plain, packing) | element.arithmetic | _bits(element) | {
+    constants = functions_of(plain, packing) | element.arithmetic | _bits(element) | {
         "THREADS": plain.THREADS, "SCANNED": packing.SCANNED, "SUMMED": plain.SUMMED,
         "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
         "PARTS": element.parts,
@@ -387,59 +391,6 @@ def _bits(element: Element) -> dict[str, int]:
         element.name, 0x00200000 if element.real == "f64" else 0x01000000)
     top = 0x80008000 if element.size == 2 else 0x80000000
     return {"WIDTH": element.size // element.parts, "MAGNITUDE": top ^ 0xFFFFFFFF, "TO_TOP": to_top, "TOP": top}
-
-
-# --- groups of one channel ---
-
-
-class Strips(NamedTuple):
-    """What a kernel for groups of one channel is compiled for: k x k taps; of an axis cell i is read under tap t by the
-    j-th of a thread's rows or columns of results where up * i = step * j + t."""
-
-    k: int
-    up: int
-    step: int
-    rows: int
-    columns: int
-
-
-# A thread's rows and columns of results, by (up, step). Images in networks have 7, 14, 28, 56 or 112 lines: no rest.
-# Of 3 x 3 taps 36 cells serve 14 results, with 34 instructions for each in 16 bits and 31 in float32, of which 9
-# multiply, and some 200 before a thread's first strip; grad_input of stride 2 has 15 for each. The direct kernels have
-# 690 for a result, and a launch for each of the 4 phases of stride 2. All that is counted in machine code, not
-# measured.
-STRIP_COLUMNS = 2
-STRIPS = {(1, 1): (7, STRIP_COLUMNS), (1, 2): (7, STRIP_COLUMNS), (2, 1): (14, STRIP_COLUMNS)}
-STRIP_TAPS = 3, 5, 7
-MOST_TAPS = max(STRIP_TAPS) * 2  # strides of a weight times so many are added in 32 bits
-TURNS = 8  # strips of a thread at most
-MOST_PARTS = 64  # of a weight's gradient, whose sum is predicted to take 7 µs
-STRIP_BLOCKS = 528  # of it: twice those whose registers an H200 holds; more are predicted to gain nothing
-
-
-def strips_of(element: Element, kernel: tuple[int, ...], up: int, step: int) -> Strips | None:
-    """Those that there is a kernel for: whole numbers, complex ones and other kernels have the direct kernels alone."""
-    found = STRIPS.get((up, step))
-    if found is None or element.name not in ELEMENTS or element.parts > 1 or element.result or (
-            kernel[0] not in STRIP_TAPS or kernel[0] != kernel[1]):
-        return None
-    return Strips(kernel[0], up, step, *found)
-
-
-def abreast_of(element: Element) -> int:
-    """Rows of a weight's gradient that a block takes where channels lie last: a sector of 32 bytes."""
-    return 32 // element.size
-
-
-@lru_cache(maxsize=512)
-def depthwise(kernel: str, element: Element, strips: Strips, accumulate: bool = False) -> Source:
-    """'depthwise' or 'depthwise_weight'."""
-    multiply = single.into_result if kernel == "depthwise" else single.into_tap
-    constants = _functions(plain, single) | element.arithmetic | {
-        "multiply": multiply, "ABREAST": abreast_of(element), "THREADS": plain.THREADS, "REAL": element.real_size,
-        "ACCUMULATE": accumulate,
-        **{name.upper(): number for name, number in strips._asdict().items()}}
-    return Source(getattr(single, kernel), constants, element.primitives())
 
 
 HOPPERS = {"wgmma", HOPPER_DOUBLE}  # algorithms of capability 9.0 alone
@@ -502,26 +453,27 @@ def rate_of(way: str, element: Element, tile: Tile) -> float:
 
 
 def tile_of(
-    way: str, element: Element, results: tuple[int, int], blocks: int, kernel: str = "gather", apart: bool = False
+    way: str, element: Element, results: tuple[int, int], blocks: int, kernel: str = "gather", apart: bool = False,
+    seconds: Callable[[Tile], float] | None = None,
 ) -> Tile:
-    """The tile of which the blocks (`blocks` for groups and parts) of one multiprocessor are predicted to take least.
+    """The tile of which the blocks (`blocks` for groups and parts) of one multiprocessor are predicted to take least,
+    or which takes least `seconds`.
 
     In each a result is summed in one order. 'planes' are made by correlate, with reductions as short as gather's.
     """
     def cycles(tile: Tile) -> int:
         count = -(-results[0] // tile.bm) * -(-results[1] // tile.bn) * blocks
         return -(-count // MULTIPROCESSORS) * (tile.across if kernel == "correlate" else tile.cycles)
-    return min(tiles(way, element, kernel, apart), key=cycles)
+    return min(tiles(way, element, kernel, apart), key=seconds or cycles)
 
 
 def parts_of_gather(positions: int, stages: int) -> int:
-    """Into how many parts a reduction is cut: for one sample's few positions under a long reduction.
+    """Into how many parts a reduction is cut: for one sample's few positions under a long reduction. Four parts, which
+    more multiprocessors share where there is one sample, took 1.2 times as long as two of 64.
 
     Of one sample's geometry alone, so that neither batch nor chip decide in which order a result is summed.
     """
-    if positions <= 64 and stages >= 128:
-        return 4
-    return 2 if positions <= 256 and stages >= 256 else 1
+    return 2 if positions <= 64 and stages >= 128 or positions <= 256 and stages >= 256 else 1
 
 
 OUTSIDE = -(2**30)  # a cell that no tap can bring inside: taps reach less than 2**30 cells
@@ -544,20 +496,38 @@ LONGEST_ON_TENSOR_CORES, MOST_OF_PARTS = 2**15, 2**26
 MOST_SHORT = 2**10  # parts that this may make: a plan lists the launches of each, where a buffer holds but one
 
 
-def parts_of_correlate(
-    way: str, tile: Tile, kernel: str, blocks: int, positions: int, depth: int, result_bytes: int,
-) -> int:
-    """Into how many parts the positions are cut, each of so many blocks: those that take least, of which the last
-    multiprocessor has its last block, and until they are summed. No part has too many positions, none fewer than 8
-    stages."""
-    together = min(tile.blocks, 2)  # blocks that hide each other's waits
-    cycles = together * (tile.cycles if kernel == "gather" else tile.across)
+class Summing(NamedTuple):
+    """A product over the positions of a batch, in blocks of a tile for each part: 'correlate' or, of planes, 'gather'.
 
-    def seconds(parts: int) -> float:
-        rounds = -(-blocks * parts // (together * MULTIPROCESSORS)) * -(-positions // (parts * depth))
-        return rounds * cycles / CLOCK + parts * (2 * result_bytes / BANDWIDTH + SUMMING)
+    `read` bytes of operands; `kept` bytes of a part.
+    """
 
-    filling = {max(1, waves * together * MULTIPROCESSORS // blocks) for waves in range(1, 9)}
-    short = min(-(-positions // LONGEST.get(way, LONGEST_ON_TENSOR_CORES)), MOST_OF_PARTS // max(result_bytes, 1),
-                MOST_SHORT)
-    return max(1, min(max(min(sorted(filling), key=seconds), short), positions // (8 * depth)))
+    way: str
+    tile: Tile
+    kernel: str
+    blocks: int
+    positions: int
+    depth: int
+    read: int
+    kept: int
+
+    @property
+    def together(self) -> int:
+        """Blocks of a multiprocessor that hide each other's waits."""
+        return min(self.tile.blocks, 2)
+
+    def seconds(self, parts: int) -> float:
+        """Until the last multiprocessor has its last block, but all operands are read; and until parts are summed."""
+        cycles = self.together * (self.tile.cycles if self.kernel == "gather" else self.tile.across)
+        rounds = -(-self.blocks * parts // (self.together * MULTIPROCESSORS)) * -(
+            -self.positions // (parts * self.depth))
+        return max(rounds * cycles / CLOCK, self.read / READING) + parts * (2 * self.kept / BANDWIDTH + SUMMING)
+
+
+def parts_of_correlate(product: Summing) -> int:
+    """Into how many parts the positions are cut: those that take least. No part has too many positions, none fewer than
+    8 stages."""
+    way, tile, _, blocks, positions, depth, _, kept = product
+    filling = {max(1, waves * product.together * MULTIPROCESSORS // blocks) for waves in range(1, 9)}
+    short = min(-(-positions // LONGEST.get(way, LONGEST_ON_TENSOR_CORES)), MOST_OF_PARTS // max(kept, 1), MOST_SHORT)
+    return max(1, min(max(min(sorted(filling), key=product.seconds), short), positions // (8 * depth)))

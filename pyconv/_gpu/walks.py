@@ -4,11 +4,12 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import limits, plain, program, tiles
+from pyconv._gpu import limits, plain, program, single, tiles
 from pyconv._gpu.launches import Program, Ref
 from pyconv._gpu.limits import Parts, divided
 from pyconv._gpu.program import Operand, Target, Weight
-from pyconv._gpu.tiles import Element, Strips
+from pyconv._gpu.single import Strips
+from pyconv._gpu.tiles import Element
 
 WIDE = 2**31  # bytes that a kernel's 32-bit strides cannot count
 
@@ -82,13 +83,13 @@ def of_map(map: str, g: Geometry, element: Element) -> Walks | None:
             walk, ratio = _divided(cells, places, padding, stride), (stride, dilation)
         found.append((walk, ratio))
     (y, of_y), (x, of_x) = found
-    strips = tiles.strips_of(element, g.kernel_size[1:], *of_y) if of_y == of_x else None
+    strips = single.strips_of(element, g.kernel_size[1:], *of_y) if of_y == of_x else None
     return None if strips is None else Walks(y, x, strips)
 
 
 def _fit(steps: dict[str, int]) -> bool:
     """Whether 32 bits hold a kernel's strides, but for those from a sample to the next, and those between taps."""
-    return all(abs(step) * tiles.MOST_TAPS < WIDE for name, step in steps.items() if not name.endswith("_n"))
+    return all(abs(step) * single.MOST_TAPS < WIDE for name, step in steps.items() if not name.endswith("_n"))
 
 
 def sums(
@@ -112,7 +113,7 @@ def sums(
     count = prod(ordered)
     for first, some in limits.chunks_of_samples(samples, limits.GRID[1]):
         made.add(
-            tiles.depthwise("depthwise", element, strips, target.accumulate), (*program.blocks_for(count), some),
+            single.source("depthwise", element, strips, target.accumulate), (*program.blocks_for(count), some),
             source=source.place.at(first * source.layout.outer), weight=weight.place,
             target=target.place.at(first * to.outer), bias=target.bias, last=int(target.last), count=count, **sizes,
             **divided(rows=weight.rows), turns=turns, **walks.arguments, **steps)
@@ -122,16 +123,18 @@ def sums(
 def _turns(walk: Walk, rows: int, columns: int) -> int:
     """How many strips a thread takes one behind the other, of so many columns: what it works out before serves all."""
     strips = -(-walk.each // rows)
-    most = min(tiles.TURNS, columns * walk.lines(rows) // (tiles.PACKING_BLOCKS * plain.THREADS))
+    most = min(single.TURNS, columns * walk.lines(rows) // (tiles.PACKING_BLOCKS * plain.THREADS))
     return max((turns for turns in range(1, most + 1) if strips % turns == 0), default=1)
 
 
 class Rows(NamedTuple):
-    """How grad_weight is cut: `abreast` rows for a block, strips of a sample, parts that fill the chip, and how many
-    they are where that is most."""
+    """How grad_weight is cut: `abreast` rows for a block, `side` of them for a thread, loaded at once or not; strips
+    of a sample, parts that fill the chip, and how many they are where that is most."""
 
     walks: Walks
     abreast: int
+    side: int
+    at_once: bool
     strips: int
     parts: int
     most: int
@@ -139,7 +142,7 @@ class Rows(NamedTuple):
     @property
     def places(self) -> int:
         """Strips that a block takes at once."""
-        return plain.THREADS // self.abreast
+        return plain.THREADS * self.side // self.abreast
 
 
 def _read_steps(x: Operand, y: Operand) -> dict[str, int]:
@@ -153,12 +156,23 @@ def rows_of(g: Geometry, element: Element, x: Operand, y: Operand) -> Rows | Non
     walks = of_map("grad_weight", g, element)
     if walks is None or x.channels > 1 or not _fit(_read_steps(x, y)):
         return None
-    is_last = all(abs(one.layout.channel) < abs(one.layout.x) for one in (x, y))
-    most = tiles.abreast_of(element)
     strips = walks.y.lines(walks.strips.rows) * walks.x.lines(walks.strips.columns)
-    alone, together = (max(1, min(tiles.STRIP_BLOCKS // -(-g.out_channels // abreast), tiles.MOST_PARTS))
-                       for abreast in (1, most))
-    return Rows(walks, most, strips, together, together) if is_last else Rows(walks, 1, strips, alone, together)
+    channels, side = g.out_channels, single.sides_of(element, walks.strips)
+    if y.channels > 1 or channels % side:
+        side = 1
+    alone, together = ((*rows, single.parts_of_strips(channels, *rows)) for rows in (
+        (1, 1), (single.abreast_of(element, channels, side), side)))
+    is_last = all(abs(one.layout.channel) < abs(one.layout.x) for one in (x, y))
+    abreast, side, parts = together if is_last else alone
+    at_once = side > 1 and all(_are_side_by_side(one, side * element.size, element) for one in (x, y))
+    return Rows(walks, abreast, side, at_once, strips, parts, max(alone[2], together[2]))
+
+
+def _are_side_by_side(operand: Operand, size: int, element: Element) -> bool:
+    """Whether channels of so many bytes can be loaded at once, whichever cell they are of."""
+    layout = operand.layout
+    steps = operand.place.offset, layout.outer, layout.y, layout.x
+    return layout.aligned and layout.channel == element.size and not any(step % size for step in steps)
 
 
 def products(
@@ -168,10 +182,10 @@ def products(
     """The parts of grad_weight of so many samples, each (out channels, taps)."""
     walks, strips, channels = rows.walks, rows.walks.strips, y.channels * y.groups
     blocks = -(-channels // rows.abreast), parts.count(samples)
-    shared = (strips.k * plain.THREADS + strips.k**2 * 32) * element.real_size
     made.add(
-        tiles.depthwise("depthwise_weight", element, strips), blocks, shared=shared,
-        x=x.place, y=y.place, target=target, abreast=rows.abreast, shift=rows.abreast.bit_length() - 1,
+        single.source("depthwise_weight", element, strips, side=rows.side, at_once=rows.at_once), blocks,
+        shared=single.shared_of_strips(element, strips.k, rows.side), blocks=single.blocks_of_strips(rows.at_once),
+        x=x.place, y=y.place, target=target, abreast=rows.abreast, shift=(rows.abreast // rows.side).bit_length() - 1,
         **parts.arguments(samples, rows.strips), rounds=-(-parts.positions // rows.places),
         channels=channels, **walks.arguments, **_read_steps(x, y), target_part=part_bytes,
         **divided(rows=y.channels, lines_y=walks.y.lines(strips.rows), lines_x=walks.x.lines(strips.columns)))
