@@ -204,6 +204,7 @@ def test_every_kind_and_map_can_be_planned():
 def test_the_tests_of_the_gpu_can_be_planned(monkeypatch):
     import problems
     monkeypatch.setattr(problems, 'VARIED', problems.VARIED[::3])
+    monkeypatch.setattr(problems, 'VARIED_MODES', problems.VARIED_MODES[::3])
     with planned.recording() as recorder:
         planned.record_tests()
     names = {wanted.source.name for wanted in recorder.kernels.values()}
@@ -217,6 +218,7 @@ def test_the_tests_of_another_chip_can_be_planned(capability, monkeypatch):
     """Without the ways that it lacks, which the tests skip there."""
     import problems
     monkeypatch.setattr(problems, 'VARIED', problems.VARIED[:2])
+    monkeypatch.setattr(problems, 'VARIED_MODES', [])
     with planned.recording(capability) as recorder:
         planned.record_tests(capability)
     assert recorder.kernels
