@@ -31,21 +31,27 @@ EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
 
 
 def some_of_all():
-    """Tensor cores' tiles and strips of 3 x 3 taps without a flag, and of the rest, those of most flags first, so many
-    that every tile of every product is in one of them, and any two other words of a name, or a way and one, together.
-    """
+    """Tensor cores' tiles and strips of 3 x 3 taps without a flag, and of the rest whichever shows most that is new, so
+    many that every tile of every product is in one of them, and any two other words of a name, or a way and one,
+    together."""
     plain = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and name.split()[-1][0].isdigit()]
     plain += [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?( x2)?', name)]
-    found, met = {}, set()
-    for name in [*plain, *sorted(ALL, key=lambda name: (-len(name.split()), '5x5' in name))]:
-        new, alike = {family(name), (name.split()[0], ALL[name].way)}, as_another(name)
-        if name not in plain:
-            words = [word for word in alike.split() if not (ALL[name].tile and word[0].isdigit())]
-            new |= {*itertools.combinations(dict.fromkeys([ALL[alike].way, *words]), 2)}
-        if new - met:
-            found[name] = None
-            met |= new
+    shows = {name: shown(name) for name in ALL}
+    missing, found = set().union(*shows.values()), []
+    while missing:
+        best = next((name for name in plain if shows[name] & missing), None) or max(
+            ALL, key=lambda name: (len(shows[name] & missing), '5x5' not in name))
+        found.append(best)
+        missing -= shows[best]
     return found
+
+
+def shown(name):
+    """What a configuration is an example of: its tile, and any two other words of its name, or a way and one."""
+    one, alike = ALL[name], as_another(name)
+    words = [word for word in alike.split() if not (one.tile and word[0].isdigit())]
+    return {family(name), (name.split()[0], one.way),
+            *itertools.combinations(dict.fromkeys([ALL[alike].way, *words]), 2)}
 
 
 def as_another(name):
@@ -307,7 +313,7 @@ SIZES = [(size, capability) for capability in configurations.CAPABILITIES for si
 @pytest.mark.parametrize(('size', 'capability'), SIZES, ids=label)
 def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     """Every kernel of some problems' programs is one of the configurations, and all that chips with float64 tensor
-    cores may ask for are among them; those without tiles are asked for once."""
+    cores may ask for are among them; those without tiles, which are every chip's, are asked for once."""
     gpu = Emulated(monkeypatch, capability=capability)
     asked = set()
     gpu.device.kernel = lambda source, threads, shared, blocks=1: asked.add((source.key, threads, blocks))
@@ -315,6 +321,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
     take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
+    without_tiles = size == 0 and capability == (9, 0)
     for problem, (dtype, keywords) in itertools.product([*ASKING, *SINGLE, PATCHES, PLANES], ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
@@ -329,15 +336,15 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
             _cuda.forget()
             has_modes = parts == 1 and (not keywords or algorithm == 'tf32x3') and problem in ASKING[:3]
-            modes = configurations.MODES if size == 0 and has_modes else ()
-            everything(gpu, problem, dtype, keywords, modes, size == 0)
-    for problem, types in itertools.product(ASKING[:3:2], configurations.PAIRS if size == 0 else ()):
+            modes = configurations.MODES if without_tiles and has_modes else ()
+            everything(gpu, problem, dtype, keywords, modes, without_tiles)
+    for problem, types in itertools.product(ASKING[:3:2], configurations.PAIRS if without_tiles else ()):
         of_whole_numbers(gpu, problem, *types)
     known = {(one.source.key, one.threads, one.blocks): one.name for one in ALL.values()}
     assert asked <= set(known)
     if capability in ((8, 0), (9, 0)):
         expected = {key for key, name in known.items() if capability in ALL[name].capabilities and (
-            size == 0 if ALL[name].tile is None else ALL[name].tile in tiles.tiles(
+            without_tiles if ALL[name].tile is None else ALL[name].tile in tiles.tiles(
                 ALL[name].way, ALL[name].element, 'planes' if 'planes' in name else name.partition(' ')[0],
                 'apart' in name)[size:size + 1])}
         assert not {known[key] for key in expected - asked}
