@@ -148,24 +148,6 @@ def same_bits(found, wanted):
         assert one.tobytes() == other.tobytes(), f'{name}: {np.count_nonzero(one != other)} of {one.size} differ'
 
 
-@pytest.mark.parametrize('problem', LAYERS[:4:2], ids=str)
-@every_way
-def test_same_bits_in_any_buffer(gpu, way, problem):
-    dtype, keywords = WAYS[way]
-    pairs = prepared(problem, way, 'normal')
-    wanted = computed(gpu, problem, pairs, way)
-    wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype, device='cuda',
-                             **keywords)
-    sizes = ((wants.finput, wants.finput_minimum), (wants.fgrad_input, wants.fgrad_input_minimum))
-    for share in (0, 0.5, 1.5):
-        buffers = [gpu.empty((least + int(share * (full - least)),), dtype) for full, least in sizes]
-        functions = (calls.forward, 'finput', 0), (calls.grad_input, 'fgrad_input', 1), (calls.grad_weight, 'finput', 0)
-        found = [gpu.download(function(problem, *(gpu.upload(array, dtype) for array in pair),
-                                       **{name: buffers[place]}, **keywords))
-                 for (function, name, place), pair in zip(functions, pairs)]
-        same_bits(found, wanted)
-
-
 @pytest.mark.parametrize('problem', LAYERS[:2], ids=str)
 @every_way
 def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
@@ -176,7 +158,7 @@ def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
     for size in range(tiles_of(*WAYS[way]) if problem is LAYERS[0] else 2):
         take_tile(monkeypatch, size)
         _cuda.forget()
-        found.append(computed(gpu, problem, pairs, way)[:2])
+        found.append(computed(gpu, problem, pairs[:2], way))
     for one in found[1:]:
         same_bits(found[0], one)
 
@@ -185,12 +167,12 @@ def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
 @every_way
 def test_same_bits_at_any_place_in_a_batch(gpu, way, problem):
     larger = problem._replace(batch=5)
-    pairs = prepared(larger, way, 'normal')
-    wanted = computed(gpu, larger, pairs, way)
+    (x, w), (w_in, y), _ = prepared(larger, way, 'normal')
+    wanted = computed(gpu, larger, [(x, w), (w_in, y)], way)
     for sample in range(5):
-        alone = [(pairs[0][0][sample:sample + 1], pairs[0][1]), (pairs[1][0], pairs[1][1][sample:sample + 1]), pairs[2]]
-        found = computed(gpu, problem._replace(batch=1), alone[:2], way)
-        same_bits(found, [whole[sample:sample + 1] for whole in wanted[:2]])
+        alone = [(x[sample:sample + 1], w), (w_in, y[sample:sample + 1])]
+        found = computed(gpu, problem._replace(batch=1), alone, way)
+        same_bits(found, [whole[sample:sample + 1] for whole in wanted])
 
 
 # By each way of packing and storing: copied or read in place, in one part or several, cells of taps that lie apart.
