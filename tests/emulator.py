@@ -75,14 +75,17 @@ TYPES = {
 
 
 def cast(dtype, carrier):
+    narrows = dtype is not carrier
+
     def convert(x):
-        if type(x) is np.int64 and dtype is np.int32 and -1 << 31 <= x < 1 << 31:     # most are, and are so made fast
-            return x
-        if not isinstance(x, (np.ndarray, np.generic)):
-            x = np.asarray(x)
+        if type(x) is not np.ndarray:
+            if type(x) is np.int64 and dtype is np.int32 and -1 << 31 <= x < 1 << 31:    # most are, and are so made fast
+                return x
+            if not isinstance(x, np.generic):
+                x = np.asarray(x)
         if dtype is np.uint32:
             return to_u32(x)[()]
-        return x.astype(dtype, copy=False).astype(carrier, copy=False)
+        return x.astype(dtype).astype(carrier) if narrows else x.astype(carrier, copy=False)
     return convert
 
 
@@ -365,7 +368,7 @@ class Executor:
             raise KernelError(f'fma must have values of one float type; got {a.dtype}, {b.dtype} and {c.dtype}')
         if kind.char == 'd':
             return a * b + c
-        return np.float32(self.wide(a) * self.wide(b) + c)
+        return (self.wide(a) * self.wide(b) + c.astype(np.float64)).astype(np.float32)
 
     def fragment(self, kind, registers, build):
         """Operand matrices of the warps; kept for a while, as one fragment meets many others."""
