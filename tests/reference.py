@@ -130,9 +130,8 @@ def forward(x, w, positions, stride, lo, dilation, groups, padding=NOTHING):
     y = np.zeros((x.shape[0], w.shape[0], *positions), np.result_type(x, w))
     yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, 0), grouped(x, groups, 1)
     for k, a, cell in taps(x.shape[2:], w.shape[2:], positions, stride, lo, dilation, padding):
-        for g in range(groups):
-            at, values = seen(xg[:, g], a, cell, positions, padding)
-            yg[:, g][(..., *at)] += np.einsum('oi,ni...->no...', wg[g][(..., *k)], values)
+        at, values = seen(xg, a, cell, positions, padding)
+        yg[(..., *at)] += np.einsum('goi,ngi...->ngo...', wg[(..., *k)], values)
     return y
 
 
@@ -141,25 +140,20 @@ def grad_input(w, y, input_size, stride, lo, dilation, groups, padding=NOTHING):
     x = np.zeros((y.shape[0], w.shape[1] * groups, *input_size), np.result_type(w, y))
     yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, 0), grouped(x, groups, 1)
     for k, a, cell in taps(input_size, w.shape[2:], y.shape[2:], stride, lo, dilation, padding):
-        for g in range(groups):
-            products = np.einsum('oi,no...->ni...', wg[g][(..., *k)], yg[:, g][(..., *a)])
-            np.add.at(xg[:, g], (slice(None), slice(None), *cell), products)
+        products = np.einsum('goi,ngo...->ngi...', wg[(..., *k)], yg[(..., *a)])
+        np.add.at(xg, (slice(None), slice(None), slice(None), *cell), products)
     return x
 
 
 def grad_weight(x, y, kernel_size, stride, lo, dilation, groups, padding=NOTHING, per_sample=False):
     """dT/dw: w[(g,o), i, k] = sum over n, a of y[n, (g,o), a] * x[n, (g,i), cell]; per_sample: of each n alone."""
-    settings = (kernel_size, stride, lo, dilation, groups, padding)
-    if per_sample:
-        alone = [grad_weight(x[n:n + 1], y[n:n + 1], *settings) for n in range(len(x))]
-        return np.stack(alone) if alone else grad_weight(x, y, *settings)[None][:0]
-    w = np.zeros((y.shape[1], x.shape[1] // groups, *kernel_size), np.result_type(x, y))
-    yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, 0), grouped(x, groups, 1)
-    axes = 'abcdefgh'[:len(kernel_size)]
+    own = (len(x),) if per_sample else ()
+    w = np.zeros((*own, y.shape[1], x.shape[1] // groups, *kernel_size), np.result_type(x, y))
+    yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, len(own)), grouped(x, groups, 1)
+    axes, result = 'ABCDEFGH'[:len(kernel_size)], 'ngoi' if per_sample else 'goi'
     for k, a, cell in taps(x.shape[2:], kernel_size, y.shape[2:], stride, lo, dilation, padding):
-        for g in range(groups):
-            at, values = seen(xg[:, g], a, cell, y.shape[2:], padding)
-            wg[g][(..., *k)] = np.einsum(f'no{axes},ni{axes}->oi', yg[:, g][(..., *at)], values)
+        at, values = seen(xg, a, cell, y.shape[2:], padding)
+        wg[(..., *k)] = np.einsum(f'ngo{axes},ngi{axes}->{result}', yg[(..., *at)], values)
     return w
 
 
