@@ -298,7 +298,7 @@ def test_the_same_bits(problem, algorithm, dtype):
         sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, **more,
                                  dtype=dtype)
     finput, fgrad_input = (np.empty(max(size, 1), sizes.dtype) for size in sizes[2:4])
-    for threads in range(2, 9):
+    for threads in (2, 3, 5, 8):
         with pyconv.num_threads(threads):
             for again, first in zip(calls.three_maps(problem, *data[:3], **more), alone):
                 assert_same_bits(again, first)
