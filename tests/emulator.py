@@ -79,7 +79,7 @@ def cast(dtype, carrier):
 
     def convert(x):
         if type(x) is not np.ndarray:
-            if type(x) is np.int64 and dtype is np.int32 and -1 << 31 <= x < 1 << 31:    # most are, and are so made fast
+            if type(x) is np.int64 and dtype is np.int32 and -1 << 31 <= x < 1 << 31:    # most are: so made fast
                 return x
             if not isinstance(x, np.generic):
                 x = np.asarray(x)
