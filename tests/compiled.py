@@ -77,10 +77,10 @@ def start_worker():
     """Warm up, so that a configuration's seconds are its own: Numba loads much of itself at its first kernel. Garbage
     is looked for after each group of kernels, and not while they are made, which took a fifteenth of the time."""
     gc.disable()
-    from pyconv._gpu import ptx
+    from pyconv._gpu import primitives, ptx
     first = by_name()['clear_flag f32']
     ptx.compile(first.source, first.threads, first.blocks, (9, 0))
-    ptx.to_ptx = front_end_once(ptx.to_ptx, set(ptx._BEFORE_SM80))
+    ptx.to_ptx = front_end_once(ptx.to_ptx, set(primitives.BEFORE_SM80))
 
 
 def make(names, chips=None, **given):

@@ -97,6 +97,9 @@ CASES = [
     ('copy4(s, a, ok)', {'LDGSTS.E': 1, 'LDG': 0, 'STS': 0}, AMPERE),
     ('copy8(s, a, ok)', {'LDGSTS.E.64': 1, 'LDG': 0, 'STS': 0}, AMPERE),
     ('copy16(s, a, ok)', {'LDGSTS.E.BYPASS.128': 1, 'LDG': 0, 'STS': 0}, AMPERE),
+    *((f'q = load_{kind}x{n}(a, ok)\nstore_f32(b, ok, {" + ".join(f"q[{i}]" for i in range(n))})',
+       {f'LDG.E{wide}.CONSTANT': 1}, TURING) for kind, n, wide in (
+           ('f16', 2, ''), ('f16', 4, '.64'), ('bf16', 2, ''), ('bf16', 4, '.64'), ('f32', 2, '.64'))),
     ('let_next_begin()', {'PREEXIT': 1}, HOPPER),
     ('copy16(s, a, ok)\ncommit()\nwait(3)', {'LDGDEPBAR': 1, 'DEPBAR.LE': 1}, AMPERE),
     (f'{MATRICES}\nstore_i32(b, ok, q[0] + q[1] + q[2] + q[3])', {'LDSM.16.M88.4': 1}, TURING),

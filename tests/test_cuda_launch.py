@@ -640,7 +640,7 @@ def test_names_differ_with_every_file_that_a_kernel_is_made_of(monkeypatch):
     files = {Path(inspect.getsourcefile(function)).resolve() for function in functions}
     assert {path.stem for path in files} >= {'gemm', 'hopper', 'plain', 'fragments'}
     files |= {Path(module.__file__).resolve() for module in (cubins, specialise, tiles)}
-    files.add(Path(cubins.__file__).with_name('ptx.py').resolve())
+    files |= {Path(cubins.__file__).with_name(f'{name}.py').resolve() for name in ('primitives', 'ptx')}
     real, changed, names = Path.read_bytes, None, set()
     monkeypatch.setattr(Path, 'read_bytes', lambda path: real(path) + b'#' * (path.resolve() == changed))
     for changed in (None, *files):

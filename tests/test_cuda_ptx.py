@@ -229,7 +229,7 @@ def test_what_the_warp_refuses(lines):
 
 def test_every_primitive_is_run():
     words = set(re.findall(r'\w+', '\n'.join([*PROLOGUE, *(line for lines, *_ in CASES.values() for line in lines)])))
-    assert set(ptx.PRIMITIVES) <= words
+    assert set(ptx.PRIMITIVES) - words == {'let_next_begin'}, 'of which machine code alone shows anything'
 
 
 # The texts that nothing here runs, by the ISA, with the arguments of the primitive as $0, $1, ... A boolean comes last

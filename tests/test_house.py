@@ -99,7 +99,8 @@ def test_the_compiler_ends_at_what_was_tried(extra):
 
 
 # what speaks to the compiler and to the driver
-GPU_LIBRARIES = {'sass': {'cuda'}, 'cubins': {'cuda'}, 'ptx': {'numba', 'llvmlite', 'cuda'}, 'launch': {'cuda'}}
+GPU_LIBRARIES = {'sass': {'cuda'}, 'cubins': {'cuda'}, 'ptx': {'numba', 'cuda'},
+                 'primitives': {'numba', 'llvmlite'}, 'launch': {'cuda'}}
 
 
 @pytest.mark.parametrize('path', GPU_FILES, ids=lambda path: f'_gpu/{path.name}')
