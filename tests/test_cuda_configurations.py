@@ -307,7 +307,9 @@ def test_names_are_distinct():
     assert len(ALL) == len(list(configurations.all_kernels()))
 
 
-SIZES = [(size, capability) for capability in configurations.CAPABILITIES for size in range(4)]
+# An A100 multiplies in no way that an H100 does not, in the same tiles: it is asked for the first of them.
+SIZES = [(size, capability) for capability in configurations.CAPABILITIES for size in range(4)
+         if size == 0 or capability != (8, 0)]
 
 
 @pytest.mark.parametrize(('size', 'capability'), SIZES, ids=label)
