@@ -52,6 +52,9 @@ SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles of four rows meet again: half of L1
 LINE = 64
+# Bytes that the weights of a tile of four rows may take with the lines of cells that it reads, three quarters of L1,
+# where each tap has a line of its own, as of 7x1: of more channels every tile read both from L2.
+NEAR = 24 << 10
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
 WORK = 1 << 18  # products that make a task worth its handling
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
@@ -143,13 +146,15 @@ def broadcast_blocking(
     return least, best
 
 
-def channels_at_once(piece: Piece, most_taps: int = 0) -> int:
+def channels_at_once(piece: Piece, tile: Tile, most_taps: int = 0) -> int:
     """How many channels are summed in registers; what makes the order of a sum."""
     taps = prod(axis.taps for axis in piece.axes)
     if piece.woven:  # of a cell, all channels are loaded as one vector
         return piece.channels
     few = prod(axis.size for axis in piece.axes) <= FEW_CELLS  # then taking sums up again costs more than L1 gains
     most = COPIED_AT_ONCE if piece.several else 256 if few else 128
+    if tile.rows == 4 and not most_taps and piece.axes[2].taps == 1 < taps:
+        most = min(most, NEAR // (taps * (tile.vectors * tile.lanes * tile.itemsize + LINE)))
     return even_part(piece.channels, min(most, DEPTH // max(1, taps, most_taps)))
 
 

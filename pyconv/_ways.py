@@ -96,7 +96,7 @@ def _overlapping(piece: Piece, asked: Asked) -> Blocking | None:
     if all(axis.lattice for axis in piece.axes):
         return None
     apart = piece._replace(axes=tuple(axis._replace(lattice=1) for axis in piece.axes))
-    _, blocking = unrolled_blocking(apart, asked.groups, channels_at_once(piece), asked.tile)
+    _, blocking = unrolled_blocking(apart, asked.groups, channels_at_once(piece, asked.tile), asked.tile)
     extent = tuple(n if axis.lattice else axis.positions for axis, n in zip(piece.axes, blocking.extent))
     return blocking._replace(way=GATHER, extent=extent)
 
@@ -116,7 +116,7 @@ def _across(piece: Piece, asked: Asked) -> Blocking | None:
 
 
 def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
-    channels, tile = channels_at_once(piece, asked.most_taps), asked.tile
+    channels, tile = channels_at_once(piece, asked.tile, asked.most_taps), asked.tile
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
         return None
     if (piece.source_last or piece.target_last) and not piece.several:
@@ -134,7 +134,7 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
 
 
 def _unrolled(piece: Piece, asked: Asked) -> Blocking:
-    return unrolled_blocking(piece, asked.groups, channels_at_once(piece, asked.most_taps), asked.tile)[1]
+    return unrolled_blocking(piece, asked.groups, channels_at_once(piece, asked.tile, asked.most_taps), asked.tile)[1]
 
 
 # grad_weight
