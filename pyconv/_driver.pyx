@@ -24,7 +24,8 @@ cdef struct attribute_t:
     int what
     int gap
     int value
-    int rest[15]
+    int beside
+    int64_t rest[7]
 
 cdef struct config_t:
     unsigned int grid[3]

@@ -152,6 +152,23 @@ def test_a_weight_that_lies_as_tiles_read_it_is_not_packed(monkeypatch, tiles_al
         assert packed or 'scan' in dict(launched) or not (way == 'tf32x3' or problem.padding == 1)
 
 
+@pytest.mark.parametrize(('problem', 'way', 'lay'), [
+    (P('one channel in of each group', (3, 3), (1, 1), (3, 48), groups=3), 'tf32x3', first),
+    (P('one channel in, cropped', (5, 5), (1, 1), (2, 64), groups=2, padding=((-1, -1), (-1, -1))), 'float16', first),
+    (P('one channel in, phases of one tap', (12, 9), (3, 1), (2, 64), groups=2, stride=(2, 1)),
+     'wgmma float16', lambda array, *_: np.moveaxis(np.ascontiguousarray(np.moveaxis(array, 0, -1)), -1, 0))])
+@pytest.mark.parametrize('value', [1, np.nan])
+def test_every_group_of_a_weight_in_place_is_looked_at(monkeypatch, tiles_alone, problem, way, lay, value):
+    """Of groups of one row lines are as far apart as groups are: an axis of one tells no distance."""
+    dtype, keywords = WAYS[way]
+    gpu, data = Emulated(monkeypatch), problem.integers()
+    data.w[-1, 0, 0, 0] = value
+    launched = noted(gpu)
+    w, y = gpu.upload(lay(data.w, 2), dtype), gpu.upload(data.y, dtype)
+    same(gpu, calls.grad_input(problem, w, y, **keywords), maps(problem, *data[:3]).grad_input, dtype)
+    assert 'scan' in dict(launched)
+
+
 def test_a_weight_from_an_odd_place_on_is_packed(monkeypatch, tiles_alone):
     gpu, data = Emulated(monkeypatch), CHANNELS.integers()
     x, launched = gpu.upload(data.x, 'float16'), noted(gpu)

@@ -182,7 +182,8 @@ class Sums:
             if place != weight.place:
                 program.pack_weight(self.made, weight, self.problem.element, flag, place)
             elif flag:
-                layout = weight.layout._replace(outer=weight.row, channel=weight.channel)
+                apart = weight.row if weight.rows > 1 else weight.group  # an axis of one tells no distance
+                layout = weight.layout._replace(outer=apart, channel=weight.channel)
                 lines, flags = Operand(place, layout, weight.kernel, weight.channels, 1), Flags(flag, flag, flag)
                 program.scan(self.made, lines, weight.groups * weight.rows, self.problem.element, flags)
 
