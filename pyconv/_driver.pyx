@@ -175,8 +175,8 @@ cdef class Launcher:
         cdef attribute_t allowed = attribute_t(EARLY, 0, 1)
         cdef config_t config = config_t([x, y, z], [threads, 1, 1], shared, stream, &allowed, 1)
         with nogil:  # the driver waits where its queue is full
-            if not comes_early:
-                status = self.launch(handle, x, y, z, threads, 1, 1, shared, stream, arguments.pointers, NULL)
-            else:
+            if comes_early:
                 status = self.early(&config, handle, arguments.pointers, NULL)
+            else:
+                status = self.launch(handle, x, y, z, threads, 1, 1, shared, stream, arguments.pointers, NULL)
         return status

@@ -174,11 +174,12 @@ class Device:
 
     @functools.cached_property
     def _launcher(self) -> Launcher:
-        names = "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuLaunchKernel", "cuLaunchKernelEx"
-        is_early = (driver_version() or (0, 0)) >= EARLY_DRIVER
-        get_current, push, pop, kernel, early = (
-            (ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0) if is_early or name != names[-1] else 0
-            for name in names)
+        def address(name: str) -> int:
+            return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0
+
+        names = "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuLaunchKernel"
+        get_current, push, pop, kernel = map(address, names)
+        early = address("cuLaunchKernelEx") if (driver_version() or (0, 0)) >= EARLY_DRIVER else 0
         return Launcher(get_current, push, pop, kernel, early, int(self._context))
 
     @contextmanager

@@ -43,7 +43,8 @@ class Sums:
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
         self.flags = Flags()
-        self.read: list[tuple[Weight, Ref]] = []  # the weight, or each piece's, and where tiles read it
+        # the weight, or each piece's own, where tiles read it, and the pieces that do
+        self.read: list[tuple[Weight, Ref, list[Axes]]] = []
 
     def build(self, samples: int) -> None:
         """All rows of the weight together, or as many at a time as a launch can count the results of in a sample."""
@@ -86,11 +87,12 @@ class Sums:
         if self.tiled:
             if pad or self.problem.splits:
                 self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
-            parts = [weight] if self.apart or not self.by_piece else [
-                program.of_piece(weight, axes)[0] for axes in self.pieces if all(axis.taps for axis in axes)]
+            pieces = [axes for axes in self.pieces if all(axis.taps for axis in axes)]
+            parts = [(weight, pieces)] if self.apart or not self.by_piece else [
+                (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
             self.read = [
                 (part, part.place if program.is_packed(part, self.problem.element)
-                 else self.made.reserve(program.weight_bytes(part, self.element))) for part in parts]
+                 else self.made.reserve(program.weight_bytes(part, self.element)), taken) for part, taken in parts]
             if not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
         places = self.target
@@ -152,9 +154,9 @@ class Sums:
         if self.apart:
             self._apart(source, target, samples)
             return
-        pieces = [axes for axes in self.pieces if all(axis.taps for axis in axes)]
-        for axes, (weight, place) in zip(pieces, self.read * (1 if self.by_piece else len(pieces))):
-            self._gathered(source, target, axes, samples, weight, place)
+        for weight, place, pieces in self.read:
+            for axes in pieces:
+                self._gathered(source, target, axes, samples, weight, place)
 
     def _whole(self, source: Operand, target: Target, samples: int) -> None:
         """By definition; where there is a flag, if it is set. Small phases of a stride in one launch."""
@@ -178,7 +180,7 @@ class Sums:
 
     def _read_weight(self, flag: Ref | int) -> None:
         """Copy what tiles cannot read as it lies; set the flag, if there is one, where any of it is not finite."""
-        for weight, place in self.read:
+        for weight, place, _ in self.read:
             if place != weight.place:
                 program.pack_weight(self.made, weight, self.problem.element, flag, place)
             elif flag:
@@ -193,8 +195,6 @@ class Sums:
         """One piece, by the weight that is its own or the whole one."""
         way = self.problem.way
         assert way is not None
-        if self.by_piece:
-            _, axes = program.of_piece(self.weight, axes)
         positions, parts = prod(axis.positions for axis in axes), _parts_of_gather(axes, source.chunks)
         partial = None
         if parts > 1:
