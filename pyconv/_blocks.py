@@ -21,6 +21,9 @@ CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as 
 # times as long it takes to unroll cells that lie apart: every other one is picked from vectors, others come one by one
 EVERY_OTHER, ONE_BY_ONE = 2.5, 16
 ALL = 7  # all axes share their streams
+# operations of moving a vector of results to target and of beginning a stretch of it, in tiles of four rows: those of
+# eight were not measured
+MOVE_COST, STRETCH_COST = 2, 30
 FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positions at least are stored together
 
 
@@ -174,6 +177,18 @@ def is_flat(piece: Piece) -> bool:
         (axis.positions, axis.step, axis.offset, axis.taps) == (axis.size, 1, 0, 1) for axis in piece.axes)
 
 
+def storing_cost(piece: Piece, block: Block, vectors: int, positions: int, lanes: int) -> float:
+    """Of a row of a block's results, so many vectors: where these are one run of target, they are summed there, else
+    they are moved."""
+    samples, (z, y, x), _ = block
+    along_z, along_y, along_x = piece.target.axes
+    rows_follow = z * y == 1 or x * along_x == along_y
+    is_run = along_x == samples == 1 and positions == z * y * x and positions % lanes == 0 and rows_follow and (
+        z == 1 or y * x == along_z)
+    moves = not is_run or piece.turned or piece.folded != "zeros"
+    return MOVE_COST * vectors * moves + STRETCH_COST * samples * z * (1 if rows_follow else y)
+
+
 def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
     """Of a block of a size, vector operations of all: products, unrolling, storing, and a fixed cost a block."""
     taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
@@ -190,7 +205,10 @@ def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
         runs = samples * z * (1 if taps == 1 else y)
         gaps = at_once != samples * z * y * x
         unrolled = 0 if flat and samples == 1 else apart * (2 * size / lanes + 3 * runs * streams)
-        return blocks_of(piece, block) * (products + weights + unrolled + 3 * runs * gaps * rows + 40)
+        stored = 3 * runs * gaps * rows
+        if tile.rows == 4:
+            stored += rows * storing_cost(piece, block, vectors, at_once, lanes) / max(1, piece.channels)
+        return blocks_of(piece, block) * (products + weights + unrolled + stored + 40)
 
     return cost
 

@@ -1,6 +1,7 @@
 /* Source to scratch: the cells of a block are taken where its layout has them. See body.h for the macros. */
 
 #define AHEAD 2 /* channels between asking for cells and unrolling them */
+#define KEPT 50 /* streams whose clips are found for all channels at once: those of 7 x 7 taps, and any more in turn */
 
 /* to[0, n) <- from; whole vectors, so up to a vector more of `to` is overwritten; reads stop at `limit`. */
 static inline void NAME(copy)(REAL *to, const REAL *from, index_t n, const REAL *limit)
@@ -199,26 +200,26 @@ static void NAME(unroll)(const work_t *work, const void *source, const void *beg
     const layout_t *layout = &work->layout;
     REAL *to = scratch;
     index_t extent[3], shift[3];
-    NAME(clip) clip;
+    NAME(clip) kept[KEPT];
     for (int a = 0; a < 3; a++)
         extent[a] = NAME(cells)(piece, block, a);
     if (piece->turned) {
         NAME(unroll_turned)(work, extent, source, scratch);
         return;
     }
-    NAME(shifts)(piece, block, 0, 0, 0, shift);
-    clip = NAME(find_clip)(piece, block, shift, extent); /* all that channels of one stream need */
     for (index_t c = 0; c < work->part.groups * work->part.channels; c++) {
         const REAL *from = (const REAL *)source + c * piece->source_channel;
+        index_t stream = 0;
         NAME(fetch)(piece, block, from + AHEAD * piece->source_channel, limit);
         for (index_t jz = 0; jz < layout->streams[0]; jz++)
             for (index_t jy = 0; jy < layout->streams[1]; jy++)
-                for (index_t jx = 0; jx < layout->streams[2]; jx++, to += layout->stream) {
-                    if (layout->channel > layout->stream) {
+                for (index_t jx = 0; jx < layout->streams[2]; jx++, stream++, to += layout->stream) {
+                    NAME(clip) *clip = &kept[stream < KEPT ? stream : KEPT - 1];
+                    if (c == 0 || stream >= KEPT - 1) {
                         NAME(shifts)(piece, block, jz, jy, jx, shift);
-                        clip = NAME(find_clip)(piece, block, shift, extent);
+                        *clip = NAME(find_clip)(piece, block, shift, extent);
                     }
-                    NAME(unroll_stream)(piece, block, &clip, extent, from, begin, limit, to);
+                    NAME(unroll_stream)(piece, block, clip, extent, from, begin, limit, to);
                 }
     }
 }
