@@ -146,13 +146,17 @@ def broadcast_blocking(
     return least, best
 
 
+def are_few(piece: Piece) -> bool:
+    """Whether a plane has so few cells that its weights cost more than they."""
+    return prod(axis.size for axis in piece.axes) <= FEW_CELLS
+
+
 def channels_at_once(piece: Piece, tile: Tile, most_taps: int = 0) -> int:
     """How many channels are summed in registers; what makes the order of a sum."""
     taps = prod(axis.taps for axis in piece.axes)
     if piece.woven:  # of a cell, all channels are loaded as one vector
         return piece.channels
-    few = prod(axis.size for axis in piece.axes) <= FEW_CELLS  # then taking sums up again costs more than L1 gains
-    most = COPIED_AT_ONCE if piece.several else 256 if few else 128
+    most = COPIED_AT_ONCE if piece.several else 256 if are_few(piece) else 128  # under few taking sums up costs more
     if tile.rows == 4 and not most_taps and piece.axes[2].taps == 1 < taps:
         most = min(most, NEAR // (taps * (tile.vectors * tile.lanes * tile.itemsize + LINE)))
     return even_part(piece.channels, min(most, DEPTH // max(1, taps, most_taps)))

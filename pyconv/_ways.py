@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pyconv import _tiled
 from pyconv._blocking import (
     across_blocking,
+    are_few,
     broadcast_blocking,
     channels_at_once,
     correlate_blocking,
@@ -53,9 +54,11 @@ from pyconv._depthwise import (
 )
 from pyconv._pieces import Axis, Piece, winograd
 
-UNROLLED_LOSES = 1.1  # how much longer unrolled cells take than the count of their operations says, as measured,
+# how much longer unrolled cells take than the count of their operations says, as measured in tiles of so many rows,
+UNROLLED_LOSES = {8: 1.1, 4: 0.95}
 APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more:
-APART_LOSES_BY_FOUR, MANY_ROWS = 1.3, 3  # in tiles of four rows any, under so many rows of taps and more
+APART_LOSES_BY_FOUR, MANY_ROWS = 1.5, 3  # in tiles of four rows any, under so many rows of taps and more
+SOME_TAPS_LOSE = 1.2  # there, where weights that lie apart, of some of the taps, are packed for a few cells
 
 
 class Asked(NamedTuple):
@@ -124,10 +127,12 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
         return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
     cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
     z, y, x = piece.axes
-    loses = UNROLLED_LOSES
+    loses = UNROLLED_LOSES[tile.rows]
     if x.step > 1 and piece.channels >= MANY_CHANNELS:
         by_four = tile.rows == 4 and z.taps * y.taps >= MANY_ROWS
         loses *= APART_LOSES_BY_FOUR if by_four else APART_LOSES if tile.itemsize == 4 else 1
+    elif tile.rows == 4 and are_few(piece) and z.taps * y.taps * x.taps < min(piece.weight.batch, piece.weight.channel):
+        loses *= SOME_TAPS_LOSE
     if piece.several or cost < loses * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
         return blocking
     return None
