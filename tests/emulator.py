@@ -112,19 +112,23 @@ def along(address, index, step):
     return integers(address) + i32(index) * i32(step)
 
 
+# Of a float32: the exponent, which Inf and NaN have whole; half of the last bit that TF32 has; the bits that it has.
+EXPONENT, HALF, KEPT = np.array([0x7f800000, 0x1000, 0xffffe000], np.uint32)
+
+
 def round_tf32(x):
     """To 10 bits of mantissa, to nearest, ties away from zero; Inf and NaN as they are."""
     x = to_u32(x)
-    finite = (x & np.uint32(0x7f800000)) != 0x7f800000
-    return np.where(finite, (x + np.uint32(0x1000)) & np.uint32(0xffffe000), x)
+    exponent, rounded = x & EXPONENT, (x + HALF) & KEPT
+    return rounded if exponent.max() < EXPONENT else np.where(exponent != EXPONENT, rounded, x)
 
 
 def split_tf32(x):
     x = to_u32(x)
     high = round_tf32(x)
-    finite = (high & np.uint32(0x7f800000)) != 0x7f800000
     low = round_tf32((x.view(np.float32) - high.view(np.float32)).view(np.uint32))
-    return high, np.where(finite, low, np.uint32(0))
+    exponent = high & EXPONENT
+    return high, low if exponent.max() < EXPONENT else np.where(exponent != EXPONENT, low, np.uint32(0))
 
 
 def pair(encode, first, second):
@@ -159,6 +163,15 @@ PURE = {
     'range': lambda *limits: map(np.int64, builtins.range(*map(operator.index, limits))),
     '__builtins__': {},
 }
+
+
+class Accumulators(tuple):
+    """The registers of an mma's sums: those of one array, by (register, block, thread)."""
+
+    def __new__(cls, sums):
+        made = super().__new__(cls, sums)
+        made.sums = sums
+        return made
 
 
 class Executor:
@@ -368,7 +381,7 @@ class Executor:
             raise KernelError(f'fma must have values of one float type; got {a.dtype}, {b.dtype} and {c.dtype}')
         if kind.char == 'd':
             return a * b + c
-        return (self.wide(a) * self.wide(b) + c.astype(np.float64)).astype(np.float32)
+        return (self.wide(a) * self.wide(b) + c).astype(np.float32)
 
     def fragment(self, kind, registers, build):
         """Operand matrices of the warps; kept for a while, as one fragment meets many others."""
@@ -385,24 +398,24 @@ class Executor:
         """c + a b of every warp: a by (block, warp, row, k), b by (block, warp, column, k), both float64, c the
         registers of sums, of this dtype."""
         # Register 2 * half + i of lane 4 * g + t is row 8 * half + g and column 2 * t + i.
-        cuts_off = self.more_bits is not None and dtype == np.float32
-        if not cuts_off:
+        if isinstance(c, Accumulators):
+            sums = c.sums
+        else:
+            sums = np.stack([self.spread(self.row(x)) for x in c])
+            wrong = [x.dtype for x in c if x.dtype != dtype]
+            if wrong:
+                raise KernelError(f'sums of an mma must be {np.dtype(dtype)}; got {wrong[0]}')
+        sums = sums.reshape(-1, 2, self.shape[0], self.shape[1] // 32, 8, 4)
+        if self.more_bits is not None and dtype == np.float32:
+            rows = a.reshape(*a.shape[:2], -1, 8, 1, 1, a.shape[3])
+            terms = rows * b.reshape(*b.shape[:2], 1, 1, 4, 2, b.shape[3])
+            terms = np.broadcast_to(terms.transpose(2, 5, 0, 1, 3, 4, 6), (*sums.shape, terms.shape[-1]))
+            total = cut_off(terms, sums, self.more_bits)
+        else:
             product = matrix_product(a, b, dtype)
             product = product.reshape(*product.shape[:2], -1, 8, 4, 2)
-        out = []
-        for register, x in enumerate(c):
-            x = self.row(x)
-            if x.dtype != dtype:
-                raise KernelError(f'sums of an mma must be {np.dtype(dtype)}; got {x.dtype}')
-            half, i = divmod(register, 2)
-            x = x.reshape(len(x), -1, 8, 4)
-            if cuts_off:
-                terms = a[:, :, 8 * half:8 * half + 8, None] * b[:, :, None, i::2]
-                total = cut_off(terms, np.broadcast_to(x, terms.shape[:-1]), self.more_bits)
-            else:
-                total = product[:, :, half, :, :, i] + x
-            out.append(self.spread(total.reshape(-1, self.shape[1])))
-        return tuple(out)
+            total = np.add(sums, product.transpose(2, 5, 0, 1, 3, 4), order='C')
+        return Accumulators(total.reshape(len(c), *self.shape))
 
     def mma_half(self, kind, c, a, b):
         """m16n8k16 of 16-bit floats, two in a register: a by (row half, g, k half, t, i), b by (g, k half, t, i)."""
@@ -426,7 +439,7 @@ class Executor:
                 height = max(len(x) for x in registers)
                 out = np.empty((height, self.shape[1] // 32, halves, 8, depth, 4))
                 for r, x in enumerate(registers):
-                    read = (to_u32(x) & np.uint32(0xffffe000)).view(np.float32) if kind == 'tf32' else x
+                    read = (to_u32(x) & KEPT).view(np.float32) if kind == 'tf32' else x
                     out[:, :, r % halves, :, r // halves] = np.reshape(read, (len(x), -1, 8, 4))
                 return out.reshape(height, -1, 8 * halves, 4 * depth)
             return build
@@ -439,34 +452,43 @@ class Executor:
         return self.multiply(c, a, b, np.float32 if kind == 'tf32' else np.float64)
 
 
-class Typed(ast.NodeTransformer):
-    """Literals get the types that Numba gives them, and x += y makes a new value instead of changing the old one's."""
+def typed(tree):
+    """Literals get the types that Numba gives them, and x += y makes a new value instead of changing the old one's: the
+    tree is changed; the typed literals by the names that stand for them."""
+    kinds, literals, nodes = {int: np.int64, float: np.float64}, {}, [tree]
 
-    def __init__(self):
-        self.literals = {}
+    def instead(node):
+        if type(node) is ast.Constant and type(node.value) in kinds:
+            name = f'__literal_{len(literals)}'
+            literals[name] = kinds[type(node.value)](node.value)
+            return ast.copy_location(ast.Name(name, ast.Load()), node)
+        if type(node) is ast.AugAssign:
+            before = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
+            value = ast.copy_location(ast.BinOp(before, node.op, node.value), node)
+            node = ast.copy_location(ast.Assign([node.target], value), node)
+        if type(node) is not ast.Name:
+            nodes.append(node)
+        return node
 
-    def visit_Constant(self, node):
-        kinds = {int: np.int64, float: np.float64}
-        if type(node.value) not in kinds:
-            return node
-        name = f'__literal_{len(self.literals)}'
-        self.literals[name] = kinds[type(node.value)](node.value)
-        return ast.copy_location(ast.Name(name, ast.Load()), node)
-
-    def visit_AugAssign(self, node):
-        before = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
-        value = ast.copy_location(ast.BinOp(before, node.op, self.visit(node.value)), node)
-        return ast.copy_location(ast.Assign([node.target], value), node)
+    while nodes:
+        node = nodes.pop()
+        for field in node._fields:
+            part = getattr(node, field, None)
+            if type(part) is list:
+                part[:] = map(instead, part)
+            elif isinstance(part, ast.expr):
+                setattr(node, field, instead(part))
+    return literals
 
 
 @functools.lru_cache(maxsize=4096)
 def compiled(text, name):
     """(code, its typed literals by name, the name of its file in tracebacks)"""
-    typed = Typed()
-    tree = typed.visit(ast.parse(text))
+    tree = ast.parse(text)
+    literals = typed(tree)
     file = f'<kernel {name} {hash(text) & 0xffffffff:08x}>'
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    return compile(tree, file, 'exec'), typed.literals, file
+    return compile(tree, file, 'exec'), literals, file
 
 
 def explain(error, file):
