@@ -513,6 +513,29 @@ BY_NAME = {problem.name: problem for problem in EVERY + ROWS + MORE_AXES}
 assert len(BY_NAME) == len(EVERY + ROWS + MORE_AXES), 'every problem has its own name'
 
 
+# What an emulated GPU does instead of some, which take it a launch for each of 400 phases or a stage for every 32 of
+# 1188 terms: there are still more phases, taps or stages than elsewhere, and the same rests.
+LESS = {name: BY_NAME[name]._replace(name=f'{name}, less', **changes) for name, changes in {
+    '2d stride 20': {'size': (43, 9), 'kernel': (13, 4), 'stride': (10, 4)},
+    '2d patches rest': {'size': (17, 11), 'kernel': (6, 5), 'stride': (6, 5)},
+    '1d long kernel': {'size': (250,), 'kernel': (110,)},
+    '1d long kernel dilated': {'size': (251,), 'kernel': (110,)},
+    '1d long kernel strided': {'size': (260,), 'kernel': (110,), 'padding': ((55, 54),)},
+    '1d depthwise long kernel': {'size': (150,), 'kernel': (110,)},
+    '2d many input channels': {'kernel': (3, 1), 'padding': (1, 0)},
+    '2d many output channels': {'kernel': (1, 3), 'padding': (0, 1)},
+    '2d many channels': {'kernel': (3, 1), 'padding': (1, 0)},
+    '2d many channels strided': {'kernel': (1, 3), 'padding': (0, 1)},
+    '2d many channels kernel 1': {'channels': (260, 70)},
+    '2d many channels kernel 5': {'kernel': (5, 1), 'padding': (2, 0)},
+    '3d many channels': {'kernel': (3, 1, 2), 'padding': (1, 0, 1)},
+    'reflect 2d many channels': {'kernel': (3, 1), 'padding': (1, 0)},
+    'constant -1 2d many channels': {'kernel': (3, 1), 'padding': (1, 0)},
+    '2d first layer': {'size': (21, 17)},
+}.items()}
+BY_NAME |= {problem.name: problem for problem in LESS.values()}
+
+
 def some(*names):
     """The problems of these names."""
     return [BY_NAME[name] for name in names]
@@ -636,7 +659,7 @@ WOVEN = [
 # Every problem of one to three axes: those that a GPU goes through.
 WHOLE = [*EVERY, *ROWS, *SHARED_CELLS, *FILLED, *LAST, *WOVEN]
 BY_NAME |= {problem.name: problem for problem in WHOLE}
-assert len(BY_NAME) == len(WHOLE + MORE_AXES), 'every problem has its own name'
+assert len(BY_NAME) == len([*WHOLE, *MORE_AXES, *LESS]), 'every problem has its own name'
 
 # Ordinary layers at a size that takes milliseconds, with enough work for several threads and several blocks; for
 # random floats only, so they are no rows of PROBLEMS.

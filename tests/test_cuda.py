@@ -12,7 +12,7 @@ import pytest
 import calls
 import pyconv
 from calls import per_channel
-from gpus import IN_TILES, WAYS, Emulated, rounded, take_tile
+from gpus import IN_TILES, WAYS, Emulated, less, rounded, take_tile
 from problems import MODES, PROBLEMS, VARIED, P, expected, maps, some
 from pyconv._gpu import tiles
 
@@ -29,31 +29,9 @@ def same(gpu, found, wanted, dtype):
         f'{actual[wrong][:5]} should be {wanted[wrong][:5]}')
 
 
-# Emulated, a launch for each of 400 phases or a stage for each of 1188 terms takes seconds: of these problems less is
-# asked for, which still has more phases, taps or stages than any other, and the same rests.
-LESS = {
-    '2d stride 20': {'size': (43, 9), 'kernel': (13, 4), 'stride': (10, 4)},
-    '2d patches rest': {'size': (17, 11), 'kernel': (6, 5), 'stride': (6, 5)},
-    '1d long kernel': {'size': (250,), 'kernel': (110,)},
-    '1d long kernel dilated': {'size': (251,), 'kernel': (110,)},
-    '1d long kernel strided': {'size': (260,), 'kernel': (110,), 'padding': ((55, 54),)},
-    '1d depthwise long kernel': {'size': (150,), 'kernel': (110,)},
-    '2d many input channels': {'kernel': (3, 1), 'padding': (1, 0)},
-    '2d many output channels': {'kernel': (1, 3), 'padding': (0, 1)},
-    '2d many channels': {'kernel': (3, 1), 'padding': (1, 0)},
-    '2d many channels strided': {'kernel': (1, 3), 'padding': (0, 1)},
-    '2d many channels kernel 1': {'channels': (260, 140)},
-}
-
-
 def check_maps(gpu, problem, dtype, **keywords):
-    if isinstance(gpu, Emulated) and problem.name in LESS:
-        problem = problem._replace(**LESS[problem.name])
-        data = problem.integers()
-        wanted = maps(problem, *data[:3])
-    else:
-        data, wanted = problem.integers(), expected(problem.name)
-    check_maps_of(gpu, problem, data, wanted, dtype, dtype, **keywords)
+    problem = less(gpu, problem)
+    check_maps_of(gpu, problem, problem.integers(), expected(problem.name), dtype, dtype, **keywords)
 
 
 def check_maps_of(gpu, problem, data, wanted, dtype, results, **keywords):
