@@ -517,6 +517,7 @@ assert len(BY_NAME) == len(EVERY + ROWS + MORE_AXES), 'every problem has its own
 # 1188 terms: there are still more phases, taps or stages than elsewhere, and the same rests.
 LESS = {name: BY_NAME[name]._replace(name=f'{name}, less', **changes) for name, changes in {
     '2d stride 20': {'size': (43, 9), 'kernel': (13, 4), 'stride': (10, 4)},
+    '2d patches': {'size': (16, 24), 'kernel': (8, 8), 'stride': 8},
     '2d patches rest': {'size': (17, 11), 'kernel': (6, 5), 'stride': (6, 5)},
     '1d long kernel': {'size': (250,), 'kernel': (110,)},
     '1d long kernel dilated': {'size': (251,), 'kernel': (110,)},

@@ -166,10 +166,10 @@ def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
 @pytest.mark.parametrize('problem', LAYERS[:1], ids=str)
 @every_way
 def test_same_bits_at_any_place_in_a_batch(gpu, way, problem):
-    larger = problem._replace(batch=5)
+    larger = problem._replace(batch=3 if isinstance(gpu, Emulated) else 5)
     (x, w), (w_in, y), _ = prepared(larger, way, 'normal')
     wanted = computed(gpu, larger, [(x, w), (w_in, y)], way)
-    for sample in range(5):
+    for sample in range(larger.batch):
         alone = [(x[sample:sample + 1], w), (w_in, y[sample:sample + 1])]
         found = computed(gpu, problem._replace(batch=1), alone, way)
         same_bits(found, [whole[sample:sample + 1] for whole in wanted])
