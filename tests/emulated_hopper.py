@@ -104,15 +104,11 @@ class Hopper:
         self.decoders, self.mbarriers = decoders, {}
         self.fenced, self.started, self.groups = False, [], []
 
-    def namespace(self):
-        names = {name: getattr(self, name) for name in (
-            'fence_async', 'mbarrier_init', 'mbarrier_expect', 'mbarrier_wait', 'copy_box', 'wgmma_fence',
-            'wgmma_commit', 'wgmma_wait')}
-        for n in COLUMNS:
-            for kind, across in itertools.product(self.decoders, (False, True)):
-                names[f'wgmma_{kind}_{n}{"_across" * across}'] = functools.partial(self.wgmma, kind, n, across)
-            names[f'wgmma_results_{n}'] = self.wgmma_results
-        return names
+    def namespace(self, wanted):
+        """The wanted ones of their names."""
+        found = primitives()
+        return {name: functools.partial(method, self, *given) for name in wanted & found.keys()
+                for method, *given in [found[name]]}
 
     def end(self):
         """What a kernel must not leave behind."""
@@ -288,3 +284,16 @@ class Hopper:
         matrix = sums.matrix.reshape(blocks, -1, 4, 2, 8, columns // 8, 4, 2).transpose(5, 3, 7, 0, 1, 2, 4, 6)
         sums.registers[...] = matrix.reshape(sums.registers.shape)
         return tuple(sums.registers)
+
+
+@functools.cache
+def primitives():
+    """(method of Hopper, its first arguments) by name."""
+    names = {name: (getattr(Hopper, name),) for name in (
+        'fence_async', 'mbarrier_init', 'mbarrier_expect', 'mbarrier_wait', 'copy_box', 'wgmma_fence', 'wgmma_commit',
+        'wgmma_wait')}
+    for n in COLUMNS:
+        for kind, across in itertools.product(('f16', 'bf16'), (False, True)):
+            names[f'wgmma_{kind}_{n}{"_across" * across}'] = Hopper.wgmma, kind, n, across
+        names[f'wgmma_results_{n}'] = (Hopper.wgmma_results,)
+    return names
