@@ -94,21 +94,39 @@ def taps(input_size, kernel_size, positions, stride, lo, dilation, padding=NOTHI
 def all_taps(input_size, kernel_size, positions, stride, lo, dilation, mode, kept):
     """As `taps`, kept since the maps of one problem ask for the same."""
     kept = kept or tuple((0, length) for length in input_size)
-    found = []
-    for k in itertools.product(*map(range, kernel_size)):
-        meets, cells = [], []
-        for axis in range(len(k)):
-            there = [phi(stride[axis] * a + dilation[axis] * k[axis] - lo[axis], *kept[axis], mode)
-                     for a in range(positions[axis])]
-            meets.append([a for a, cell in enumerate(there) if cell is not None])
-            cells.append([cell for cell in there if cell is not None])
-        found.append((k, index(meets), index(cells)))
-    return found
+    axes = [[met(k, *sizes, *left, mode) for k in range(length)]
+            for length, *sizes, left in zip(kernel_size, positions, stride, lo, dilation, kept)]
+    return [(k, index([meets for meets, _ in found]), index([cells for _, cells in found]))
+            for k, found in zip(itertools.product(*map(range, kernel_size)), itertools.product(*axes))]
+
+
+def met(k, positions, stride, lo, dilation, first, end, mode):
+    """Along one axis, for its tap k: the positions that meet a cell, and the cells."""
+    there = [phi(stride * a + dilation * k - lo, first, end, mode) for a in range(positions)]
+    return ([a for a, cell in enumerate(there) if cell is not None],
+            [cell for cell in there if cell is not None])
 
 
 def index(places):
-    """Of the product of the places on each axis."""
-    return np.ix_(*(np.array(some, int) for some in places))
+    """Of the product of the places on each axis: slices where all of them lie evenly, which numpy reads far sooner."""
+    slices = [slice_of(some) for some in places]
+    return tuple(slices) if all(slices) else np.ix_(*(np.array(some, int) for some in places))
+
+
+def slice_of(places):
+    """The slice that is these places and no others; None: there is none."""
+    step = places[1] - places[0] if len(places) > 1 else 1
+    if not places or step < 1 or list(places) != list(range(places[0], places[-1] + 1, step)):
+        return None
+    return slice(places[0], places[-1] + 1, step)
+
+
+def add(array, at, values):
+    """Add values at an index; where it may name a cell more than once, one by one."""
+    if isinstance(at[0], slice):
+        array[(..., *at)] += values
+    else:
+        np.add.at(array, (*[slice(None)] * (array.ndim - len(at)), *at), values)
 
 
 def seen(x, a, cell, positions, padding):
@@ -141,7 +159,7 @@ def grad_input(w, y, input_size, stride, lo, dilation, groups, padding=NOTHING):
     yg, wg, xg = grouped(y, groups, 1), grouped(w, groups, 0), grouped(x, groups, 1)
     for k, a, cell in taps(input_size, w.shape[2:], y.shape[2:], stride, lo, dilation, padding):
         products = np.einsum('goi,ngo...->ngi...', wg[(..., *k)], yg[(..., *a)])
-        np.add.at(xg, (slice(None), slice(None), slice(None), *cell), products)
+        add(xg, cell, products)
     return x
 
 
@@ -176,7 +194,7 @@ def fold(columns, input_size, kernel_size, positions, stride, lo, dilation, padd
     columns = columns.reshape(columns.shape[0], -1, *kernel_size, *positions)
     x = np.zeros((*columns.shape[:2], *input_size), columns.dtype)
     for k, a, cell in taps(input_size, kernel_size, positions, stride, lo, dilation, padding):
-        np.add.at(x, (slice(None), slice(None), *cell), columns[(slice(None), slice(None), *k)][(..., *a)])
+        add(x, cell, columns[(slice(None), slice(None), *k)][(..., *a)])
     return x
 
 
