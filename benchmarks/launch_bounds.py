@@ -57,16 +57,22 @@ INNERMOST = {"direct": r"[FD]FMA", "direct_weight": r"[FD]FMA", "finish": r"[FD]
 STRIPS = "depthwise", "depthwise_weight"
 
 
+@functools.cache
+def made(name: str, **given: int) -> compiled.Made:
+    """What the compiler makes of a kernel for an H200, once for all that ask."""
+    return compiled.make([name], [H200], **given)[name]
+
+
 class Kernel:
     """A kernel, compiled when its code is first asked for."""
 
     def __init__(self, configuration: configurations.Configuration) -> None:
         self.configuration = configuration
 
-    @functools.cached_property
+    @property
     def made(self) -> compiled.Made:
         """What the compiler makes of it."""
-        return compiled.make([self.configuration.name], [H200])[self.configuration.name]
+        return made(self.configuration.name)
 
     @property
     def code(self) -> compiled.Code:
@@ -107,10 +113,15 @@ class Kernel:
         """Cycles that what is outside of a block's loops takes, where results are stored in that way."""
         whole = self.whole
         if "if adjacent" in self.made.text:
-            name = self.configuration.name
-            whole = outside(compiled.make([name], [H200], adjacent=adjacent)[name].codes[H200])
+            whole = outside(made(self.configuration.name, adjacent=adjacent).codes[H200])
         warps = self.configuration.threads // 32
         return {"issue": issue(whole) * warps / SCHEDULERS, "shared": wavefronts(whole) * warps}
+
+
+@functools.cache
+def by_source() -> dict[tuple[str, int, int], configurations.Configuration]:
+    """Configurations by what a launch knows of its kernel; of those that are the same text the first."""
+    return {(one.source.key, one.threads, one.blocks): one for one in reversed(list(configurations.all_kernels()))}
 
 
 class Kernels:
@@ -118,12 +129,10 @@ class Kernels:
 
     def __init__(self) -> None:
         self._found: dict[str, Kernel] = {}
-        same = reversed(list(configurations.all_kernels()))  # of those that are the same text the first
-        self._names = {(one.source.key, one.threads, one.blocks): one for one in same}
 
     def of(self, wanted: Wanted) -> Kernel:
         """The kernel that is launched."""
-        configuration = self._names[wanted.source.key, wanted.threads, wanted.blocks_per_sm]
+        configuration = by_source()[wanted.source.key, wanted.threads, wanted.blocks_per_sm]
         if configuration.name not in self._found:
             self._found[configuration.name] = Kernel(configuration)
         return self._found[configuration.name]

@@ -1,8 +1,10 @@
 """The benchmarks' parts that need no clock and no GPU: layers, statistics, tables, pictures, the plan of a dry run."""
 import contextlib
+import functools
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -254,19 +256,27 @@ class InThisProcess:
         pass
 
 
-def test_without_a_gpu_it_says_what_is_missing():
+@pytest.fixture
+def run_script(monkeypatch):
+    """Run a benchmark as Python runs a file, in this process, which has all that it imports."""
+    def run(name, *words):
+        monkeypatch.setattr(sys, 'argv', [name, *words])
+        monkeypatch.syspath_prepend(FOLDER)
+        runpy.run_path(str(FOLDER / name), run_name='__main__')
+    return run
+
+
+def test_without_a_gpu_it_says_what_is_missing(run_script):
     if torch.cuda.is_available():
         pytest.skip('this machine has a GPU')
-    run = subprocess.run([sys.executable, FOLDER / 'cuda.py', '--quick'], capture_output=True, text=True)
-    assert run.returncode == 1 and 'must see a GPU' in run.stderr and '--dry' in run.stderr
-    assert 'Traceback' not in run.stderr
+    with pytest.raises(SystemExit, match='must see a GPU(?s:.)*--dry'):
+        run_script('cuda.py', '--quick')
 
 
-def test_dry_run():
-    command = [sys.executable, FOLDER / 'cuda.py', '--dry', '--networks', 'tiny', '--dtypes', 'float16', 'tf32x3']
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert '42 rows, ' in run.stdout and 'gather' in run.stdout
+def test_dry_run(run_script, capsys):
+    run_script('cuda.py', '--dry', '--networks', 'tiny', '--dtypes', 'float16', 'tf32x3')
+    said = capsys.readouterr().out
+    assert '42 rows, ' in said and 'gather' in said
 
 
 def sanitizer(status, *lines):
@@ -311,6 +321,7 @@ def test_the_sanitizers_time_runs_out():
     assert sanitize.run([sys.executable, '-c', 'print(5); raise SystemExit(86)'], 60, None) == (86, '5\n')
 
 
+@functools.cache
 def collected(chosen):
     """The tests that run under the sanitizer, in their order."""
     words = [*sanitize.words_for_pytest(chosen), '--collect-only', '-qq']
@@ -424,7 +435,7 @@ def test_no_stage_takes_less_than_its_products_and_copies():
 
 def named_kernel(monkeypatch, name, code=None):
     """A kernel of that name, as if its code were this."""
-    found = launch_bounds.Kernel({one.name: one for one in configurations.all_kernels()}[name])
+    found = launch_bounds.Kernel(compiled.by_name()[name])
     if code is not None:
         monkeypatch.setattr(launch_bounds.Kernel, 'whole', code)
     return found
@@ -576,15 +587,20 @@ def test_a_launch_takes_what_its_busiest_unit_does(monkeypatch):
         16 * (IN + OUT) / 4.8e12)
 
 
-def test_every_launch_of_a_network_is_predicted():
+def test_every_launch_of_a_network_is_predicted(run_script, monkeypatch, capsys):
+    """In this process, where other tests have some of the kernels compiled."""
     pytest.importorskip('numba_cuda')
-    run = subprocess.run([sys.executable, FOLDER / 'cuda_bounds.py', '--launches', 'tiny', 'float32'],
-                         capture_output=True, text=True)
-    if 'nvdisasm is missing' in run.stderr:
-        pytest.skip('nvdisasm is missing')
-    assert run.returncode == 0, run.stderr
-    calls = [line for line in run.stdout.splitlines() if line.endswith('%')]
-    assert len(calls) == 3 * (7 + 6) and 'direct f32 ' in run.stdout and 'gather' in run.stdout
+    monkeypatch.setattr(compiled, 'start_worker', lambda: None)  # this one goes on
+    try:
+        run_script('cuda_bounds.py', '--launches', 'tiny', 'float32')
+    except RuntimeError as error:
+        if 'nvdisasm is missing' in str(error):
+            pytest.skip('nvdisasm is missing')
+        raise
+    assert sys.path[:3] == [str(FOLDER.parent), str(FOLDER.parent / 'tests'), str(FOLDER)]
+    said = capsys.readouterr().out
+    calls = [line for line in said.splitlines() if line.endswith('%')]
+    assert len(calls) == 3 * (7 + 6) and 'direct f32 ' in said and 'gather' in said
 
 
 def test_each_target_stands_in_the_results():
