@@ -6,7 +6,7 @@ Data are small integers, so that float32 is exact and answers are compared with 
 """
 import math
 import zlib
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -153,9 +153,21 @@ def maps(problem, x, w, y):
 @cache
 def expected(problem_name):
     """The three maps of a problem's integers, worked out once for all tests; read-only."""
-    problem = BY_NAME[problem_name]
-    data = problem.integers()
-    answers = maps(problem, data.x, data.w, data.y)
+    return read_only(maps(BY_NAME[problem_name], *BY_NAME[problem_name].integers()[:3]))
+
+
+def whole(problem):
+    """As `expected` for a problem that need not be in the list, once for its tests that follow each other."""
+    padding = problem.padding
+    return _whole(problem._replace(padding=tuple(padding) if isinstance(padding, list) else padding))
+
+
+@lru_cache(maxsize=16)
+def _whole(problem):
+    return read_only(maps(problem, *problem.integers()[:3]))
+
+
+def read_only(answers):
     for answer in answers:
         answer.flags.writeable = False
     return answers

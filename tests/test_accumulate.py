@@ -109,8 +109,9 @@ def test_double_backward(problem, transposed, dtype):
     """Where nothing comes in, nothing is added."""
     data, other = problem.integers(dtype), problem._replace(name='again').integers(dtype)
     second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    of = double_backward(problem, transposed, data, second)
     for given in [(False, False, False), *MASKS]:
-        arguments, wanted = double_backward(problem, transposed, data, second, given)
+        arguments, wanted = of(given)
         for mask in MASKS:
             check_tuple(lambda **more: pyconv.convolution_double_backward(
                 *arguments, mask, **problem.mode, **more), wanted, mask, dtype)

@@ -10,7 +10,7 @@ import pytest
 import calls
 import pyconv
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
-from problems import P, maps
+from problems import P, maps, whole
 from pyconv import _blocks, _pieces, _ways
 from pyconv._geometries import convolved
 
@@ -52,7 +52,7 @@ def test_these_problems_take_it(problem):
 def test_exact_for_small_integers(problem, dtype):
     """With a bias and added to what is there, into either order."""
     data, rank = problem.integers(dtype), problem.rank
-    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    wanted = whole(problem)
     x, y = last(data.x, rank), last(data.y, rank)
     for lies_last, accumulate in itertools.product((False, True), repeat=2):
         to_x, to_y = (np.ones(part.shape, dtype) if accumulate else poisoned(part.shape, dtype)
@@ -108,6 +108,6 @@ def test_channels_that_fill_no_vector_are_done_otherwise(channels, dtype):
     problem = P('odd', (9, 10), (3, 3), (channels, 3), padding=1, batch=2)
     assert _blocks.GATHER_ACROSS not in ways(problem, _blocks.Tile(4, 16, 8, 3))
     data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    wanted = whole(problem)
     assert_equal(calls.forward(problem, last(data.x, 2), data.w), wanted.forward, dtype)
     assert_equal(calls.grad_input(problem, data.w, last(data.y, 2)), wanted.grad_input, dtype)

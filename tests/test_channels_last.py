@@ -11,7 +11,7 @@ import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from plan_runs import geometry_of
-from problems import LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps
+from problems import LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps, whole
 from pyconv import _blocks, _known, _phases, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
 
@@ -43,7 +43,7 @@ every_problem = pytest.mark.parametrize(
 def check(problem, dtype):
     """All maps, each operand and result in either order."""
     data, rank = problem.integers(dtype), problem.rank
-    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    wanted = whole(problem)
     for x_last, y_last in itertools.product((False, True), repeat=2):
         x, y = last(data.x, rank) if x_last else data.x, last(data.y, rank) if y_last else data.y
         to_x, to_y = (last(poisoned(part.shape, dtype), rank) if lies_last else poisoned(part.shape, dtype)
@@ -95,7 +95,7 @@ def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
 def test_from_columns(problem, dtype):
     """Columns have no channels-last order: grad_output's is then copied, and any order of the columns is right."""
     data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3])).grad_weight
+    wanted = whole(problem).grad_weight
     columns = pyconv.unfold(data.x, problem.kernel, **{
         name: value for name, value in problem.keywords.items() if name != 'groups'})
     for order in itertools.permutations(range(3)):

@@ -7,7 +7,7 @@ import pyconv
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from plan_runs import geometry_of
-from problems import FILLED, P, maps
+from problems import FILLED, P, maps, whole
 from pyconv import _blocks, _pieces, _ways
 from pyconv._backend import cpu
 
@@ -68,7 +68,7 @@ def test_blocks_have_whole_vectors():
 @pytest.mark.parametrize('threads', [1, 3])
 def test_exact_for_small_integers(problem, dtype, threads):
     data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    wanted = whole(problem)
     more, with_bias = calls.per_channel(data.b, problem.rank), wanted.forward
     with pyconv.num_threads(threads):
         assert_equal(calls.forward(problem, data.x, data.w, data.b), with_bias + more, dtype)

@@ -173,7 +173,7 @@ def test_backward_double_backward_and_jvp(problem, transposed, dtype):
     second, of_second = (
         ((other.y, other.w, other.c), (again.y, again.w, again.c)) if transposed else
         ((other.x, other.w, other.b), (again.x, again.w, again.b)))
-    roles, wanted = double_backward(problem, transposed, whole, of_second, mask)
+    roles, wanted = double_backward(problem, transposed, whole, of_second)(mask)
     given = (data.x, data.w, data.y) if transposed else (data.y, data.w, data.x)
     for answer, exact_one in zip(
             pyconv.convolution_double_backward(*second, *given, *rest, mask, **problem.mode), wanted):

@@ -3,6 +3,7 @@
 Integers again: every identity holds with ==.  The dot products are taken in Python's or float64's integers, never in
 float32.
 """
+import functools
 import itertools
 
 import numpy as np
@@ -132,25 +133,34 @@ def test_masked_gradients_are_not_computed():
                 assert np.isnan(answer).any()
 
 
-def double_backward(problem, transposed, data, second, given):
-    """By the definition: (arguments of the call, the three gradients it should give).
+def double_backward(problem, transposed, data, second):
+    """By the definition: given -> (arguments of the call, the three gradients it should give).
 
     second holds what comes in for grad_input, grad_weight and grad_bias, in the roles of x, w and b (of y, w and c when
     transposed); what is not given counts as zero.
     """
-    zero = [np.zeros_like(part) for part in second]
-    ggx, ggw, ggb = (part if there else none for part, none, there in zip(second, zero, given))
-    first = maps(linear(problem) if transposed else problem, data.x, ggw, data.y)
-    if not transposed:
-        other = maps(linear(problem), ggx, data.w, data.y)
-        to_output = other.forward + first.forward + per_channel(ggb, problem.rank)
-        operands, answers = (data.y, data.w, data.x), (to_output, first.grad_input, other.grad_weight)
-    else:
-        other = maps(linear(problem), data.x, data.w, ggx)
-        to_output = other.grad_input + first.grad_input + per_channel(ggb, problem.rank)
-        operands, answers = (data.x, data.w, data.y), (to_output, first.forward, other.grad_weight)
-    incoming = [part if there else None for part, there in zip(second, given)]
-    return (*incoming, *operands, *generic(problem, transposed)), answers
+    ggx, ggw, ggb = ((np.zeros_like(part), part) for part in second)
+
+    @functools.cache
+    def of_weight(there):
+        return maps(linear(problem) if transposed else problem, data.x, ggw[there], data.y)
+
+    @functools.cache
+    def of_input(there):
+        return maps(linear(problem), *((data.x, data.w, ggx[there]) if transposed else (ggx[there], data.w, data.y)))
+
+    def found(given):
+        other, first, bias = of_input(given[0]), of_weight(given[1]), per_channel(ggb[given[2]], problem.rank)
+        if not transposed:
+            to_output = other.forward + first.forward + bias
+            operands, answers = (data.y, data.w, data.x), (to_output, first.grad_input, other.grad_weight)
+        else:
+            to_output = other.grad_input + first.grad_input + bias
+            operands, answers = (data.x, data.w, data.y), (to_output, first.forward, other.grad_weight)
+        incoming = [part if there else None for part, there in zip(second, given)]
+        return (*incoming, *operands, *generic(problem, transposed)), answers
+
+    return found
 
 
 @pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
@@ -161,8 +171,9 @@ def test_double_backward(problem, transposed, dtype):
     """With all eight subsets of what can come in; the products are all exact integers."""
     data, other = problem.integers(dtype), problem._replace(name=problem.name + ' again').integers(dtype)
     second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    of = double_backward(problem, transposed, data, second)
     for given in MASKS:
-        arguments, wanted = double_backward(problem, transposed, data, second, given)
+        arguments, wanted = of(given)
         masks = MASKS if problem.name == '2d groups everything' else [(True, True, True)]
         for mask in masks:
             answers = pyconv.convolution_double_backward(*arguments, mask, **problem.mode)
@@ -179,8 +190,9 @@ def test_double_backward_into_out(transposed, dtype):
     problem = BY_NAME['2d groups everything']
     data, other = problem.integers(dtype), problem._replace(name='again').integers(dtype)
     second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    of = double_backward(problem, transposed, data, second)
     for given in MASKS:
-        arguments, wanted = double_backward(problem, transposed, data, second, given)
+        arguments, wanted = of(given)
         out = tuple(poisoned(exact.shape, dtype) for exact in wanted)
         answers = pyconv.convolution_double_backward(*arguments, (True, True, True), out=out)
         for answer, place, exact in zip(answers, out, wanted):
@@ -194,7 +206,7 @@ def test_double_backward_without_batch_axis(name, transposed, dtype):
     problem = BY_NAME[name]._replace(batch=1)
     data, other = problem.integers(dtype), problem._replace(name='again').integers(dtype)
     second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
-    arguments, wanted = double_backward(problem, transposed, data, second, (True, True, True))
+    arguments, wanted = double_backward(problem, transposed, data, second)((True, True, True))
     arguments = [part[0] if i in (0, 3, 5) else part for i, part in enumerate(arguments)]
     answers = pyconv.convolution_double_backward(*arguments, (True, True, True), **problem.mode)
     for answer, exact in zip(answers, (wanted[0][0], wanted[1][0], wanted[2])):
@@ -204,15 +216,11 @@ def test_double_backward_without_batch_axis(name, transposed, dtype):
 @varied
 def test_jvp(problem, dtype):
     data, other = problem.integers(dtype), problem._replace(name=problem.name + ' again').integers(dtype)
+    parts = (maps(linear(problem), other.x, data.w, data.y).forward, maps(problem, data.x, other.w, data.y).forward,
+             per_channel(other.b, problem.rank))
     for given in MASKS[1:]:
         dx, dw, db = (part if there else None for part, there in zip((other.x, other.w, other.b), given))
-        wanted = np.zeros(problem.output_shape)
-        if dx is not None:
-            wanted = wanted + maps(linear(problem), dx, data.w, data.y).forward
-        if dw is not None:
-            wanted = wanted + maps(problem, data.x, dw, data.y).forward
-        if db is not None:
-            wanted = wanted + per_channel(db, problem.rank)
+        wanted = np.zeros(problem.output_shape) + sum(part for part, there in zip(parts, given) if there)
         answer = pyconv.conv_jvp(data.x, data.w, dx, dw, db, problem.stride, problem.padding, problem.dilation,
                                  problem.groups, **problem.mode)
         assert_equal(answer, wanted, dtype)

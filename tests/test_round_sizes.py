@@ -5,7 +5,7 @@ import pytest
 import calls
 import pyconv
 from calls import assert_equal, assert_same_bits
-from problems import BY_NAME, LAST, PROBLEMS, P, expected, maps
+from problems import BY_NAME, LAST, PROBLEMS, P, expected, maps, whole
 from pyconv import _blocks, _known, _phases, _pieces
 from pyconv._geometries import convolved
 
@@ -42,7 +42,7 @@ def check(problem, dtype, wanted):
 
 @pytest.mark.parametrize('problem', LARGE, ids=str)
 def test_large_sizes(problem, dtype):
-    check(problem, dtype, maps(problem, *problem.integers()[:3]))
+    check(problem, dtype, whole(problem))
 
 
 @pytest.mark.parametrize('problem', PROBLEMS + LAST, ids=str)

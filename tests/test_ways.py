@@ -13,7 +13,7 @@ import pyconv
 import reference
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
-from problems import PROBLEMS, SHARED_CELLS, VARIED, P, maps
+from problems import PROBLEMS, SHARED_CELLS, VARIED, P, whole
 from pyconv import _blocking, _blocks, _known, _pieces, _ways
 from pyconv._geometries import convolved
 
@@ -117,7 +117,7 @@ def test_many_problems_take_either(force, tile):
 def test_exact_for_small_integers(force, factor, problem, dtype):
     force(factor)
     data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    wanted = whole(problem)
     with_bias = wanted.forward + calls.per_channel(data.b, problem.rank)
     assert_equal(calls.forward(problem, data.x, data.w, data.b, algorithm='gemm'), with_bias, dtype)
     assert_equal(calls.grad_input(problem, data.w, data.y, algorithm='gemm'), wanted.grad_input, dtype)
@@ -135,7 +135,7 @@ def test_cells_of_a_lone_tap(force, monkeypatch, problem, unrolled, dtype):
     monkeypatch.setattr(_blocking, '_is_unrolled', lambda *_: unrolled)
     _known.forget()
     data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3])).grad_weight
+    wanted = whole(problem).grad_weight
     x = np.full_like(data.x, np.nan)
     read = tuple(slice(-problem.pads[a][0] % step, None, step)
                  for a, step in enumerate(problem.per_axis(problem.stride)))

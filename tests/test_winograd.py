@@ -12,7 +12,7 @@ import pyconv
 import test_bits as bits
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
-from problems import PROBLEMS, P, maps
+from problems import PROBLEMS, P, maps, whole
 from pyconv import _blocks, _known, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
 
@@ -69,8 +69,7 @@ def test_most_of_these_problems_have_tiles():
 @every_problem
 def test_small_tiles_are_exact_for_small_integers(problem, dtype):
     """F(2, 3) multiplies by halves only."""
-    data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    data, wanted = problem.integers(dtype), whole(problem)
     for actual, right in zip(calls.three_maps(problem, data.x, data.w, data.y), wanted):
         assert_equal(actual, right, dtype)
     with_bias = calls.forward(problem, data.x, data.w, data.b)

@@ -11,7 +11,7 @@ import pytest
 import calls
 import pyconv
 from calls import assert_equal, assert_same_bits, per_channel, poisoned
-from problems import P, maps
+from problems import P, maps, whole
 
 SHAPES = [
     ('one cell on every side', (9, 20), (3, 3), 1),
@@ -51,7 +51,7 @@ def test_these_problems_take_tiles(problem, caplog):
 @every_problem
 def test_exact_for_small_integers(problem, dtype):
     data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3]))
+    wanted = whole(problem)
     assert_equal(calls.forward(problem, data.x, data.w), wanted.forward, dtype)
     assert_equal(calls.grad_input(problem, data.w, data.y), wanted.grad_input, dtype)
     assert_equal(calls.grad_weight(problem, data.x, data.y), wanted.grad_weight, dtype)
@@ -60,7 +60,7 @@ def test_exact_for_small_integers(problem, dtype):
 @every_problem
 def test_the_bias_and_what_is_there_are_added_once(problem, dtype):
     data = problem.integers(dtype)
-    wanted = maps(problem, *(part.astype(float) for part in data[:3])).grad_input + per_channel(data.c, problem.rank)
+    wanted = whole(problem).grad_input + per_channel(data.c, problem.rank)
     out = calls.transposed(problem, data.y, data.w, data.c)
     assert_equal(out, wanted, dtype)
     calls.transposed(problem, data.y, data.w, data.c, out=out, accumulate=True)
