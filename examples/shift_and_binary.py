@@ -262,13 +262,14 @@ def flips(network):
 
 def main():
     parser = argument_parser("Learn digits with weights that are shifts with a sign, or binary.",
-                             "shift_and_binary.png", "400 digits, two epochs: does it run?")
+                             "shift_and_binary.png", "400 digits, two epochs, 200 to test: does it run?")
     parser.add_argument("--epochs", type=int, default=8, help="passes over the digits (default %(default)s)")
     arguments = parser.parse_args()
     training, (test_images, test_labels) = load_digits()
     epochs, batch = arguments.epochs, 32
     if arguments.quick:
         training, epochs, batch = [array[:400] for array in training], 2, 20
+        test_images, test_labels = test_images[:200], test_labels[:200]
     networks, histories, accuracies = {}, {}, {}
     for kind, (make, _) in KINDS.items():
         networks[kind] = network = make()
