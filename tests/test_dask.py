@@ -387,8 +387,8 @@ def sums_of_picture(size, compute):
     """Of every pixel filtered, of the gradients to the weight and to the picture: in strips of 128 rows, of 2 MB."""
     image = da.ones((1, 1, size, 4096), dtype=np.float32, chunks=(1, 1, 128, 4096))
     image = image.map_blocks(np.array)  # da.ones repeats one number
-    weight = np.ones((1, 1, 5, 5), np.float32)
-    settings = {'padding': 2, 'padding_mode': 'circular'}
+    weight = np.ones((1, 1, 3, 3), np.float32)
+    settings = {'padding': 1, 'padding_mode': 'circular'}
     arrays = (door.conv2d(image, weight, **settings), door.conv2d_weight(image, weight.shape, image, **settings),
               door.conv2d_input(image.shape, weight, image, **settings))
     return [float(compute(array.sum(dtype=np.float64))) for array in arrays]
@@ -402,13 +402,13 @@ def compute(array):
 
 test_dask.sums_of_picture(1024, compute)
 before = test_dask.peak()
-assert test_dask.sums_of_picture(16384, compute) == [25 * 16384 * 4096] * 3
+assert test_dask.sums_of_picture(8192, compute) == [9 * 8192 * 4096] * 3
 print(test_dask.peak() - before)
 '''
 
 
 def test_memory_is_bounded_by_the_chunk(run_python):
-    """A picture of 256 MB, two tasks at once: chunk, block and result of each, and chunks that wait for neighbours."""
+    """A picture of 128 MB, two tasks at once: chunk, block and result of each, and chunks that wait for neighbours."""
     peak()
     assert int(run_python(IN_THREADS, timeout=120)) < 64 * 2**20
 
@@ -445,11 +445,11 @@ def test_on_a_cluster(cluster):
 
 
 def test_memory_of_a_worker_is_bounded_by_the_chunk(cluster):
-    """Less than the third of the picture that a worker has to do with, 85 MB."""
+    """Less than the third of the picture that a worker has to do with, 64 MB."""
     peak()
     sums_of_picture(1024, lambda array: array.compute(scheduler=cluster))
     before = cluster.run(peak)
-    assert sums_of_picture(16384, lambda array: array.compute(scheduler=cluster)) == [25 * 16384 * 4096] * 3
+    assert sums_of_picture(12288, lambda array: array.compute(scheduler=cluster)) == [9 * 12288 * 4096] * 3
     after = cluster.run(peak)
     assert len(after) == 3 and all(after[worker] - before[worker] < 48 * 2**20 for worker in after)
 
