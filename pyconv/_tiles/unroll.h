@@ -1,7 +1,7 @@
 /* Source to scratch: the cells of a block are taken where its layout has them. See body.h for the macros. */
 
 #define AHEAD 2 /* channels between asking for cells and unrolling them */
-#define KEPT 50 /* streams whose clips are found for all channels at once: those of 7 x 7 taps, and any more in turn */
+#define CLIPS 50 /* streams whose clips are found for all channels at once: those of 7 x 7 taps, and any more in turn */
 
 /* to[0, n) <- from; whole vectors, so up to a vector more of `to` is overwritten; reads stop at `limit`. */
 static inline void NAME(copy)(REAL *to, const REAL *from, index_t n, const REAL *limit)
@@ -200,7 +200,7 @@ static void NAME(unroll)(const work_t *work, const void *source, const void *beg
     const layout_t *layout = &work->layout;
     REAL *to = scratch;
     index_t extent[3], shift[3];
-    NAME(clip) kept[KEPT];
+    NAME(clip) clips[CLIPS];
     for (int a = 0; a < 3; a++)
         extent[a] = NAME(cells)(piece, block, a);
     if (piece->turned) {
@@ -214,8 +214,8 @@ static void NAME(unroll)(const work_t *work, const void *source, const void *beg
         for (index_t jz = 0; jz < layout->streams[0]; jz++)
             for (index_t jy = 0; jy < layout->streams[1]; jy++)
                 for (index_t jx = 0; jx < layout->streams[2]; jx++, stream++, to += layout->stream) {
-                    NAME(clip) *clip = &kept[stream < KEPT ? stream : KEPT - 1];
-                    if (c == 0 || stream >= KEPT - 1) {
+                    NAME(clip) *clip = &clips[stream < CLIPS ? stream : CLIPS - 1];
+                    if (c == 0 || stream >= CLIPS - 1) {
                         NAME(shifts)(piece, block, jz, jy, jx, shift);
                         *clip = NAME(find_clip)(piece, block, shift, extent);
                     }
