@@ -32,6 +32,7 @@ MORE = [
     P('phases with far taps', (19, 24), (4, 5), (2, 40), stride=3, padding=3, dilation=2),
     P('phases of planes', (7, 8, 9), (3, 3, 3), (2, 130), stride=2, padding=1),
     P('planes of two', (2, 7, 7), (3, 3, 3), (33, 17), padding=1, batch=3),
+    P('more taps apart than clips are kept of', (20, 22), (9, 9), (3, 20), stride=9, padding=4, batch=2),
 ]
 ROWS_OF_TAPS = [  # one vector of output channels for some type and level, and 8, 4, 2 and 1 input channels at once
     P(f'{taps} taps to {outputs} channels, {apart} apart, positions {step}, {pads}', (4, size), (2, taps),
@@ -201,6 +202,34 @@ def way_of(problem, map, tile, **changes):
 
 
 BY_FOUR, BY_EIGHT = _blocks.Tile(4, 8, 4, 3), _blocks.Tile(4, 16, 8, 3)
+
+
+def test_results_that_are_one_run_are_not_moved(monkeypatch):
+    """Rows of 26 positions are whole vectors of 8 from one multiple of 4 to the next, if moving costs anything."""
+    problem = P('first layer', (28, 28), (3, 3), (1, 32), batch=64)
+    way, positions = way_of(problem, 'forward', BY_FOUR)
+    assert way == _blocks.GATHER and positions % 8 == 0
+    for cost in ('MOVE_COST', 'STRETCH_COST'):
+        monkeypatch.setattr(_blocks, cost, 0)
+    _known.forget()
+    _blocking.unrolled_blocking.cache_clear()
+    assert way_of(problem, 'forward', BY_FOUR)[1] % 8
+    _blocking.unrolled_blocking.cache_clear()
+
+
+@pytest.mark.parametrize(('tile', 'ways'), [
+    (BY_FOUR, [_blocks.GATHER, _blocks.GATHER_BROADCAST]),
+    (BY_EIGHT, [_blocks.GATHER_BROADCAST, _blocks.GATHER_BROADCAST])], ids=['by four', 'by eight'])
+def test_tiles_of_four_rows_unroll_sooner(tile, ways):
+    """But not a few cells under some of a kernel's taps, as in the phases of a stride."""
+    problems = (P('a column of taps', (17, 17), (7, 1), (192, 192), padding=(3, 0), batch=8),
+                P('few cells', (14, 14), (3, 3), (512, 512), stride=2, padding=1))
+    taken = []
+    for problem in problems:
+        g = convolved(2, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
+        taken += [{_ways.choose('grad_input', piece, 1, tile, 'gemm')[1].way
+                   for piece in _pieces.pieces('grad_input', g)}]
+    assert taken == [{way} for way in ways]
 
 
 @pytest.mark.parametrize(('kernel', 'itemsize', 'ways'), [
