@@ -54,11 +54,13 @@ from pyconv._depthwise import (
 )
 from pyconv._pieces import Axis, Piece, winograd
 
-# how much longer unrolled cells take than the count of their operations says, as measured in tiles of so many rows,
-UNROLLED_LOSES = {8: 1.1, 4: 0.95}
-APART_LOSES, MANY_CHANNELS = 1.06, 8  # and those of 4 bytes longer still that lie apart, in so many channels and more:
-APART_LOSES_BY_FOUR, MANY_ROWS = 1.5, 3  # in tiles of four rows any, under so many rows of taps and more
-SOME_TAPS_LOSE = 1.2  # there, where weights that lie apart, of some of the taps, are packed for a few cells
+# How much longer unrolled cells take than the count of their operations says, beside cells that are broadcast, as
+# measured: in tiles of eight rows any, and those of 4 bytes that lie apart in so many channels and more;
+BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
+# in tiles of four rows any; those that lie apart, under so many rows of taps and more; those under several rows of so
+# many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
+BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
+ONE_VECTOR = 0.7  # of that beside one vector of rows: four positions by one vector wait for their own sums
 
 
 class Asked(NamedTuple):
@@ -118,6 +120,22 @@ def _across(piece: Piece, asked: Asked) -> Blocking | None:
     return across_blocking(piece, asked.groups, asked.tile) if is_across(piece, asked.tile) else None
 
 
+def unrolled_loses(piece: Piece, tile: Tile) -> float:
+    """How much longer unrolled cells take than is counted: four rows leave more to what surrounds the products."""
+    z, y, x = piece.axes
+    rows, apart = z.taps * y.taps, x.step > 1 and piece.channels >= MANY_CHANNELS
+    if tile.rows == 8:
+        return APART_BY_EIGHT if apart and tile.itemsize == 4 else BY_EIGHT
+    loses = BY_FOUR
+    if apart and rows >= MANY_ROWS:
+        loses = APART_BY_FOUR
+    elif rows > 1 and x.taps >= MANY_TAPS and x.taps > x.step:
+        loses = OVERLAPPING_BY_FOUR
+    elif are_few(piece) and rows * x.taps < min(piece.weight.batch, piece.weight.channel):
+        loses = FEW_BY_FOUR
+    return loses * (ONE_VECTOR if piece.rows <= tile.lanes else 1)
+
+
 def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
     channels, tile = channels_at_once(piece, asked.tile, asked.most_taps), asked.tile
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
@@ -126,14 +144,7 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
         few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
         return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
     cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
-    z, y, x = piece.axes
-    loses = UNROLLED_LOSES[tile.rows]
-    if x.step > 1 and piece.channels >= MANY_CHANNELS:
-        by_four = tile.rows == 4 and z.taps * y.taps >= MANY_ROWS
-        loses *= APART_LOSES_BY_FOUR if by_four else APART_LOSES if tile.itemsize == 4 else 1
-    elif tile.rows == 4 and are_few(piece) and z.taps * y.taps * x.taps < min(piece.weight.batch, piece.weight.channel):
-        loses *= SOME_TAPS_LOSE
-    if piece.several or cost < loses * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
+    if piece.several or cost < unrolled_loses(piece, tile) * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
         return blocking
     return None
 
