@@ -63,6 +63,7 @@ def _found(
 def forget() -> None:
     """Keep no choice: for tests, which change what it follows from."""
     _found.cache_clear()
+    unrolled_blocking.cache_clear()
     forget_first()
 
 

@@ -106,9 +106,7 @@ class Hopper:
 
     def namespace(self, wanted):
         """The wanted ones of their names."""
-        found = primitives()
-        return {name: functools.partial(method, self, *given) for name in wanted & found.keys()
-                for method, *given in [found[name]]}
+        return bound(self, primitives(), wanted)
 
     def end(self):
         """What a kernel must not leave behind."""
@@ -284,6 +282,12 @@ class Hopper:
         matrix = sums.matrix.reshape(blocks, -1, 4, 2, 8, columns // 8, 4, 2).transpose(5, 3, 7, 0, 1, 2, 4, 6)
         sums.registers[...] = matrix.reshape(sums.registers.shape)
         return tuple(sums.registers)
+
+
+def bound(executor, found, wanted):
+    """The wanted names of those found, (method, its first arguments) by name, as calls of that executor's."""
+    return {name: functools.partial(method, executor, *given) for name in wanted & found.keys()
+            for method, *given in [found[name]]}
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from emulated_hopper import Hopper, matrix_product
+from emulated_hopper import Hopper, bound, matrix_product
 from emulated_memory import ORIGIN, RAW, Again, Hazards, KernelError, Memory, Shared, blocks_of, wavefronts
 
 __all__ = ['KernelError', 'Memory', 'bf16_of_bits', 'bits_of_bf16', 'run']
@@ -189,10 +189,7 @@ class Executor:
 
     def namespace(self, wanted):
         """The wanted ones of all names that a kernel may use."""
-        found = primitives()
-        names = {name: functools.partial(method, self, *given) for name in wanted & found.keys()
-                 for method, *given in [found[name]]}
-        return PURE | names | self.hopper.namespace(wanted)
+        return PURE | bound(self, primitives(), wanted) | self.hopper.namespace(wanted)
 
     def thread(self):
         return self.lanes
@@ -394,13 +391,10 @@ class Executor:
         """c + a b of every warp: a by (block, warp, row, k), b by (block, warp, column, k), both float64, c the
         registers of sums, of this dtype."""
         # Register 2 * half + i of lane 4 * g + t is row 8 * half + g and column 2 * t + i.
-        if isinstance(c, Accumulators):
-            sums = c.sums
-        else:
-            sums = np.stack([self.spread(self.row(x)) for x in c])
-            wrong = [x.dtype for x in c if x.dtype != dtype]
-            if wrong:
-                raise KernelError(f'sums of an mma must be {np.dtype(dtype)}; got {wrong[0]}')
+        wrong = [x.dtype for x in c if x.dtype != dtype]
+        if wrong:
+            raise KernelError(f'sums of an mma must be {np.dtype(dtype)}; got {wrong[0]}')
+        sums = c.sums if isinstance(c, Accumulators) else np.stack([self.spread(self.row(x)) for x in c])
         sums = sums.reshape(-1, 2, self.shape[0], self.shape[1] // 32, 8, 4)
         if self.more_bits is not None and dtype == np.float32:
             rows = a.reshape(*a.shape[:2], -1, 8, 1, 1, a.shape[3])

@@ -371,6 +371,9 @@ def test_mma_f64(shape, m, k):
 def test_mma_of_another_type():
     with pytest.raises(KernelError, match='sums of an mma must be float32; got float64'):
         ran('mma_f16((0.0, 0.0, 0.0, 0.0), (u32(0), u32(0), u32(0), u32(0)), (u32(0), u32(0)))')
+    with pytest.raises(KernelError, match='sums of an mma must be float32; got float64'):
+        ran('c = mma_f64_m16n8k16((0.0, 0.0, 0.0, 0.0), (0.0,) * 8, (0.0,) * 4)\n'
+            'mma_f16(c, (u32(0), u32(0), u32(0), u32(0)), (u32(0), u32(0)))')
     with pytest.raises(KernelError, match='m16n8k16 must have 4, 8 and 4 registers of c, a and b; got 4, 2 and 1'):
         ran('mma_f64_m16n8k16((0.0, 0.0, 0.0, 0.0), (0.0, 0.0), 0.0)')
 

@@ -204,17 +204,22 @@ def way_of(problem, map, tile, **changes):
 BY_FOUR, BY_EIGHT = _blocks.Tile(4, 8, 4, 3), _blocks.Tile(4, 16, 8, 3)
 
 
-def test_results_that_are_one_run_are_not_moved(monkeypatch):
+@pytest.fixture
+def forget():
+    """Keep no choice; nor afterwards, of what the test changed."""
+    yield _known.forget
+    _known.forget()
+
+
+def test_results_that_are_one_run_are_not_moved(forget, monkeypatch):
     """Rows of 26 positions are whole vectors of 8 from one multiple of 4 to the next, if moving costs anything."""
     problem = P('first layer', (28, 28), (3, 3), (1, 32), batch=64)
     way, positions = way_of(problem, 'forward', BY_FOUR)
     assert way == _blocks.GATHER and positions % 8 == 0
     for cost in ('MOVE_COST', 'STRETCH_COST'):
         monkeypatch.setattr(_blocks, cost, 0)
-    _known.forget()
-    _blocking.unrolled_blocking.cache_clear()
+    forget()
     assert way_of(problem, 'forward', BY_FOUR)[1] % 8
-    _blocking.unrolled_blocking.cache_clear()
 
 
 @pytest.mark.parametrize(('problem', 'by_four', 'by_eight'), [
