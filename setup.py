@@ -4,6 +4,7 @@ pyconv._driver and pyconv._xla are Cython alone. The kernels are written with gc
 Windows that is clang-cl, which is looked for on PATH. Linux with gcc is what has been tested.
 """
 
+import os
 import platform
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ LEVELS = ({  # those that take longest to compile first
 if X86:
     LEVELS["avx2_pairs"] = LEVELS["avx2"]
     LEVELS["vnni"] = [*LEVELS["avx512"], "-mavx512vnni", "-mavx512vbmi"]
+OF_CELLS = "avx2_pairs", "vnni"  # the others have kernels of floats and of whole numbers, made side by side
 PROBE = """
 #include <omp.h>
 #include <stdio.h>
@@ -67,6 +69,10 @@ def clang_cl():
 class BuildKernels(build_ext):
     """Compile the kernels once per instruction set with its own flags, and link them into pyconv._cpu."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        self.parallel = self.parallel or len(self.extensions)  # which wait for the longest
+
     def build_extension(self, ext):
         if ext.name == "pyconv._cpu":
             ext.depends = [*ext.depends, *ext.sources, *(str(TILES / f"{level}.c") for level in LEVELS), "setup.py"]
@@ -91,14 +97,16 @@ class BuildKernels(build_ext):
         def spelled(flags):
             return [f"/clang:{flag}" for flag in flags] if is_windows else flags
 
-        def objects_of(source, flags):
+        def objects_of(source, flags, kind=""):
+            macros = [*ext.define_macros, *[(kind, "1")] * bool(kind)]
             return self.compiler.compile(
-                [str(source)], output_dir=self.build_temp, depends=headers, macros=ext.define_macros,
+                [str(source)], output_dir=str(Path(self.build_temp, kind)), depends=headers, macros=macros,
                 include_dirs=ext.include_dirs, extra_postargs=spelled(common) + flags)
 
-        jobs = [(TILES / f"{level}.c", spelled(flags)) for level, flags in LEVELS.items()]
-        jobs += [(source, openmp) for source in ext.sources]
-        with ThreadPoolExecutor(1 if is_windows else None) as pool:  # half a minute each
+        jobs = [(TILES / f"{level}.c", spelled(flags), kind) for level, flags in LEVELS.items()
+                for kind in ([""] if level in OF_CELLS else ["FLOATS", "WHOLE_NUMBERS"])]
+        jobs += [(source, openmp, "") for source in ext.sources]
+        with ThreadPoolExecutor(1 if is_windows else os.cpu_count()) as pool:  # half a minute each
             ext.extra_objects = [found for objects in pool.map(objects_of, *zip(*jobs)) for found in objects]
         ext.sources, ext.extra_link_args = [], link_flags
 

@@ -1,5 +1,5 @@
-/* The kernels of body.h of one level for every type that is computed in, or for cells of several channels, of which there
-   are CELL: NAME is made of the name, the type, LEVEL. */
+/* The kernels of body.h of one level for the FLOATS or the WHOLE_NUMBERS that are computed in, or for cells of several
+   channels, of which there are CELL: NAME is made of the name, the type, LEVEL. */
 #define JOINED(x, real, level) x##_##real##_##level
 #define JOIN(x, real, level) JOINED(x, real, level)
 #define QUOTED(x) #x
@@ -28,7 +28,7 @@
 #define NAME(x) JOIN(x, uint8, vnni)
 #include "body.h"
 
-#else
+#elif defined(FLOATS)
 
 #define REAL float
 #define MASK int
@@ -42,9 +42,8 @@
 #define MASK long long
 #define NAME(x) JOIN(x, double, LEVEL)
 #include "body.h"
-#undef NAME
-#undef MASK
-#undef REAL
+
+#else
 
 #define WHOLE
 #define REAL uint32_t
