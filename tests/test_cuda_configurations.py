@@ -31,19 +31,28 @@ EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
 
 
 def some_of_all():
-    """Tensor cores' tiles and strips of 3 x 3 taps without a flag, and of the rest whichever shows most that is new, so
-    many that every tile of every product is in one of them, and any two other words of a name, or a way and one,
-    together."""
-    plain = [name for name, one in ALL.items() if one.tile and one.way != 'fma' and name.split()[-1][0].isdigit()]
-    plain += [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?( x2)?', name)]
-    shows = {name: shown(name) for name in ALL}
+    """Strips of 3 x 3 taps of float32, whose instructions are counted, and of the rest whichever shows most that is new
+    for its size, so many that every tile of every product is in one of them, and any two other words of a name, or a
+    way and one, together."""
+    counted = [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?( x2)?', name)]
+    shows, sizes = ({name: of(name) for name in ALL} for of in (shown, size_of))
     missing, found = set().union(*shows.values()), []
     while missing:
-        best = next((name for name in plain if shows[name] & missing), None) or max(
-            ALL, key=lambda name: (len(shows[name] & missing), '5x5' not in name))
+        best = counted.pop() if counted else max(
+            ALL, key=lambda name: (len(shows[name] & missing) / sizes[name], '5x5' not in name))
         found.append(best)
         missing -= shows[best]
     return found
+
+
+def size_of(name):
+    """About the seconds that a kernel takes to compile: most for a thread's sums, or the products of a strip."""
+    one = ALL[name]
+    if one.tile:
+        return 1 + one.tile.bm * one.tile.bn / one.tile.threads / 32
+    kernel, *words = as_another(name).split()
+    taps = next((int(word[0]) ** 2 for word in words if re.fullmatch(r'(.)x\1', word)), 9)
+    return {'depthwise': 2, 'depthwise_weight': 3}.get(kernel, 0.3) * (1 + taps / 25)
 
 
 def shown(name):
@@ -64,9 +73,10 @@ def as_another(name):
 
 
 def family(name):
-    """The kernel, how it multiplies what, and the tile."""
+    """The kernel, how it multiplies what, and the tile; one by one, 16-bit floats are multiplied as float32."""
     one = ALL[as_another(name)]
-    return name.split()[0], one.way, one.element, one.tile
+    number = one.element if one.way != 'fma' or one.element.size > 2 else tiles.ELEMENTS['float32']
+    return name.split()[0], one.way, number, one.tile
 
 
 MADE = {name: ALL[name] for name in (ALL if EVERY else some_of_all())}
@@ -324,11 +334,12 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
     without_tiles = size == 0 and capability == (9, 0)
-    for problem, (dtype, keywords) in itertools.product([*ASKING, *SINGLE, PATCHES, PLANES], ways):
+    problems = [*(ASKING[1::5] if size else [*ASKING, *SINGLE]), PATCHES, PLANES]     # other tiles are asked for alike
+    for problem, (dtype, keywords) in itertools.product(problems, ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
                 size and ('complex' in dtype or size >= tiles_of(dtype, keywords))) or (
-                problem in SINGLE and (size or keywords)) or (
+                problem in SINGLE and keywords) or (
                 capability == (8, 6) and dtype not in ('float64', 'complex128')):        # all else is an A100's
             continue
         in_parts, directly = [(1, False), (3, False)], [(1, True)]
