@@ -23,7 +23,6 @@ from pyconv._blocks import (
     GROUPS,
     LEAST_POSITIONS,
     TASKS,
-    UNITS,
     Block,
     Blocking,
     Tile,
@@ -263,7 +262,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     channels, columns = _correlated(piece, taps, tile)
     units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-    wanted = UNITS * wanted_tasks(piece, groups, tile) // TASKS
+    wanted = max(1, tile.units * wanted_tasks(piece, groups, tile) // TASKS)
     most = max(LEAST_POSITIONS, min(_most_positions(piece, taps, tile), prod(count) * piece.batch * units // wanted))
     options = [(samples, extent, 0) for extent, _ in candidates(count, most, tile.lanes)
                for samples in ({1, even_part(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})
@@ -278,6 +277,6 @@ def few_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     taps = max(1, prod(axis.taps for axis in piece.axes))
     channels = even_part(piece.channels, CORRELATE_ROWS // taps)
     block = _fitting(piece, 128 * tile.lanes, piece.rows / tile.lanes, channels, tile)
-    splits = splits_of(blocks_of(piece, block), groups * -(-piece.channels // channels))
+    splits = splits_of(blocks_of(piece, block), groups * -(-piece.channels // channels), tile.units)
     together = _together(piece, groups, 1, block, piece.rows, channels, tile)
     return Blocking(CORRELATE_FEW, *block, channels, piece.rows, splits, together)

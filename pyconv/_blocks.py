@@ -17,6 +17,7 @@ GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may t
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly
 TASK = 150000  # products, below which a further one is not worth having
 UNITS = 16  # of work that grad_weight is cut into where its result is small
+UNITS_OF_SAMPLE = 4  # the same of each sample: most calls have several, which are enough to share
 CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as many as leave UNITS of work
 # times as long it takes to unroll cells that lie apart: every other one is picked from vectors, others come one by one
 EVERY_OTHER, ONE_BY_ONE = 2.5, 16
@@ -29,7 +30,7 @@ FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positi
 
 class Tile(NamedTuple):
     """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile; and
-    of the threads: how many blocks a call should have at least."""
+    of the threads: how many blocks a call should have at least, and how many parts of a sum of grad_weight."""
 
     itemsize: int
     lanes: int
@@ -37,6 +38,7 @@ class Tile(NamedTuple):
     vectors: int
     tasks: int = TASKS
     narrow: bool = False
+    units: int = UNITS
 
 
 # the ways of kernels.h
@@ -155,7 +157,7 @@ def blocks_of(piece: Piece, block: Block) -> int:
         -(-piece.batch // samples))
 
 
-def splits_of(blocks: int, units: int, wanted: int = UNITS) -> int:
+def splits_of(blocks: int, units: int, wanted: int) -> int:
     """Into how many partial sums grad_weight's blocks go, where there are so many parts of the weight."""
     return max(1, min(blocks, -(-wanted // units)))
 

@@ -11,7 +11,6 @@ from pyconv._blocks import (
     GATHER_ROWS,
     GROUPS,
     LEAST_POSITIONS,
-    UNITS,
     Blocking,
     Tile,
     best_block,
@@ -139,8 +138,9 @@ def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | No
     if not together or x.taps != 3:
         return None
     units = -(-groups // together)
-    wanted = -(-UNITS // (units * z.positions * piece.batch))  # blocks of a plane
+    wanted = -(-tile.units // (units * z.positions * piece.batch))  # blocks of a plane
     across = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, x.positions * y.positions // wanted))  # a row is one sum
     extent = 1, -(-y.positions // wanted), even_part(x.positions, across)
     return Blocking(
-        CORRELATE_LAST, 1, extent, 0, 1, 1, splits_of(blocks_of(piece, (1, extent, 0)), units), groups=together)
+        CORRELATE_LAST, 1, extent, 0, 1, 1, splits_of(blocks_of(piece, (1, extent, 0)), units, tile.units),
+        groups=together)

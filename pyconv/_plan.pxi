@@ -225,7 +225,8 @@ cdef class Plan:
             found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry, padding is None)
         self.swapped = any(piece.swapped or piece.exchanged for piece in found)
         tile = _blocks.Tile(
-            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow)
+            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow,
+            _blocks.UNITS_OF_SAMPLE if geometry.per_sample and not self.gathers else _blocks.UNITS)
         woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
         if woven > 1:
             found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
@@ -325,7 +326,7 @@ cdef class Plan:
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
-        step.products *= <double>step.batch * step.rows * self.groups * max(1, step.taps * step.channels)
+        step.products *= <double>step.batch * step.apart * step.rows * self.groups * max(1, step.taps * step.channels)
         self.products += step.products
         self.most_tasks += step.tasks * step.splits
 

@@ -14,6 +14,7 @@ from pyconv._blocks import (
     CORRELATE_WINOGRAD,
     GATHER_WINOGRAD,
     TASKS,
+    UNITS,
     Block,
     Blocking,
     Tile,
@@ -161,7 +162,7 @@ def _costs(
     cells, room = _cells_cost(piece, block, tile), (NARROW_ROOM if tile.narrow else WEIGHT_ROOM) / tile.itemsize
     for channels, columns in _parts(piece.channels, piece.rows, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
-        partial = splits or splits_of(count, tasks, TASKS)
+        partial = splits or splits_of(count, tasks, TASKS * tile.units // UNITS)
         sums = (1 + (partial > 1)) * (1 + gradients)
         filled = frequencies * (channels * size + columns * (positions + sums * channels * taps)) / room
         vectors = columns // tile.lanes

@@ -183,7 +183,8 @@ def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     if blocking is None:
         return None
     blocks = blocks_of(piece, (blocking.samples, blocking.extent, 0))
-    return blocking._replace(way=CORRELATE_DIRECT, splits=splits_of(blocks, -(-groups // blocking.groups)))
+    return blocking._replace(way=CORRELATE_DIRECT, splits=splits_of(
+        blocks, -(-groups // blocking.groups), tile.units))
 
 
 def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:

@@ -139,6 +139,25 @@ def test_small_sums_and_columns_are_made_by_one_thread(run_python):
     assert run_python(SMALL) == '0 True\n'
 
 
+@needs_tasks
+def test_many_small_samples_are_shared(run_python):
+    """Gradients of each sample: of one a second thread would find too little to do."""
+    assert run_python(SAMPLES) == 'False True\n'
+
+
+SAMPLES = '''
+import os
+import numpy as np
+import pyconv
+before = len(os.listdir('/proc/self/task'))
+pyconv.set_num_threads(4)
+for samples in (1, 32):
+    x = np.ones((samples, 16, 8, 8), np.float32)
+    pyconv.conv2d_weight(x, (16, 16, 3, 3), x, padding=1, per_sample=True)
+    print(len(os.listdir('/proc/self/task')) > before, end=' ' if samples == 1 else '\\n')
+'''
+
+
 SMALL = '''
 import os
 import numpy as np

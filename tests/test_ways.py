@@ -13,6 +13,7 @@ import pyconv
 import reference
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
+from plan_runs import geometry_of
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, whole
 from pyconv import _blocking, _blocks, _known, _pieces, _ways
 from pyconv._geometries import convolved
@@ -243,6 +244,18 @@ def test_cells_that_lie_apart_are_broadcast_in_tiles_of_four_rows(kernel, itemsi
     taken = {way_of(P('strided', (size, size), kernel, channels, stride=2, padding=1), 'forward', _blocks.Tile(
         itemsize, 32 // itemsize, 4, 3))[0] for size, channels in ((56, (128, 128)), (131, (32, 64)), (112, (8, 16)))}
     assert taken == ways
+
+
+@pytest.mark.parametrize('tile', [BY_FOUR, BY_EIGHT], ids=['by four', 'by eight'])
+@pytest.mark.parametrize('problem', [
+    P('tiles', (28, 28), (3, 3), (16, 32), padding=1, batch=1),
+    P('positions', (28, 28), (5, 5), (8, 16), padding=2, batch=1)], ids=str)
+def test_gradients_of_each_sample_are_cut_less(problem, tile):
+    """Samples are enough to share: each part of a sum is a result to make and to add."""
+    [piece] = _pieces.pieces('grad_weight', geometry_of(problem))
+    parts = [_ways.choose('grad_weight', piece, problem.groups, tile._replace(units=units), 'auto')[1].splits
+             for units in (_blocks.UNITS_OF_SAMPLE, _blocks.UNITS)]
+    assert parts[0] <= _blocks.UNITS_OF_SAMPLE < parts[1]
 
 
 @pytest.mark.parametrize(('tile', 'fewer'), [(BY_FOUR, True), (BY_EIGHT, False)], ids=['by four', 'by eight'])

@@ -42,8 +42,8 @@ const kernels_t NAME(kernels) = {
         [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),
                               NAME(pack_broadcast), NAME(multiply_broadcast), NAME(store_broadcast)},
 #if CELL == 1
-        [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack), NAME(multiply_flat),
-                         NAME(store)},
+        [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack_flat),
+                         NAME(multiply_flat), NAME(store)},
         [GATHER_ACROSS] = {NAME(layout_across), NAME(offsets_across), NAME(unroll_broadcast), NAME(pack_across),
                            NAME(multiply_across), NAME(store_across)},
         [CORRELATE] = {NAME(layout_correlate), NAME(offsets_broadcast), NAME(unroll_broadcast), NAME(turn),

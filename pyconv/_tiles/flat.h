@@ -1,5 +1,6 @@
 /* The way of one tap under which a block's positions are one run of source: its cells are multiplied where they lie. Only
-   where whole vectors would read beyond source are they copied first. See body.h for the macros. */
+   where whole vectors would read beyond source are they copied first. So are weights that lie row by row, if one block
+   alone wants them. See body.h for the macros. */
 
 /* Scratch: where the cells begin, and for copied ones where each channel does. */
 typedef struct {
@@ -7,9 +8,17 @@ typedef struct {
     const index_t *offset;
 } NAME(flat);
 
+/* A panel: where rows of weights lie, so far apart; or nowhere, and packed ones follow. */
+typedef struct {
+    const REAL *row;
+    index_t pitch, unused[6];
+    REAL packed[];
+} NAME(flat_panel);
+
 static void NAME(layout_flat)(work_t *work)
 {
     NAME(layout)(work);
+    work->layout.panel += sizeof(NAME(flat_panel)) / sizeof(REAL);
     work->layout.scratch += (sizeof(NAME(flat)) + work->part.channels * sizeof(index_t)) / sizeof(REAL) + LANES;
 }
 
@@ -41,10 +50,30 @@ static void NAME(unroll_flat)(const work_t *work, const void *source, const void
     }
 }
 
+/* No block is at hand where weights are packed for all. */
+static void NAME(pack_flat)(const work_t *work, const void *weight, void *panel)
+{
+    const piece_t *piece = work->piece;
+    NAME(flat_panel) *flat = panel;
+    if (work->block.samples > 0 && piece->weight_channel == 1)
+        *flat = (NAME(flat_panel)){(const REAL *)weight + work->part.row * piece->weight_row, piece->weight_row, {0}};
+    else {
+        *flat = (NAME(flat_panel)){NULL, 0, {0}};
+        NAME(pack)(work, weight, flat->packed);
+    }
+}
+
 static void NAME(multiply_flat)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                 void *result, int accumulate)
 {
     const NAME(flat) *flat = scratch;
-    NAME(multiply_one)(work->part.rows, work->layout.positions, work->part.channels, panel,
-                       flat->offset ? flat->offset : offset, flat->cells, result, work->layout.pitch, accumulate, 1);
+    const NAME(flat_panel) *weights = panel;
+    const index_t rows = work->part.rows, positions = work->layout.positions, depth = work->part.channels;
+    offset = flat->offset ? flat->offset : offset;
+    if (weights->row)
+        NAME(multiply_one)(rows, positions, depth, weights->row, 1, weights->pitch, offset, flat->cells, result,
+                           work->layout.pitch, accumulate, 1);
+    else
+        NAME(multiply_one)(rows, positions, depth, weights->packed, 0, 0, offset, flat->cells, result,
+                           work->layout.pitch, accumulate, 1);
 }

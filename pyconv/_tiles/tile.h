@@ -140,12 +140,16 @@ static inline void NAME(fetch_ahead)(const REAL *at, const index_t *offset, inde
             __builtin_prefetch(at + offset[k] + i);
 }
 
-/* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. */
+/* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. Weights
+   that are not in panels lie in rows `row_pitch` apart; then what the k-th one meets is `offset[1]` behind the last. */
 static inline __attribute__((always_inline)) void NAME(multiply_one)(
-    index_t rows, index_t positions, index_t depth, const REAL *panel, const index_t *offset, const REAL *scratch,
-    REAL *to, index_t pitch, int accumulate, const int ahead)
+    index_t rows, index_t positions, index_t depth, const REAL *panel, const int in_rows, index_t row_pitch,
+    const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int ahead)
 {
-    const index_t vectors = (positions + LANES - 1) / LANES;
+    const index_t vectors = (positions + LANES - 1) / LANES, each = in_rows ? row_pitch : depth;
+    index_t row[ROWS];
+    for (int i = 0; in_rows && i < ROWS; i++)
+        row[i] = i * row_pitch;
     while (rows > 0) {
         const index_t tall = NAME(tall)(rows), same = tall == ROWS ? rows / tall : 1;
         for (index_t done = 0, wide; done < vectors; done += wide) {
@@ -154,11 +158,12 @@ static inline __attribute__((always_inline)) void NAME(multiply_one)(
                 const index_t first = depth * i / same, last = depth * (i + 1) / same;
                 if (ahead)
                     NAME(fetch_ahead)(scratch + (done + wide) * LANES, offset + first, last - first, wide);
-                NAME(tiles)[tall][wide - 1][0](depth, panel + i * depth * tall, offset, scratch + done * LANES, 0,
-                                               to + i * pitch * tall + done * LANES, pitch, accumulate);
+                NAME(tiles)[tall][wide - 1][in_rows](
+                    depth, panel + i * each * tall, in_rows ? row : offset, scratch + done * LANES,
+                    in_rows && depth > 1 ? offset[1] : 0, to + i * pitch * tall + done * LANES, pitch, accumulate);
             }
         }
-        panel += same * depth * tall;
+        panel += same * each * tall;
         to += same * pitch * tall;
         rows -= same * tall;
     }
@@ -172,7 +177,7 @@ static void NAME(multiply)(const work_t *work, const void *panels, const index_t
     const index_t depth = NAME(depth)(work);
     for (index_t group = 0; group < part->groups; group++)
         NAME(multiply_one)(part->rows, work->layout.positions, depth,
-                           (const REAL *)panels + group * part->rows * depth, offset,
+                           (const REAL *)panels + group * part->rows * depth, 0, 0, offset,
                            (const REAL *)scratch + group * work->layout.set,
                            (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate, 0);
 }

@@ -82,7 +82,7 @@ static void NAME(multiply_winograd)(const work_t *work, const void *panel, const
     const layout_t *layout = &work->layout;
     const index_t rows = work->part.rows, depth = NAME(depth)(&one);
     for (index_t f = 0; f < NAME(frequencies)(work); f++)
-        NAME(multiply_one)(rows, layout->positions, depth, (const REAL *)panel + f * rows * depth, offset,
+        NAME(multiply_one)(rows, layout->positions, depth, (const REAL *)panel + f * rows * depth, 0, 0, offset,
                            (const REAL *)scratch + f * layout->set,
                            (REAL *)result + f * (rows * layout->pitch + APART), layout->pitch, accumulate, 0);
 }
