@@ -196,8 +196,7 @@ def test_how_many_samples_there_are_does_not_decide_the_algorithm(tile, kernel):
 
 def way_of(problem, map, tile, **changes):
     """Of its one piece: how the problem is worked on, and in how many positions at a time."""
-    g = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
-    [piece] = _pieces.pieces(map, g._replace(**changes))
+    [piece] = _pieces.pieces(map, geometry_of(problem, **changes))
     blocking = _ways.choose(map, piece, problem.groups, tile, 'gemm')[1]
     return blocking.way, blocking.samples * np.prod(blocking.extent)
 
@@ -230,9 +229,9 @@ def test_results_that_are_one_run_are_not_moved(forget, monkeypatch):
     (P('few cells', (14, 14), (3, 3), (512, 512), stride=2, padding=1), 2, 2)], ids=str)
 def test_tiles_of_four_rows_unroll_sooner(problem, by_four, by_eight):
     """But not several rows of many taps, and not a few cells under some of a kernel's taps: grad_input."""
-    g = convolved(2, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
     for tile, way in ((BY_FOUR, by_four), (BY_EIGHT, by_eight)):
-        taken = {_ways.choose('grad_input', piece, 1, tile, 'gemm')[1].way for piece in _pieces.pieces('grad_input', g)}
+        taken = {_ways.choose('grad_input', piece, 1, tile, 'gemm')[1].way for piece in _pieces.pieces(
+            'grad_input', geometry_of(problem))}
         assert taken == {(_blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_BROADCAST)[way]}
 
 
