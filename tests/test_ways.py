@@ -16,7 +16,6 @@ from calls import assert_equal, assert_same_bits
 from plan_runs import geometry_of
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, whole
 from pyconv import _blocking, _blocks, _known, _pieces, _ways
-from pyconv._geometries import convolved
 
 UNROLLED, BROADCAST = 0, np.inf
 TILES = [_blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 2, 4, 2)]
@@ -61,8 +60,7 @@ def force(monkeypatch):
 
 def ways(problem, tile):
     """How forward and grad_input of the problem are worked on."""
-    geometry = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
-                         *problem.keywords.values())[0]
+    geometry = geometry_of(problem)
     return {_ways.choose(name, piece, geometry.groups, tile, 'gemm')[1].way
             for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, geometry)}
 
@@ -88,8 +86,7 @@ def test_the_table_of_ways():
     assert {way for row in rows for way in row.ways} == set(range(_blocks.CORRELATE_WINOGRAD + 1))
     taken = set()
     for problem, algorithm, changes in OF_EVERY_ROW:
-        geometry = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
-                             *problem.keywords.values())[0]._replace(**changes)
+        geometry = geometry_of(problem, **changes)
         for name in ('forward', 'grad_input', 'grad_weight'):
             for piece in _pieces.pieces(name, geometry):
                 asked = _ways.Asked(name, geometry.groups, TILES[0], 0, True)
@@ -129,8 +126,7 @@ def test_exact_for_small_integers(force, factor, problem, dtype):
 @pytest.mark.parametrize('problem', LONE_TAPS, ids=str)
 def test_cells_of_a_lone_tap(force, monkeypatch, problem, unrolled, dtype):
     """Those between them are not read; unrolled where tiles have four rows."""
-    pieces = _pieces.pieces('grad_weight', convolved(
-        problem.rank, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0])
+    pieces = _pieces.pieces('grad_weight', geometry_of(problem))
     taken = [_ways.choose('grad_weight', piece, problem.groups, _blocks.Tile(8, 4, rows, 3), 'gemm')[1].way
              for piece in pieces for rows in (4, 8)]
     assert taken == [_blocks.CORRELATE_UNROLLED, _blocks.CORRELATE]
@@ -187,7 +183,7 @@ def test_how_many_samples_there_are_does_not_decide_the_algorithm(tile, kernel):
     sizes = tuple(k + n - 1 for k, n in zip(kernel, (3, 3)))
     for batch in (1, 2, 9, 300):
         problem = P('far larger kernel', sizes, kernel, (160, 200), groups=4, batch=batch)
-        geometry = convolved(2, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
+        geometry = geometry_of(problem)
         assert _pieces.is_swapped('grad_input', geometry)
         for piece in _pieces.pieces('grad_input', geometry):
             way = _ways.choose('grad_input', piece, 4, tile, 'winograd')[1].way

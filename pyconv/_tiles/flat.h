@@ -69,11 +69,8 @@ static void NAME(multiply_flat)(const work_t *work, const void *panel, const ind
     const NAME(flat) *flat = scratch;
     const NAME(flat_panel) *weights = panel;
     const index_t rows = work->part.rows, positions = work->layout.positions, depth = work->part.channels;
+    const int in_rows = weights->row != NULL;
     offset = flat->offset ? flat->offset : offset;
-    if (weights->row)
-        NAME(multiply_one)(rows, positions, depth, weights->row, 1, weights->pitch, offset, flat->cells, result,
-                           work->layout.pitch, accumulate, 1);
-    else
-        NAME(multiply_one)(rows, positions, depth, weights->packed, 0, 0, offset, flat->cells, result,
-                           work->layout.pitch, accumulate, 1);
+    NAME(multiply_one)(rows, positions, depth, in_rows ? weights->row : weights->packed, in_rows, weights->pitch,
+                       offset, flat->cells, result, work->layout.pitch, accumulate, 1);
 }

@@ -143,7 +143,7 @@ static inline void NAME(fetch_ahead)(const REAL *at, const index_t *offset, inde
 /* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. Weights
    that are not in panels lie in rows `row_pitch` apart; then what the k-th one meets is `offset[1]` behind the last. */
 static inline __attribute__((always_inline)) void NAME(multiply_one)(
-    index_t rows, index_t positions, index_t depth, const REAL *panel, const int in_rows, index_t row_pitch,
+    index_t rows, index_t positions, index_t depth, const REAL *panel, int in_rows, index_t row_pitch,
     const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int ahead)
 {
     const index_t vectors = (positions + LANES - 1) / LANES, each = in_rows ? row_pitch : depth;
