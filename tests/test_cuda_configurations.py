@@ -28,12 +28,13 @@ needs_compiler = pytest.mark.skipif(
 ALL = compiled.by_name()
 # PYCONV_TEST_ALL=1 compiles all.
 EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
+MULTIPLYING = 'depthwise', 'depthwise_weight', 'direct', 'direct_weight'       # without tiles
 
 
 def some_of_all():
     """Strips of 3 x 3 taps of float32, whose instructions are counted, and of the rest whichever shows most that is new
-    for its size, so many that every tile of every product is in one of them, and any two other words of a name, or a
-    way and one, together."""
+    for its size, so many that every tile is in one of them, and any two other words of a name, or a way and one,
+    together."""
     counted = [name for name in ALL if re.fullmatch(r'depthwise(_weight)? f32( strided| divided)?( x2)?', name)]
     shows, sizes = ({name: of(name) for name in ALL} for of in (shown, size_of))
     missing, found = set().union(*shows.values()), []
@@ -56,11 +57,19 @@ def size_of(name):
 
 
 def shown(name):
-    """What a configuration is an example of: its tile, and any two other words of its name, or a way and one."""
+    """What a configuration is an example of: its kernel with its numbers, and any two words else of its name, or a way
+    and one. A tile is the same text in either product, so either shows it; numbers that are not multiplied are alike if
+    they are alike to read and to keep."""
     one, alike = ALL[name], as_another(name)
-    words = [word for word in alike.split() if not (one.tile and word[0].isdigit())]
-    return {family(name), (name.split()[0], one.way),
-            *itertools.combinations(dict.fromkeys([ALL[alike].way, *words]), 2)}
+    kernel, number, *words = alike.split()
+    if one.tile:
+        way, multiplied = multiplied_as(name)
+        words = [way, kernel, *(word for word in words if not word[0].isdigit())]
+        own = {(kernel, one.way), (kernel, way, multiplied), (way, multiplied, one.tile)}
+    else:
+        kind = one.element.parts, one.element.size == 2, one.element.name in tiles.WHOLE
+        words, own = [kind, kernel, *words], {(kernel, number if kernel in MULTIPLYING else kind)}
+    return own | set(itertools.combinations(words, 2))
 
 
 def as_another(name):
@@ -72,19 +81,18 @@ def as_another(name):
     return alike.replace('5x5', '7x7') if alike.replace('5x5', '7x7') in ALL else alike
 
 
-def family(name):
-    """The kernel, how it multiplies what, and the tile; one by one, 16-bit floats are multiplied as float32."""
+def multiplied_as(name):
+    """How a tile multiplies what; one by one, 16-bit floats are multiplied as float32."""
     one = ALL[as_another(name)]
-    number = one.element if one.way != 'fma' or one.element.size > 2 else tiles.ELEMENTS['float32']
-    return name.split()[0], one.way, number, one.tile
+    return one.way, one.element if one.way != 'fma' or one.element.size > 2 else tiles.ELEMENTS['float32']
 
 
 MADE = {name: ALL[name] for name in (ALL if EVERY else some_of_all())}
 PAIRS = [(name, capability) for name, configuration in MADE.items()
          for capability in compiled.capabilities(configuration)]
 TOGETHER = 12                           # kernels that a process makes at a time: nvdisasm starts once for them
-ASKING = some('2d', '2d stride 2', '2d stride above kernel', '2d same strided dilated', '2d groups of 4',
-              '2d channels 16 16', '2d channels 17 17 kernel 1')
+ASKING = some('2d stride 2', '2d channels 16 16', '2d stride above kernel')         # for every kernel
+OTHERS = some('2d', '2d channels 17 17 kernel 1', '2d same strided dilated', '2d groups of 4')
 # Of one channel in a group: every kernel of `depthwise`.
 SINGLE = [P(f'2d depthwise of {k}, stride {stride}', (9, 8), (k, k), (4, 4), groups=4, padding=1, stride=stride)
           for k in single.STRIP_TAPS for stride in (1, 2)]
@@ -334,12 +342,13 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
     without_tiles = size == 0 and capability == (9, 0)
-    problems = [*(ASKING[1::5] if size else [*ASKING, *SINGLE]), PATCHES, PLANES]     # other tiles are asked for alike
+    problems = [*(ASKING[::2] if size else [*ASKING, *OTHERS, *SINGLE]), PATCHES, PLANES]     # other tiles: alike
     for problem, (dtype, keywords) in itertools.product(problems, ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
                 size and ('complex' in dtype or size >= tiles_of(dtype, keywords))) or (
                 problem in SINGLE and keywords) or (
+                problem in OTHERS and (keywords or dtype not in ('float32', 'float16'))) or (
                 capability == (8, 6) and dtype not in ('float64', 'complex128')):        # all else is an A100's
             continue
         in_parts, directly = [(1, False), (3, False)], [(1, True)]
@@ -348,10 +357,10 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_, parts=parts: parts)
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
             _cuda.forget()
-            has_modes = parts == 1 and (not keywords or algorithm == 'tf32x3') and problem in ASKING[:3]
+            has_modes = parts == 1 and (not keywords or algorithm == 'tf32x3') and problem is ASKING[0]
             modes = configurations.MODES if without_tiles and has_modes else ()
             everything(gpu, problem, dtype, keywords, modes, without_tiles)
-    for problem, types in itertools.product(ASKING[:3:2], configurations.PAIRS if without_tiles else ()):
+    for problem, types in itertools.product(ASKING[::2], configurations.PAIRS if without_tiles else ()):
         of_whole_numbers(gpu, problem, *types)
     known = {(one.source.key, one.threads, one.blocks): one.name for one in ALL.values()}
     assert asked <= set(known)
