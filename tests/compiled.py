@@ -29,7 +29,8 @@ OPCODES_BEFORE_SM80 = OPCODES | {'commit': None, 'wait': None} | dict.fromkeys(
 
 class Code(NamedTuple):
     """Machine code for one capability: resources, how often each opcode is in it, its loops; whether it waits for the
-    kernel before it ahead of all that touches memory, and lets the next one begin behind its last copy."""
+    kernel before it ahead of all that touches memory, and lets the next one begin behind its last copy; whether the
+    operands of a warpgroup's products lie across."""
 
     registers: int
     local: int
@@ -37,6 +38,7 @@ class Code(NamedTuple):
     loops: list
     waits_first: bool
     lets_late: bool
+    across: set
 
 
 class Made(NamedTuple):
@@ -108,7 +110,8 @@ def make(names, chips=None, **given):
             order = re.findall(r'ACQBULK|PREEXIT|(?:LD|ST|ATOM|RED|UTMA)(?!C)\w*', ' '.join(w.opcode for w in words))
             made[name].codes[capability] = Code(
                 code.registers, code.local, sass.opcodes(words), sass.loops(words), order[0] == 'ACQBULK',
-                'LDGSTS' in order and 'LDGSTS' not in order[order.index('PREEXIT'):] if 'PREEXIT' in order else False)
+                'LDGSTS' in order and 'LDGSTS' not in order[order.index('PREEXIT'):] if 'PREEXIT' in order else False,
+                {'.tnspA.tnspB' in word.operands for word in words if word.opcode.startswith('HGMMA')})
     return made
 
 

@@ -215,6 +215,20 @@ def test_products(made, name):
     assert total['barrier'] == (2 if way.startswith('wgmma') else 1)      # before products and behind those before
 
 
+@needs_compiler
+@pytest.mark.parametrize('name', [name for name in MADE if ALL[name].way.startswith('wgmma')])
+def test_products_of_a_warpgroup(made, name):
+    """Four in a stage, of operands that lie across in correlate; gather's weight comes in boxes. One arrival for them,
+    one wait in the loop and one behind it: the compiler did not find that the sums are touched between them, else it
+    would have put them around each product."""
+    found, is_gather = made.codes[9, 0], name.startswith('gather')
+    assert number(found.opcodes, rf'HGMMA\.64x{ALL[name].tile.bn}x16\.F32.*') == 4
+    assert found.across == {not is_gather}
+    assert number(found.opcodes, r'FENCE\.VIEW\.ASYNC.*') >= 1
+    assert (number(found.opcodes, r'UTMALDG\.2D.*') >= 1) == is_gather
+    assert number(found.opcodes, r'WARPGROUP\.ARRIVE.*') == 1 and number(found.opcodes, r'WARPGROUP\.DEPBAR.*') == 2
+
+
 STRIPS = [name for name in MADE if name.startswith('depthwise')]
 # Instructions of the loop over strips, of 3 x 3 taps, for each result, or number of grad_output.
 MOST = {'depthwise': 35, 'depthwise strided': 50, 'depthwise divided': 16, 'depthwise_weight': 51,
@@ -269,6 +283,15 @@ def test_stores(made, name):
 def test_seconds(made, name):
     """A few seconds, at the first use on a machine: processor time, so that other work does not count."""
     assert made.seconds < 30
+
+
+@needs_compiler
+def test_a_tensor_map_is_an_argument_by_itself():
+    """A kernel gets it as it is, at an address that is a multiple of 64."""
+    from pyconv._gpu import ptx
+    one = next(configuration for name, configuration in ALL.items() if name.startswith('gather wgmma_f16'))
+    text = ptx.to_ptx(one.source, one.threads, one.blocks, (9, 0))
+    assert len(re.findall(r'\.param \.align 64 \.b8 gather_hopper_param_0\[128\]', text)) == 1
 
 
 @needs_compiler
