@@ -438,27 +438,35 @@ def delivered(target: Array, out: Any, like: Any) -> Any:
 def _sum_channels(array: Any, result: Result, dtype: DType, out: Any, settings: Settings) -> Any:
     """The sum of an array in main memory that the result says, into `out` where it is not None; torch was told of it.
     """
-    own, accumulate = written(dtype, settings), settings.accumulate
-    shape, axis = result.shape, result.channel_axis
-    assert axis is not None
+    own, shape = written(dtype, settings), result.shape
+    assert result.channel_axis is not None
     out = placed(out, array, shape, own)
-    target = writing_place(out, shape, own, accumulate)
-    if not array.size:
-        _put(target, 0, accumulate)
-        return delivered(target, out, array)
-    with np.errstate(all="ignore"):
-        if dtype not in (FLOAT32, FLOAT64) or not cpu.is_ready(array, dtype):
-            # NumPy sums any layout and type without a copy, if more slowly
-            others = tuple(place for place in range(array.ndim) if not axis - len(shape) < place <= axis)
-            wide = own if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
-            last = tuple(range(-len(others), 0))
-            given = np.moveaxis(np.asarray(array), others, last)
-            channels = min(shape[-1], SUMS)
-            most = (SUMS // channels, channels)[-len(shape):]
-            for share in product(*map(shares, shape, most)):
-                sums = given[share].sum(last, dtype=wide)
-                target[share] = sums + target[share] if accumulate else sums  # rounded once
-        else:
-            columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
-            cpu.channel_sum(columns, target.reshape(-1), accumulate, threads=_threads.worth(array.size))
+    target = writing_place(out, shape, own, settings.accumulate)
+    if array.size:
+        with np.errstate(all="ignore"):
+            _sum_into(target, array, result.channel_axis, dtype, settings.accumulate)
+    else:
+        _put(target, 0, settings.accumulate)
     return delivered(target, out, array)
+
+
+def _sum_into(target: Array, array: Array, axis: int, dtype: DType, accumulate: bool) -> None:
+    """target <- the sum of the array over all axes but target's, the last of which is this one; or added to it."""
+    is_real, shape = dtype in (FLOAT32, FLOAT64), target.shape
+    if is_real and cpu.is_ready(array, dtype):
+        columns = array.reshape(-1, target.size, prod(array.shape[axis + 1:]))
+        cpu.channel_sum(columns, target.reshape(-1), accumulate, threads=_threads.worth(array.size))
+        return
+    if is_real and len(shape) == 2 and shape[0] > 1:  # each sample as it would be alone, where it may lie in one piece
+        for n in range(shape[0]):
+            _sum_into(target[n:n + 1], array[n:n + 1], axis, dtype, accumulate)
+        return
+    # NumPy sums any layout and type without a copy, if more slowly
+    others = tuple(place for place in range(array.ndim) if not axis - len(shape) < place <= axis)
+    wide = target.dtype if is_integer(dtype) else np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+    last = tuple(range(-len(others), 0))
+    given = np.moveaxis(np.asarray(array), others, last)
+    channels = min(shape[-1], SUMS)
+    for share in product(*map(shares, shape, (SUMS // channels, channels)[-len(shape):])):
+        sums = given[share].sum(last, dtype=wide)
+        target[share] = sums + target[share] if accumulate else sums  # rounded once

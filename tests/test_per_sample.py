@@ -1,4 +1,6 @@
 """convolution_backward with per_sample=True, over any number of axes: the loops' gradients, with ==."""
+import os
+
 import numpy as np
 import pytest
 
@@ -6,7 +8,9 @@ import pyconv
 import reference
 import test_dtypes
 from calls import assert_equal, assert_same_bits, last, poisoned
+from plan_runs import geometry_of
 from problems import BY_NAME, MORE_AXES, VARIED, VARIED_MODES, P, maps, some
+from pyconv import _blocks, _pieces, _ways
 from pyconv._gpu import tiles
 from test_cuda import same
 from test_dtypes import data_of, exactly, result_of
@@ -20,6 +24,7 @@ HARD = some('1d', '2d stride 2 dilation 3', '2d depthwise', '3d groups everythin
 MODES = [P(f'4d {mode}', (3, 2, 4, 3), (2, 2, 3, 1), (2, 4), 2, 3, padding=((1, 2), (2, 0), (1, 1), (0, 2)),
            stride=(1, 2, 1, 1), padding_mode=mode, padding_value=3 * (mode == 'constant'))
          for mode in ('circular', 'replicate', 'reflect', 'constant')]
+CUT = P('2d in several parts', (20, 20), (3, 3), (16, 16), batch=5, padding=1)    # and enough for several threads
 types = test_dtypes.dtype  # every type but float32 and float64, which `dtype` are here
 
 
@@ -118,7 +123,7 @@ def test_any_layout(problem, transposed, dtype):
 
 
 @either
-@pytest.mark.parametrize('problem', HARD + some('2d fully connected'), ids=str)
+@pytest.mark.parametrize('problem', HARD + some('2d fully connected') + [CUT], ids=str)
 def test_the_bits_are_those_of_a_sample_alone_in_any_number_of_threads(problem, transposed, dtype):
     """And those of the gradient to the input are the ones that it has without per_sample."""
     data = problem.floats(dtype)
@@ -134,6 +139,39 @@ def test_the_bits_are_those_of_a_sample_alone_in_any_number_of_threads(problem, 
     for n in range(problem.batch):
         for one, other in zip(backward(problem, part_of(data, slice(n, n + 1)), transposed), wanted):
             assert_same_bits(one[0], other[n])
+
+
+def test_sums_that_are_cut_into_parts_are_among_them(dtype):
+    [piece] = _pieces.pieces('grad_weight', geometry_of(CUT, batch=1))
+    tile = _blocks.Tile(dtype.itemsize, 8, 4, 3, units=_blocks.UNITS_OF_SAMPLE)
+    assert _ways.choose('grad_weight', piece, 1, tile, 'auto')[1].splits > 1
+
+
+@pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='what threads there are is asked of Linux')
+def test_and_several_threads_have_work(run_python):
+    run_python("""
+import os, numpy as np, pyconv, test_per_sample as here
+before = len(os.listdir('/proc/self/task'))
+pyconv.set_num_threads(8)
+here.backward(here.CUT, here.CUT.floats(np.dtype('float32')), False, (False, True, False))
+assert len(os.listdir('/proc/self/task')) == before + 7
+""")
+
+
+@pytest.mark.parametrize('gap', ['behind a sample', 'behind a row', 'between channels', 'channels last'])
+def test_sums_of_channels_with_gaps_are_those_of_a_sample_alone(gap, dtype):
+    whole = np.random.default_rng(0).standard_normal((3, 6, 9, 8)).astype(dtype)
+    y = {'behind a sample': whole[:, 2:], 'behind a row': whole[..., :7], 'between channels': whole[:, ::2],
+         'channels last': last(whole, 2)}[gap]
+    x, w = np.zeros((3, 1, *y.shape[2:]), dtype), np.zeros((y.shape[1], 1, 1, 1), dtype)
+
+    def sums(n):
+        mask = False, False, True
+        return pyconv.convolution_backward(y[n], x[n], w, 1, 0, 1, False, 0, 1, mask, per_sample=True)[2]
+
+    for n in range(3):
+        assert_same_bits(sums(slice(n, n + 1))[0], sums(slice(None))[n])
+    np.testing.assert_allclose(sums(slice(None)), y.astype(float).sum((2, 3)), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize('accumulate', [False, True])

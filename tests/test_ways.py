@@ -15,7 +15,7 @@ import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from plan_runs import geometry_of
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, whole
-from pyconv import _blocking, _blocks, _known, _pieces, _ways
+from pyconv import _blocking, _blocks, _cpu, _known, _phases, _pieces, _ways
 
 UNROLLED, BROADCAST = 0, np.inf
 TILES = [_blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 2, 4, 2)]
@@ -251,6 +251,21 @@ def test_gradients_of_each_sample_are_cut_less(problem, tile):
     parts = [_ways.choose('grad_weight', piece, problem.groups, tile._replace(units=units), 'auto')[1].splits
              for units in (_blocks.UNITS_OF_SAMPLE, _blocks.UNITS)]
     assert parts[0] <= _blocks.UNITS_OF_SAMPLE < parts[1]
+
+
+@pytest.mark.parametrize('per_sample', [False, True])
+def test_plans_of_gradients_of_each_sample_ask_for_that(monkeypatch, forget, per_sample):
+    units, choose = set(), _phases.choose
+
+    def noting(map, piece, groups, tile, *rest):
+        units.add(tile.units)
+        return choose(map, piece, groups, tile, *rest)
+
+    monkeypatch.setattr(_phases, 'choose', noting)
+    forget()
+    problem = P('a layer', (27, 23), (3, 3), (5, 11), batch=3)
+    _cpu.plan('grad_weight', geometry_of(problem, per_sample=per_sample), np.dtype('float32'))
+    assert units == {_blocks.UNITS_OF_SAMPLE if per_sample else _blocks.UNITS}
 
 
 @pytest.mark.parametrize(('tile', 'fewer'), [(BY_FOUR, True), (BY_EIGHT, False)], ids=['by four', 'by eight'])
