@@ -10,9 +10,9 @@ import pytest
 import calls
 import pyconv
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
+from plan_runs import geometry_of
 from problems import P, maps, whole
 from pyconv import _blocks, _pieces, _ways
-from pyconv._geometries import convolved
 
 FEW = (1, 2, 3, 4, 5, 6, 7)
 PROBLEMS = [
@@ -35,10 +35,7 @@ every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
 
 
 def ways(problem, tile):
-    geometry, _ = convolved(
-        problem.rank, problem.input_shape, problem.weight_shape, None, None, problem.stride, problem.padding,
-        problem.dilation, problem.groups)
-    laid = geometry._replace(x_last=True, y_last=True)
+    laid = geometry_of(problem, x_last=True, y_last=True)
     return {_ways.choose(name, piece, problem.groups, tile, 'auto')[1].way
             for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, laid)}
 

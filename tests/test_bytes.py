@@ -15,9 +15,9 @@ import calls
 import pyconv
 import reference
 from calls import last, per_channel
+from plan_runs import geometry_of
 from problems import P, maps
 from pyconv import _cells
-from pyconv._geometries import convolved
 
 PROBLEMS = [
     *(P(f'{ins} to {outs}', (6, 9), (3, 3), (ins, outs), padding=1)
@@ -86,10 +86,7 @@ def same(answer, wanted):
 
 
 def wants_them(name, problem, cell):
-    geometry, _ = convolved(
-        problem.rank, problem.input_shape, problem.weight_shape, None, None, problem.stride, problem.padding,
-        problem.dilation, problem.groups)
-    return _cells.suits_cells(name, geometry._replace(padding_mode=problem.padding_mode), cell)
+    return _cells.suits_cells(name, geometry_of(problem, padding_mode=problem.padding_mode), cell)
 
 
 @pytest.mark.parametrize('cell', [2, 4])

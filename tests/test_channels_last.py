@@ -242,9 +242,7 @@ def test_a_tensor_in_that_order_gives_one():
 def test_which_groups_a_vector_holds(lanes):
     """As many as fill it, if channels lie last on either side, and rows are channels."""
     def held(problem, **changes):
-        geometry = convolved(
-            problem.rank, problem.input_shape, problem.weight_shape, None, None, *problem.keywords.values())[0]
-        geometry = geometry._replace(**{'x_last': True, 'y_last': True, **changes})
+        geometry = geometry_of(problem, **{'x_last': True, 'y_last': True, **changes})
         return [_pieces.groups_of_vector(name, geometry, pieces(name, geometry), lanes)
                 for name in ('forward', 'grad_input') for pieces in (_pieces.pieces, _pieces.exact_pieces)]
 

@@ -58,8 +58,8 @@ def size_of(name):
 
 def shown(name):
     """What a configuration is an example of: its kernel with its numbers, and any two words else of its name, or a way
-    and one. A tile is the same text in either product, so either shows it; numbers that are not multiplied are alike if
-    they are alike to read and to keep."""
+    and one. A tile is a parameter of either product's text, and one of them shows it; numbers that are not multiplied
+    are alike if they are alike to read and to keep."""
     one, alike = ALL[name], as_another(name)
     kernel, number, *words = alike.split()
     if one.tile:
