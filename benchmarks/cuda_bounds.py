@@ -31,7 +31,7 @@ from rows import DEPTHWISE_TARGET, KINDS, PUBLISHED, TARGETS, TINY_TARGET, TRIAL
 
 PARTS = "product", "pack", "finish", "idle", "start"
 PART_OF = {"pack": "pack", "pack_weight": "pack", "scan": "pack", "clear_flag": "pack", "finish": "finish",
-           "fill": "finish"}
+           "fill": "finish", "unpack": "finish"}
 
 
 class Predicted(NamedTuple):
@@ -215,8 +215,9 @@ over distinct layers. Tiny: from the least to the greatest of the seven calls, w
 {brief}
 
 *product*: gather, correlate, and direct kernels that compute. *pack*: copies into the order of tiles, and looking for
-infinities. *finish*: sums of parts, and cells that no tap meets. *idle*: direct kernels, and the sums of their parts,
-that wait behind a product with padding for a flag that says that an operand was not finite, and do nothing if it was.
+infinities. *finish*: sums of parts, cells that no tap meets, and phases' results to their places. *idle*: direct
+kernels, and the sums of their parts, that wait behind a product with padding for a flag that says that an operand was
+not finite, and do nothing if it was.
 *start*: 3 µs for each launch, as `pyconv/_gpu/tiles.py` assumes it.
 
 A tiny call takes 9 µs of the host's Python with one launch and 11 with four (measured without a GPU, to a driver that

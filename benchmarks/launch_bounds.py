@@ -51,7 +51,7 @@ WAVEFRONTS = {r"LDSM\.16\.MT?88\.4": 4, r"(LDS|STS)\.128": 4, r"(LDS|STS)\.64": 
 PIPES = (r"IMAD.*", r"(IADD3|LOP3|ISETP|SEL|SHF|LEA|PRMT|VIADD|VIMNMX|IMNMX|FSETP|FSEL|FMNMX|F2FP|P2R|R2P|PLOP3).*")
 # What is once in a round of the last loop.
 INNERMOST = {"direct": r"[FD]FMA", "direct_weight": r"[FD]FMA", "finish": r"[FD]ADD",
-             "pack": r"STG\.E\.128"}
+             "pack": r"STG\.E\.128", "unpack": r"LDG\.E\.128\.CONSTANT"}
 
 
 STRIPS = "depthwise", "depthwise_weight"
@@ -194,7 +194,7 @@ def rounds_of(one: Launching) -> list[int]:
     if name in ("direct", "direct_weight"):
         loops = ("channels", "kz", "ky", "kx") if name == "direct" else ("rounds",)
         return [0] * waits(one) + [values[loop] for loop in loops]
-    if name in ("pack", *STRIPS):
+    if name in ("pack", "unpack", *STRIPS):
         return [values["turns" if name == "depthwise" else "rounds"]]
     return [0] * waits(one) + [values["parts"] - 1] if name == "finish" else []
 
@@ -257,6 +257,11 @@ def accesses(found: Kernel, one: Launching) -> list[tuple[Any, int]]:
         chunks = values["cells"] * values["row_chunks"] if name == "pack" else values["count"]
         return [(values["source" if name == "pack" else "weight"],
                  chunks // values["chunks"] * values["channels"] * size), (values["packed"], chunks * 16)]
+    if name == "unpack":
+        size_of_cell = values["row_chunks"] * 16
+        lattice = values["cells"] // math.prod(values[f"p{axis}"] for axis in "zyx") * math.prod(
+            values[f"size_{axis}"] for axis in "zyx")
+        return [(values["packed"], lattice * size_of_cell), (values["target"], values["cells"] * size_of_cell)]
     if found.configuration.tile is not None:
         return of_product(found, one)
     if name in ("direct", "direct_weight"):

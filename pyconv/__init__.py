@@ -119,7 +119,7 @@ want a cast there.
 
 GPU arrays
 ----------
-This was run on an H100 on 2026-11-26, on no other GPU.
+This was run on an H100 on 2026-11-27, on no other GPU.
 
 torch's CUDA tensors, CuPy's and Numba's arrays and every other array with __cuda_array_interface__ (version 2 or 3) or
 DLPack on a CUDA device are read where they lie, whatever their strides. They have the types of arrays in main memory,

@@ -316,7 +316,8 @@ def unfold(
     if fold and edge is not None:
         length = padding.padded(g).input_size
         places = program.places(
-            made, (max(1, min(most // g.in_channels, g.batch)), min(most, g.in_channels), *length), False, element)
+            made, (max(1, min(most // g.in_channels, g.batch)), min(most, g.in_channels), *length), False,
+            element.real_size)
     of_channel = rows.channel * prod(g.kernel_size) * g.volumes[1]
     for sample, count, channel, channels in limits.runs_of_rows(g.batch, g.in_channels, most):
         some = g._replace(in_channels=channels)

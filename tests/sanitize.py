@@ -6,11 +6,12 @@
 
 memcheck finds accesses beyond memory, racecheck a missing barrier between two uses of shared memory, synccheck barriers
 that not all threads reach. First come a few problems of tests/test_cuda.py, each in every way to multiply (both tiles,
-sums in parts, padding and its modes, strides, groups, a tail in every direction), then all problems in every way and
-every type (tests/test_cuda_whole_list.py), those that differ most before the rest: so a limit of time cuts off what is
-least likely to find anything, and the tool's verdict says how many tests had passed. Everything runs ten to a hundred
-times slower than otherwise. On an H100, 2026-11-26, memcheck went through 45 tests of large tiles in 9 s, synccheck in
-7, and racecheck through 30 of them in 35; the whole list has not been run under any of the three.
+sums in parts, padding and its modes, strides, groups, a tail in every direction), then a stride's phases, then all
+problems in every way and every type (tests/test_cuda_whole_list.py), those that differ most before the rest: so a limit
+of time cuts off what is least likely to find anything, and the tool's verdict says how many tests had passed.
+Everything runs ten to a hundred times slower than otherwise. On an H100, 2026-11-27, beside other tests, memcheck went
+through 47 tests of large tiles, padding modes and phases in 12 s, racecheck in 59, and neither found anything; the day
+before synccheck went through 45 in 7. The whole list has not been run under any of the three.
 
 The kernels should be compiled before (any earlier `pytest -m gpu` does that). torch's cache of memory is switched off
 for memcheck: with it, an access behind an array would hit the next one and not be seen. memcheck is told to leave
@@ -39,9 +40,10 @@ TOOLS = ('memcheck', 'racecheck', 'synccheck')
 FOUND = 86  # the exit status where a tool has found something; pytest has 0 to 5
 PROBLEMS = ('2d-stride-2', '2d-groups-of-4', '2d-crop-strided-dilated', '2d-many-input-channels', '2d-channels-33-33',
             '2d-depthwise-strided', 'reflect-2d-cropped-and-padded')
-FEW = f'real and (every_way or large_tiles or padding_modes) and ({" or ".join(PROBLEMS)})'
+FEW = (f'real and ((every_way or large_tiles or padding_modes) and ({" or ".join(PROBLEMS)})'
+       ' or test_phases and (phases-float or one-phase-float))')
 CHOSEN = {'few': FEW, 'all': f'({FEW}) or (real and every_problem_in_every_type)'}
-FILES = 'test_cuda.py', 'test_cuda_whole_list.py'
+FILES = 'test_cuda.py', 'test_cuda_spreading.py', 'test_cuda_whole_list.py'
 # What pyconv's kernels are called: the others are torch's, and slow to watch.
 KERNELS = tuple(sorted({one.source.name for one in configurations.all_kernels()}))
 
@@ -65,6 +67,8 @@ def pytest_collection_modifyitems(items):
         """Of a few problems each in all ways before the next; of the list those that differ most."""
         if item.path.name == FILES[0]:
             return next((number for number, name in enumerate(PROBLEMS) if name in item.name), len(PROBLEMS))
+        if item.path.name == FILES[1]:
+            return len(PROBLEMS)
         return len(PROBLEMS) + 1 + (str(item.callspec.params['problem']) not in varied)
 
     items.sort(key=place)

@@ -98,6 +98,8 @@ SINGLE = [P(f'2d depthwise of {k}, stride {stride}', (9, 8), (k, k), (4, 4), gro
           for k in single.STRIP_TAPS for stride in (1, 2)]
 PATCHES = P('2d patches of 16 channels', (4, 4), (2, 2), (16, 16), stride=2)    # read in place
 PLANES = P('2d planes', (4, 4), (1, 1), (16, 16))
+PHASES = [P('2d phases of 16 channels', (4, 4), (3, 3), (16, 4), stride=2, padding=1),
+          P('2d one phase of 16 channels', (4, 4), (1, 1), (16, 4), stride=2)]          # of which no other has cells
 PRODUCTS = [(name, capability) for name, capability in PAIRS if ALL[name].tile]
 REGISTERS = 65536                       # of a multiprocessor
 MATRIX_PRODUCTS = {'mma_f16': 16 * 8 * 16, 'mma_bf16': 16 * 8 * 16, 'mma_tf32': 16 * 8 * 8, 'mma_f64': 8 * 8 * 4,
@@ -362,15 +364,16 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     gpu.device.kernel = lambda source, threads, shared, blocks=1: asked.add((source.key, threads, blocks))
     gpu.device.launch = lambda *_: None
     monkeypatch.setattr(_cuda.Plan, 'steps', also_otherwise(_cuda.Plan.steps))
+    monkeypatch.setattr(tiles, 'LEAST_SPREAD', 0)
     take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
     without_tiles = size == 0 and capability == (9, 0)
-    problems = [*(ASKING[::2] if size else [*ASKING, *OTHERS, *SINGLE]), PATCHES, PLANES]     # other tiles: alike
+    problems = [*(ASKING[::2] if size else [*ASKING, *OTHERS, *SINGLE, *PHASES]), PATCHES, PLANES]  # tiles are alike
     for problem, (dtype, keywords) in itertools.product(problems, ways):
         algorithm = keywords.get('algorithm')
         if algorithm in tiles.HOPPERS and capability != (9, 0) or (
                 size and ('complex' in dtype or size >= tiles_of(dtype, keywords))) or (
-                problem in SINGLE and keywords) or (
+                problem in (*SINGLE, *PHASES) and keywords) or (
                 problem in OTHERS and (keywords or dtype not in ('float32', 'float16'))) or (
                 capability == (8, 6) and dtype not in ('float64', 'complex128')):        # all else is an A100's
             continue

@@ -30,7 +30,7 @@ from test_cuda_padding import settings_of
 gpus.EmulatedDevice = simulated.SimulatedDevice
 gpu = gpus.Emulated(pytest.MonkeyPatch())
 problem, dtype, rate, kernel = eval(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
-tiles.DIRECT_RATE = rate
+tiles.DIRECT_RATE, tiles.LEAST_SPREAD = rate, 0
 tiles.parts_of_correlate = lambda *_: 2
 make = gpu.device.kernel
 def spoiled(source, *settings):
@@ -68,7 +68,7 @@ print(*sorted(gpu.device.simulated))
 '''
 ASKED_FOR = {'direct', 'direct_weight', 'finish', 'channel_sum', 'unfold', 'fold', 'fill'}
 OF_ONE_CHANNEL = {'depthwise', 'depthwise_weight'}
-FOR_TILES = {'pack', 'pack_weight', 'clear_flag', 'scan'}
+FOR_TILES = {'pack', 'unpack', 'pack_weight', 'clear_flag', 'scan'}
 
 
 def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none', modes=''):
@@ -79,7 +79,7 @@ def simulate(run_python, problem, dtype, rate=1e9, without_barrier='none', modes
 @pytest.mark.parametrize(('problem', 'dtype', 'rate', 'kernels'), [
     ("P('1d', (5,), (2,), (2, 1), stride=2, padding=1)", 'float32', 1e9, ASKED_FOR),
     ("P('2d', (3, 4), (2, 1), (2, 1), dilation=(2, 1), padding=(0, 1))", 'float64', 1e9, ASKED_FOR),
-    ("P('tiles', (2,), (2,), (4, 4), padding=1, batch=1)", 'float32', 0.0, ASKED_FOR | FOR_TILES),
+    ("P('tiles', (2,), (2,), (4, 4), stride=2, padding=1, batch=1)", 'float32', 0.0, ASKED_FOR | FOR_TILES),
     ("P('depthwise', (4, 5), (3, 3), (2, 4), groups=2, padding=1, batch=1)", 'float16', 1e9,
      ASKED_FOR - {'direct_weight'} | OF_ONE_CHANNEL),
     ("P('side by side', (4, 5), (3, 3), (4, 4), groups=4, padding=1, batch=1)", 'float16', 1e9,

@@ -22,6 +22,7 @@ def _sets(*flags: str) -> list[tuple[str, ...]]:
 SIMPLE: dict[str, list[tuple[str, ...]]] = {
     **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
     **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
+    "unpack": [(), ("divided",)],
     "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
     **{name: _sets("partial", "accumulate") for name in ("fold", "fill")},
     "finish": _sets("partial", "waits", "accumulate"),
@@ -31,7 +32,7 @@ SIMPLE: dict[str, list[tuple[str, ...]]] = {
 
 
 # Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
-NO_TILES = {"pack", "pack_weight", "clear_flag", "scan", "fill partial"}
+NO_TILES = {"pack", "unpack", "unpack divided", "pack_weight", "clear_flag", "scan", "fill partial"}
 PAIRS = ("int8", "int32"), ("int64", "int64")
 
 

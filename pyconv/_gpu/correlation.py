@@ -6,7 +6,7 @@ from math import prod
 from pyconv._gpu import limits, padding, plain, planes, program, tiles, walks
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
 from pyconv._gpu.limits import divided
-from pyconv._gpu.problem import Layouts, Problem, as_tiles_read
+from pyconv._gpu.problem import Layouts, Problem, as_tiles_read, thinned
 from pyconv._gpu.program import Flags, Layout, Operand, Target
 from pyconv._gpu.tiles import Summing, Tile
 from pyconv._pieces import ONE, Axes, Axis, has_padding, phases
@@ -70,7 +70,7 @@ class Correlation:
     def _as_read(self) -> tuple[Operand, Axes]:
         """x and the axes as tiles take them; columns are a 1 x 1 convolution."""
         if self.problem.algorithm != "columns":
-            return self.x, self.places
+            return (self.x, self.places) if self.x.edge is not None else thinned(self.x, self.places)
         line = Axis(self.positions, self.positions, 1, 0, 0, 1)
         return self.x._replace(size=(1, 1, self.positions), channels=self.x.channels * self.taps, edge=None), (
             ONE, ONE, line)

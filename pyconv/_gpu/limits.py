@@ -7,7 +7,7 @@ from operator import gt, mul
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import tiles
+from pyconv._gpu import plain, tiles
 from pyconv._gpu.specialise import Source
 from pyconv._gpu.tiles import Element
 from pyconv._pieces import Axes
@@ -111,6 +111,16 @@ def divided(**counts: int) -> dict[str, int]:
         shift = 31 + max(count - 1, 0).bit_length()
         found |= {name: count, f"{name}_magic": -(-(1 << shift) // count), f"{name}_shift": shift}
     return found
+
+
+def cells_of_chunks(cells: int, row: int) -> tuple[int, dict[str, int]]:
+    """The blocks of a kernel that copies `row` chunks of each of so many cells, and what it is told; see packing.pack.
+    """
+    beside = 1 if row > 1 else 0
+    across = -(-(cells << beside) // plain.THREADS)
+    rounds = max(1, min(tiles.PACKED, row >> beside, across * (row >> beside) // tiles.PACKING_BLOCKS))
+    return across * -(-row // (rounds << beside)), {
+        "cells": cells, "row_chunks": row, "beside": beside, "rounds": rounds, **divided(across=across)}
 
 
 def own_taps(axes: Axes, stride: Sequence[int] | None) -> dict[str, int]:

@@ -59,6 +59,62 @@ def pack(
     store_i32(i64(own + n * own_n), spoiled, i32(1))
 
 
+def unpack(
+    packed, target, bias, bias_row, cells, row_chunks, beside, rounds, across, across_magic, across_shift,
+    px, px_magic, px_shift, py, py_magic, py_shift, pz, pz_magic, pz_shift, size_z, size_y, size_x,
+    start_z, start_y, start_x, lattice_z, lattice_z_magic, lattice_z_shift, lattice_y, lattice_y_magic, lattice_y_shift,
+    lattice_x, lattice_x_magic, lattice_x_shift, target_n, target_channel, target_z, target_y, target_x,
+):
+    """target = packed[cell, channel], of whole chunks: as `pack`, the other way.
+
+    If DIVIDED, what is packed are the cells of a lattice, so many of them; the others get the bias of their channel.
+    """
+    t: i32 = thread()
+    block: i32 = divide(block_x(), across_magic, across_shift)
+    cell: i32 = (block_x() - block * i32(across)) * (THREADS >> beside) + (t >> beside)
+    first: i32 = ((block * i32(rounds)) << beside) + (t & ((1 << beside) - 1))
+    n, z, y, x = position(cell)
+    to: i64 = target + n * target_n + z * target_z + y * target_y + x * target_x
+    there = cell < i32(cells)
+    at: i64 = i64(cell)
+    if DIVIDED:
+        z, z_met = of_lattice(i32(z - start_z), lattice_z, lattice_z_magic, lattice_z_shift, size_z)
+        y, y_met = of_lattice(i32(y - start_y), lattice_y, lattice_y_magic, lattice_y_shift, size_y)
+        x, x_met = of_lattice(i32(x - start_x), lattice_x, lattice_x_magic, lattice_x_shift, size_x)
+        there = there & z_met & y_met & x_met
+        at: i64 = ((i64(n) * size_z + z) * size_y + y) * size_x + x
+    place: i64 = packed + (at * row_chunks + first) * 16
+    for k in range(i32(rounds)):
+        chunk: i32 = first + (k << beside)
+        channel: i32 = chunk * (16 // SIZE)
+        inside = (cell < i32(cells)) & (chunk < i32(row_chunks))
+        words = load_b32x4(i64(place + ((k << beside) * 16)), inside & there)
+        if DIVIDED:
+            room: i32 = select(inside & (bias != 0), i32(16 // SIZE), i32(0))
+            others = chunk_of(i64(bias + channel * bias_row), bias_row, select(there, i32(0), room), True, 0, 0)
+            words = (select(there, words[0], others[0]), select(there, words[1], others[1]),
+                     select(there, words[2], others[2]), select(there, words[3], others[3]))
+        store_chunk(i64(to + channel * target_channel), target_channel, inside, words)
+
+
+def of_lattice(distance, lattice, magic, shift, size):
+    """(which of a lattice's cells lies so far behind the first, whether there is one)."""
+    found: i32 = divide(select(distance > 0, distance, i32(0)), magic, shift)
+    return found, (found * lattice == distance) & (found < size)
+
+
+def store_chunk(address, step, wanted, words):
+    """A chunk's elements, whose bits the four words are, so far apart."""
+    for part in unrolled(16 // WIDTH):
+        to: i64 = address + part // PARTS * step + part % PARTS * WIDTH
+        if WIDTH == 8:
+            store_b32x2(to, wanted, words[2 * part], words[2 * part + 1])
+        elif WIDTH == 4:
+            store_i32(to, wanted, words[part])
+        else:
+            store_i16(to, wanted, i32(words[part // 2] >> (part % 2 * 16)))
+
+
 def chunk_of(address, step, room, there, part_0, part_1):
     """The four words of a chunk's elements, of which so many exist; zeros behind them, and constants if not there."""
     words = registers()

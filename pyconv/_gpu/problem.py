@@ -8,6 +8,7 @@ from pyconv._gpu import padding, program, tiles
 from pyconv._gpu.launches import Program, Ref
 from pyconv._gpu.program import Flags, Layout, Operand, Packed
 from pyconv._gpu.tiles import Element
+from pyconv._pieces import Axes
 
 MOST_GROUPS = 2**16 - 1  # of a grid's second axis
 
@@ -72,6 +73,20 @@ class Problem(NamedTuple):
 
 
 Layouts = tuple[Layout, Layout, Layout]  # of the first operand, the second, and the result
+
+
+def thinned(operand: Operand, axes: Axes) -> tuple[Operand, Axes]:
+    """The operand without the cells that positions step over along an axis that has one tap, and the axes that read it:
+    a strided 1 x 1 convolution copies none but the cells it reads."""
+    place, layout, found = operand.place, operand.layout, []
+    for name, axis in zip("zyx", axes):
+        if axis.taps == 1 < axis.step and axis.reached(0) == (0, axis.positions):
+            along = getattr(layout, name)
+            place, layout = place.at(axis.offset * along), layout._replace(**{name: axis.step * along})
+            axis = axis._replace(size=axis.positions, step=1, offset=0)
+        found.append(axis)
+    z, y, x = (axis.size for axis in found)
+    return operand._replace(place=place, layout=layout, size=(z, y, x)), tuple(found)
 
 
 def as_tiles_read(

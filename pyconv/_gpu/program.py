@@ -200,15 +200,12 @@ def pack(
     places: Axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in operand.size)
     if edge is not None:
         places = edge.placed(tuple(Axis(p, n, 1, -low, 0, 1) for p, n, low in zip(operand.size, edge.size, edge.low)))
-    row = operand.groups * chunks
-    beside = 1 if row > 1 else 0
-    across = -(-(cells << beside) // plain.THREADS)
-    rounds = max(1, min(tiles.PACKED, row >> beside, across * (row >> beside) // tiles.PACKING_BLOCKS))
+    blocks, counts = limits.cells_of_chunks(cells, operand.groups * chunks)
     program.add(
-        tiles.simple("pack", element, mode=mode_of(edge)), (across * -(-row // (rounds << beside)),),
-        source=operand.place, packed=space, flag=flags.some, **flags.of_samples(), clean=clean, cells=cells,
-        channels=operand.channels, **divided(chunks=chunks, across=across), row_chunks=row, beside=beside,
-        rounds=rounds, **axes_arguments(places), **edge_arguments(edge, element, stored=True), **strides(source=layout))
+        tiles.simple("pack", element, mode=mode_of(edge)), (blocks,), source=operand.place, packed=space,
+        flag=flags.some, **flags.of_samples(), clean=clean, **counts, channels=operand.channels,
+        **divided(chunks=chunks), **axes_arguments(places), **edge_arguments(edge, element, stored=True),
+        **strides(source=layout))
     return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
 
 
@@ -536,12 +533,11 @@ def fold(
         **strides(target=cells))
 
 
-def places(program: Program, sizes: Sequence[int], last: bool, element: Element) -> Target:
-    """Room for the gradients of all places of a padded input of (samples, channels, z, y, x): sums of the element."""
+def places(program: Program, sizes: Sequence[int], last: bool, size: int) -> Target:
+    """Room for results of (samples, channels, z, y, x), of so many bytes each: all places of a padded input, say."""
     samples, channels, z, y, x = sizes
-    cell = element.real_size * (channels if last else 1)
-    layout = Layout(channels * z * y * x * element.real_size, element.real_size if last else z * y * x * cell,
-                    y * x * cell, x * cell, cell, True)
+    cell = size * (channels if last else 1)
+    layout = Layout(channels * z * y * x * size, size if last else z * y * x * cell, y * x * cell, x * cell, cell, True)
     return Target(program.reserve(samples * layout.outer), layout, 0, 0, False)
 
 

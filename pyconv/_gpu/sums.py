@@ -2,9 +2,9 @@
 
 from math import prod
 
-from pyconv._gpu import limits, padding, planes, program, tiles, walks
+from pyconv._gpu import limits, padding, planes, program, spreading, tiles, walks
 from pyconv._gpu.launches import Program, Ref
-from pyconv._gpu.problem import Layouts, Problem, as_tiles_read
+from pyconv._gpu.problem import Layouts, Problem, as_tiles_read, thinned
 from pyconv._gpu.program import Flags, Operand, Packed, Target, Weight
 from pyconv._pieces import Axes, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
@@ -42,6 +42,9 @@ class Sums:
         pieces = 1 if apart else len(self.pieces)
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
+        if is_forward and self.tiled and self.edge is None:
+            self.source, axes = thinned(self.source, self.definition[0])
+            self.definition = self.pieces = [axes]
         self.flags = Flags()
         # the weight, or each piece's own, where tiles read it, and the pieces that do
         self.read: list[tuple[Weight, Ref, list[Axes]]] = []
@@ -72,22 +75,25 @@ class Sums:
             self.problem._replace(geometry=g), self.made, self.layouts,
             target._replace(place=target.place.at(channel * target.layout.channel), bias=target.bias_of(channel)))
         part.weight = part.weight._replace(place=weight.place.at(group * weight.group + row * weight.row))
-        part.source = source._replace(
-            place=source.place.at(group * source.channels * source.layout.channel), groups=groups)
+        part.source = part.source._replace(
+            place=part.source.place.at(group * source.channels * source.layout.channel))
         return part
 
     def _build(self, samples: int) -> None:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
         g, weight = self.problem.geometry, self.weight
+        size = (weight.rows * weight.groups, *self.size)
         self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
         if self._by_planes():
             return
         pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
-        space = None
+        space = spread = None
         if self.tiled:
             if pad or self.problem.splits:
                 self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
-            pieces = [axes for axes in self.pieces if all(axis.taps for axis in axes)]
+            if not self.folds and not self.apart:
+                spread = spreading.of(self.made, self.pieces, self.target, (min(samples, g.batch), *size), self.element)
+            pieces = spread.pieces if spread else [axes for axes in self.pieces if all(axis.taps for axis in axes)]
             parts = [(weight, pieces)] if self.apart or not self.by_piece else [
                 (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
             self.read = [
@@ -98,17 +104,20 @@ class Sums:
         places = self.target
         if self.folds:
             places = program.places(
-                self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last, self.element)
+                self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last,
+                self.element.real_size)
         self.partial_at = self.made.scratch
-        leaves_cells = self.tiled and self.leaves_cells
+        leaves_cells = self.tiled and self.leaves_cells and not (spread and spread.lattice)
         for first, count in limits.chunks_of_samples(g.batch, samples):
             source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
             to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
-            target = places if self.folds else to
+            target = written = places if self.folds else to
+            if spread:
+                written = spread.target
             if leaves_cells:
-                self._fill_all(target, count)
+                self._fill_all(written, count)
                 if target.accumulate:  # else cells would get the bias from tiles, or the direct kernel, as well
-                    target = target._replace(bias=0, bias_stride=0)
+                    target = written = target._replace(bias=0, bias_stride=0)
             if self.tiled:
                 flags, is_first = self.flags, first == 0
                 packed = as_tiles_read(
@@ -116,7 +125,9 @@ class Sums:
                     flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
                 if is_first:
                     self._read_weight(flags.whole)
-                self._tiles(packed, target, count)
+                self._tiles(packed, written, count)
+                if spread:
+                    spreading.copy(self.made, spread, target, (count, *size), self.element)
             if self.flags.whole or not self.tiled:
                 self._whole(source, target, count)
             if self.folds:

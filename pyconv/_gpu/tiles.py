@@ -480,7 +480,10 @@ OUTSIDE = -(2**30)  # a cell that no tap can bring inside: taps reach less than 
 MOST_SAMPLES = 4096  # whose own gradients are summed in one launch: a grid counts 2**16 - 1 parts
 NOMINAL_BATCH = 32  # by which the gradients of single samples are cut, whatever their number
 CACHED = 2**25  # bytes of partial sums that are still in the second-level cache when they are summed
-PACKED = 4  # chunks that a thread of pack copies at most
+# Bytes of results from which on those of a stride's phases, which lie between one another, are written channels last
+# and then copied: parts of sectors took an H100 1.2 to 2.9 us a megabyte, a copy takes 1.
+LEAST_SPREAD = 2**22
+PACKED = 4  # chunks that a thread of pack or unpack copies at most
 PACKING_BLOCKS = 1056  # that fill an H200 before a thread of pack copies more than one: eight a multiprocessor
 NOMINAL_BLOCKS = 264  # what fills an H200 (132 multiprocessors) twice; fixed, so that all chips sum in one order
 # Blocks of a launch that waits for a flag, which is mostly unset. An H200 holds half of them at once (4 of 256 threads

@@ -63,7 +63,7 @@ is channels_last where its first operand is, else contiguous. The number of thre
 torch.autocast input, weight and bias are cast as torch's own convolutions cast them. Another kind of tensor is a
 TypeError; wrong shapes and settings are refused in the plain functions' words.
 
-On CUDA devices (run on an H100 on 2026-11-26, on no other GPU) work goes to torch's current stream, in backward to the
+On CUDA devices (run on an H100 on 2026-11-27, on no other GPU) work goes to torch's current stream, in backward to the
 one that autograd makes current, and memory comes from torch's allocator; where there is none left, a MemoryError says
 how much was wanted. float32 is IEEE float32, the gradients' products too, unless a call says allow_tf32=True:
 torch.backends.cudnn.allow_tf32 and fp32_precision are not read, because they allow it unasked (torch's convolutions
