@@ -174,7 +174,7 @@ def calls_of_row(
     orders: dict[str, tuple[Any, ...]] = {"channels first": (plain, None)}
     if layer.rank > 1:
         orders["channels last"] = [turned(array) for array in plain], Placeholder.like
-    ways = {"": options, **{f", {name}": {"algorithm": name} for name in trials}}
+    ways = {"": options, **{f", {name}": {**options, "algorithm": name} for name in trials}}
     return {f"{order}{way}": pyconv_call(layer, map_name, *arrays, new=new, **given)
             for order, (arrays, new) in orders.items() for way, given in ways.items()}
 

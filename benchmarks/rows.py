@@ -78,7 +78,7 @@ def calls_on(
     layer: Layer, map_name: str, kind: Kind, arrays: Any, trials: Sequence[str], new: Callable[[Any], Any] | None
 ) -> list[Any]:
     """torch's call on these operands, pyconv's, and those of trials; new: as for pyconv_call."""
-    algorithms = [kind.options, *({"algorithm": name} for name in trials)]
+    algorithms = [kind.options, *({**kind.options, "algorithm": name} for name in trials)]
     return [harness.torch_call(layer, map_name, *arrays),
             *(harness.pyconv_call(layer, map_name, *arrays, new=new, **options) for options in algorithms)]
 

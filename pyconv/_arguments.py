@@ -26,10 +26,10 @@ OVERFLOW = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0*
             "complex64": 2.0**128 - 2.0**103}
 
 
-def check_algorithm(algorithm: object, dtype: DType) -> None:
+def check_algorithm(algorithm: object, dtype: DType, allow_tf32: bool) -> None:
     """ValueError unless it is a name that arrays of that dtype have."""
     if not isinstance(dtype, np.dtype):
-        gpu_room("arguments").check_algorithm(algorithm, dtype)
+        gpu_room("arguments").check_algorithm(algorithm, dtype, allow_tf32)
         return
     able = ALGORITHMS[:2] if is_integer(dtype) else ALGORITHMS
     if not isinstance(algorithm, str) or algorithm not in able:

@@ -106,10 +106,10 @@ def checked(settings: Settings, dtype: DType) -> Settings:
     result = result_dtype(dtype, settings.result) if is_integer(dtype) or settings.result is not None else None
     if settings is DEFAULTS:
         return settings if result is None else settings._replace(result=result)
-    if settings.algorithm is not AUTO:  # what is the default itself is right for every dtype
-        check_algorithm(settings.algorithm, dtype)
     if settings.allow_tf32 is not False:
         check_flag("allow_tf32", settings.allow_tf32)
+    if settings.algorithm is not AUTO:  # what is the default itself is right for every dtype
+        check_algorithm(settings.algorithm, dtype, bool(settings.allow_tf32))
     if settings.stream is not None:
         check_stream(settings.stream, dtype)
     if settings.accumulate is not False:

@@ -21,7 +21,8 @@ OPCODES = {
     'shared_f64': r'LDS(\.U)?\.64', 'shared_b32': r'LDS(\.U)?', 'copy16': r'LDGSTS\.E\.BYPASS\.128',
     'commit': 'LDGDEPBAR', 'wait': r'DEPBAR\.LE', 'barrier': r'BAR\.SYNC.*',
     **{f'wgmma_{kind}_{n}{across}': rf'HGMMA\.64x{n}x16\.F32{suffix}' for n in (64, 128, 256)
-       for kind, suffix in (('f16', ''), ('bf16', r'\.BF16')) for across in ('', '_across')}}
+       for kind, suffix in (('f16', ''), ('bf16', r'\.BF16')) for across in ('', '_across')},
+    **{f'wgmma_tf32_{n}': rf'HGMMA\.64x{n}x8\.F32\.TF32' for n in (64, 128, 256)}}
 # Chips before sm_80 copy through registers, at once.
 OPCODES_BEFORE_SM80 = OPCODES | {'commit': None, 'wait': None} | dict.fromkeys(
     ('copy16', 'copy16_f16', 'copy16_bf16'), r'STS\.128')

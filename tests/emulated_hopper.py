@@ -249,7 +249,7 @@ class Hopper:
         return self.shared.units(places.reshape(len(places), -1), 16).reshape(places.shape)
 
     def values(self, kind, across, units):
-        """What lies there by (block, warpgroup or one for all, row or column of the result, 16)."""
+        """What lies there by (block, warpgroup or one for all, row or column of the result, 16 or, of tf32, 8)."""
         flat = units.reshape(len(units), -1)
         raw = self.shared.words[16].ravel().take(flat + self.shared.rows(16)).view(np.uint16)
         found = self.decoders[kind](raw).astype(np.float64).reshape(len(raw), *units.shape[1:3], -1)
@@ -297,6 +297,7 @@ def primitives():
         'fence_async', 'mbarrier_init', 'mbarrier_expect', 'mbarrier_wait', 'copy_box', 'wgmma_fence', 'wgmma_commit',
         'wgmma_wait')}
     for n in COLUMNS:
+        names[f'wgmma_tf32_{n}'] = Hopper.wgmma, 'tf32', n, False
         for kind, across in itertools.product(('f16', 'bf16'), (False, True)):
             names[f'wgmma_{kind}_{n}{"_across" * across}'] = Hopper.wgmma, kind, n, across
         names[f'wgmma_results_{n}'] = (Hopper.wgmma_results,)

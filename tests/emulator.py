@@ -185,7 +185,9 @@ class Executor:
         self.block = [i if len(i) > 1 else np.repeat(i, threads, 1) for i in block]      # uniform they must not look
         self.shared = Shared(len(index), threads, shared_bytes, races)
         self.groups, self.issued, self.fragments, self.widened, self.fronts = [], [], {}, {}, {}
-        self.hopper = Hopper(self, {'f16': TYPES['f16'][1], 'bf16': TYPES['bf16'][1]})
+        self.hopper = Hopper(self, {
+            'f16': TYPES['f16'][1], 'bf16': TYPES['bf16'][1],
+            'tf32': lambda raw: (raw.view(np.uint32) & KEPT).view(np.float32)})
 
     def namespace(self, wanted):
         """The wanted ones of all names that a kernel may use."""

@@ -14,6 +14,7 @@ WAYS = {
     'tf32x3': ('float32', {'algorithm': 'tf32x3'}), 'float64': ('float64', {}),
     'float16': ('float16', {}), 'bfloat16': ('bfloat16', {}),
     'wgmma float16': ('float16', {'algorithm': 'wgmma'}), 'wgmma bfloat16': ('bfloat16', {'algorithm': 'wgmma'}),
+    'wgmma tf32': ('float32', {'algorithm': 'wgmma', 'allow_tf32': True}),
     'float64 m16n8k16': ('float64', {'algorithm': 'm16n8k16'}),
 }
 
@@ -93,8 +94,9 @@ def tiles_of(dtype, keywords):
     return len(tiles.tiles(way, element))
 
 
-# (way, number of a tile): of warpgroups' tiles, of which test_hopper has all, two.
-IN_TILES = [(name, size) for name in WAYS for size in range(2 if 'wgmma' in name else tiles_of(*WAYS[name]))]
+# (way, number of a tile): of warpgroups' tiles, of which test_hopper has all, two, and of those of tf32 one.
+FEW_TILES = {'wgmma float16': 2, 'wgmma bfloat16': 2, 'wgmma tf32': 1}
+IN_TILES = [(name, size) for name in WAYS for size in range(FEW_TILES.get(name) or tiles_of(*WAYS[name]))]
 
 
 def take_tile(monkeypatch, size):

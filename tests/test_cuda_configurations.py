@@ -203,7 +203,7 @@ def test_products(made, name):
         assert total['fma'] * tile.threads == products
     elif way.startswith('wgmma'):
         calls = total[f'{way}_{tile.bn}'] + total[f'{way}_{tile.bn}_across']
-        assert calls * 64 * tile.bn * 16 * tile.threads // 128 == products
+        assert calls * 64 * tile.bn * 32 // held.size * tile.threads // 128 == products        # 32 bytes deep
         lines -= tile.bn if 'copy_box' in total else 0             # which the copy engine fetches
     else:
         mma = tiles.WAYS[way].mma
@@ -224,7 +224,7 @@ def test_products_of_a_warpgroup(made, name):
     one wait in the loop and one behind it: the compiler did not find that the sums are touched between them, else it
     would have put them around each product."""
     found, is_gather = made.codes[9, 0], name.startswith('gather')
-    assert number(found.opcodes, rf'HGMMA\.64x{ALL[name].tile.bn}x16\.F32.*') == 4
+    assert number(found.opcodes, rf'HGMMA\.64x{ALL[name].tile.bn}x(16|8)\.F32.*') == 4
     assert found.across == {not is_gather}
     assert number(found.opcodes, r'FENCE\.VIEW\.ASYNC.*') >= 1
     assert (number(found.opcodes, r'UTMALDG\.2D.*') >= 1) == is_gather
@@ -383,7 +383,8 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
             monkeypatch.setattr(tiles, 'parts_of_gather', lambda *_, parts=parts: parts)
             monkeypatch.setattr(tiles, 'parts_of_correlate', lambda *_, parts=parts: parts)
             _cuda.forget()
-            has_modes = parts == 1 and (not keywords or algorithm == 'tf32x3') and problem is ASKING[0]
+            padding = {}, WAYS['tf32x3'][1], WAYS['wgmma tf32'][1]
+            has_modes = parts == 1 and keywords in padding and problem is ASKING[0]
             modes = configurations.MODES if without_tiles and has_modes else ()
             everything(gpu, problem, dtype, keywords, modes, without_tiles)
     for problem, types in itertools.product(ASKING[::2], configurations.PAIRS if without_tiles else ()):

@@ -74,13 +74,14 @@ def ran(gpu, dtype, make, address, space, samples=0):
     return kept, gpu.memory.view(scratch + flags.whole.offset, (flags.places,), np.int32).copy()
 
 
-def packed(gpu, bits, dtype, groups=1, lay=LAYOUTS['first'], edge=None, size=None):
+def packed(gpu, bits, dtype, groups=1, lay=LAYOUTS['first'], edge=None, size=None, **how):
     """What pack makes of (samples, channels, z, y, x): (samples, z, y, x, group, channel, part), and the flags."""
     element, (samples, channels, *cells, parts) = tiles.ELEMENTS[dtype], bits.shape
     address, steps = on_gpu(gpu, bits, lay)
     operand = Operand(Ref('x'), Layout(*steps), size or tuple(cells), channels // groups, groups, edge)
-    found, flags = ran(gpu, dtype, lambda made, flags, room: program.pack(made, operand, samples, element, flags, room),
-                       address, program.packed_bytes(operand, samples, element), samples)
+    found, flags = ran(
+        gpu, dtype, lambda made, flags, room: program.pack(made, operand, samples, element, flags, room, **how),
+        address, program.packed_bytes(operand, samples, element), samples)
     return found.view(bits.dtype).reshape(samples, *operand.size, groups, -1, parts), flags
 
 
@@ -139,6 +140,22 @@ def test_pack_of_a_padded_source(emulated, dtype, mode):
     assert (found == in_chunks(wanted, 1)).all()
 
 
+def test_numbers_that_are_rounded_on_the_way(emulated):
+    """To tf32's ten bits behind the first, half of the last one away from zero; what is not finite stays so, and flags
+    say what they say of the numbers as they were."""
+    bits = numbers((2, 5, 1, 3, 4), 'float32')
+    bits.reshape(-1)[:7] = [0x3f800fff, 0x3f801000, 0xbf801000, 0x7f800000, 0xff800000, 0x7fc00000, 0x007ff000]
+    wanted = np.where(bits & 0x7f800000 == 0x7f800000, bits, bits + np.uint32(0x1000) & np.uint32(0xffffe000))
+    found, flags = packed(emulated, bits, 'float32', rounded=True)
+    assert (found == in_chunks(wanted, 1)).all() and flags.tolist() == [0, 1, 1, 0]
+    whole = np.repeat(bits, 8, 1)[:, :12]    # which chunks are where channels lie last
+    for lay in LAYOUTS:
+        found, flags = packed(emulated, whole, 'float32', lay=LAYOUTS[lay], rounded=True)
+        assert (found == in_chunks(np.repeat(wanted, 8, 1)[:, :12], 1)).all() and flags.tolist() == [0, 1, 1, 0]
+    found, flags = weight_packed(emulated, bits, 'float32', 1, False, rounded=True)
+    assert (found[:, 0, :, :5, 0] == wanted[..., 0].reshape(2, 5, 12).swapaxes(1, 2)).all() and flags.tolist() == [1]
+
+
 def spoil(bits, place, value):
     made = bits.copy()
     made.reshape(-1)[place] = value
@@ -195,7 +212,7 @@ def test_pack_weight(emulated, dtype, is_turned, lay, shape, groups=2):
     assert not flag.any()
 
 
-def weight_packed(gpu, bits, dtype, groups, is_turned, lay=LAYOUTS['first']):
+def weight_packed(gpu, bits, dtype, groups, is_turned, lay=LAYOUTS['first'], **how):
     """((row of all groups, real or imaginary, tap, channel, part), the flag)."""
     element, whole = tiles.ELEMENTS[dtype], weight_of(bits, groups, is_turned)
     address, steps = on_gpu(gpu, bits, lay)
@@ -203,7 +220,8 @@ def weight_packed(gpu, bits, dtype, groups, is_turned, lay=LAYOUTS['first']):
     weight = Weight(Ref('x'), Layout(*steps), row, channel, len(bits) // groups * steps[0], whole.rows,
                     whole.channels, groups, whole.kernel)
     found, flag = ran(
-        gpu, dtype, lambda made, flags, room: program.pack_weight(made, weight, element, flags.some, room), address,
+        gpu, dtype,
+        lambda made, flags, room: program.pack_weight(made, weight, element, flags.some, room, **how), address,
         program.weight_bytes(weight, element))
     return found.view(bits.dtype).reshape(
         groups * whole.rows, element.parts, prod(whole.kernel), -1, whole.parts), flag

@@ -268,13 +268,14 @@ def test_hopper_s_texts(call):
     assert re.sub(r'^\{ (\.reg \.pred p; )?|\s*\}$', '', traced(call)) == HOPPERS[call]
 
 
-@pytest.mark.parametrize(('across', 'turned'), [('', 0), ('_across', 1)])
-@pytest.mark.parametrize('kind', ['f16', 'bf16'])
-def test_products_of_a_warpgroup(kind, across, turned):
+@pytest.mark.parametrize(('kind', 'depth', 'across', 'turned'), [
+    ('f16', 16, '', ', 0, 0'), ('f16', 16, '_across', ', 1, 1'), ('bf16', 16, '', ', 0, 0'),
+    ('bf16', 16, '_across', ', 1, 1'), ('tf32', 8, '', '')])
+def test_products_of_a_warpgroup(kind, depth, across, turned):
     """64 x 64: 32 sums of each thread, in and out in the same registers."""
     call = f'd = wgmma_{kind}_64{across}(({", ".join(f"f32(p{i} + {i})" for i in range(4)) + ", f32(1)" * 28}), p4, p5)'
     text = traced(call)
     sums = re.fullmatch(
-        r'\{ \.reg \.pred p; setp\.eq\.u32 p, 0, 0; wgmma\.mma_async\.sync\.aligned\.m64n64k16\.f32\.'
-        rf'{kind}\.{kind} \{{(.*)\}}, \$4, \$5, p, 1, 1, {turned}, {turned}; \}}', text)[1].split(', ')
+        r'\{ \.reg \.pred p; setp\.eq\.u32 p, 0, 0; wgmma\.mma_async\.sync\.aligned\.m64n64'
+        rf'k{depth}\.f32\.{kind}\.{kind} \{{(.*)\}}, \$4, \$5, p, 1, 1{turned}; \}}', text)[1].split(', ')
     assert len(set(sums)) == 32

@@ -19,10 +19,11 @@ random = np.random.default_rng(11)
 # The kernels, and a kernel with one defect
 
 def of_map(gpu, map, dtype):
-    """(what a map makes of seven stages, through a ring of four; what is right)"""
+    """(what a map makes of seven stages, through a ring of four, of tf32 fourteen; what is right)"""
     if map == 'forward':
         x, w = random.integers(-3, 4, (2, 64, 20)), random.integers(-3, 4, (24, 64, 7))
-        found = pyconv.conv1d(gpu.upload(x, dtype), gpu.upload(w, dtype), algorithm='wgmma')
+        found = pyconv.conv1d(
+            gpu.upload(x, dtype), gpu.upload(w, dtype), algorithm='wgmma', allow_tf32=dtype == 'float32')
         right = np.einsum('ncpk,ock->nop', np.lib.stride_tricks.sliding_window_view(x, 7, 2), w)
     else:               # two warpgroups have rows, three panels of columns are not zeros, and the last stage is half
         x, y = random.integers(-3, 4, (30, 24, 18)), random.integers(-3, 4, (30, 80, 14))
@@ -54,8 +55,9 @@ def made(monkeypatch, map, old='', new='', dtype='float16'):
 MAPS = pytest.mark.parametrize('map', ['forward', 'grad_weight'])
 
 
-@MAPS
-@pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
+@pytest.mark.parametrize(('map', 'dtype'), [
+    ('forward', 'float16'), ('forward', 'bfloat16'), ('forward', 'float32'), ('grad_weight', 'float16'),
+    ('grad_weight', 'bfloat16')])
 def test_sound(monkeypatch, map, dtype):
     found, right = made(monkeypatch, map, dtype=dtype)
     assert (found == right).all()
@@ -197,6 +199,40 @@ def test_only_on_hopper(monkeypatch):
     with pytest.raises(ValueError, match=r"^algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9\.0; "
                                          r"got 'wgmma' and capability 8\.0$"):
         pyconv.conv1d(x, w, algorithm='wgmma')
+
+
+@pytest.mark.parametrize(('rows', 'channels', 'kernel', 'stride', 'takes'), [
+    (128, 64, 3, 1, (True, True)), (128, 56, 3, 1, (False, False)), (112, 64, 3, 1, (False, False)),
+    (576, 512, 1, 1, (True, True)), (572, 512, 1, 1, (False, False)), (576, 512, 1, 2, (True, True)),
+    (256, 220, 3, 2, (True, False)), (252, 228, 3, 2, (False, True))])
+def test_when_tf32_is_left_to_warpgroups(monkeypatch, rows, channels, kernel, stride, takes):
+    """Forward and for inputs, of real numbers, where what is copied is used often, and each phase of a stride sums
+    much; never for weights."""
+    gpu = gpus.Emulated(monkeypatch)
+    asked, gpu.device.launch = [], lambda *_: None
+    gpu.device.kernel = lambda source, *_: asked.append((source.name, "'ROUNDED': True" in source.key))
+    size, small = (5, 5), (5 // stride + (stride > 1), 5 // stride + (stride > 1))
+    x, y = gpu.empty((1, channels, *size), 'float32'), gpu.empty((1, rows, *small), 'float32')
+    w, turned = (gpu.empty((*sizes, kernel, kernel), 'float32') for sizes in ((rows, channels), (channels, rows)))
+    grad, steps = gpu.empty((1, channels, *small), 'float32'), (stride, kernel // 2)
+    for call, wanted in ((lambda: pyconv.conv2d(x, w, None, *steps, allow_tf32=True), takes[0]),
+                         (lambda: pyconv.conv2d_input(
+                             (1, rows, *size), turned, grad, *steps, allow_tf32=True), takes[1]),
+                         (lambda: pyconv.conv2d_weight(x, w.shape, y, *steps, allow_tf32=True), False),
+                         (lambda: pyconv.conv2d(x, w, None, *steps), False)):
+        asked.clear()
+        call()
+        rounds = {rounded for name, rounded in asked if name in ('pack', 'pack_weight')}
+        assert rounds == {wanted} and ('gather_hopper' in dict(asked)) == wanted
+
+
+def test_float32_has_warpgroups_but_as_tf32(monkeypatch):
+    gpu = gpus.Emulated(monkeypatch)
+    x, w = (gpu.upload(np.ones((8, 64, 8)), 'float32') for _ in range(2))
+    for allowed in (False, np.False_):
+        with pytest.raises(ValueError, match="^algorithm must be one of 'auto', 'gemm', 'tf32x3' for float32 on a GPU; "
+                                             "got 'wgmma'$"):
+            pyconv.conv1d(x, w, algorithm='wgmma', allow_tf32=allowed)
 
 
 @pytest.mark.parametrize(('rows', 'columns', 'chosen'), [

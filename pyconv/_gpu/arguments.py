@@ -95,9 +95,11 @@ def dtype_argument(dtype: Any) -> DeviceType:
     return DTYPES[name]
 
 
-def check_algorithm(algorithm: Any, dtype: DeviceType) -> None:
-    """ValueError unless arrays of that type have it."""
+def check_algorithm(algorithm: Any, dtype: DeviceType, allow_tf32: bool) -> None:
+    """ValueError unless arrays of that type have it: of float32 warpgroups multiply but tf32."""
     names = ("auto", "gemm", *tiles.MORE_ALGORITHMS.get(dtype.name, ()))
+    if dtype.name == "float32" and not allow_tf32:
+        names = tuple(name for name in names if name != "wgmma")
     if not isinstance(algorithm, str) or algorithm not in names:
         raise ValueError(
             f"algorithm must be one of {', '.join(map(repr, names))} for {dtype} on a GPU; got {shown(algorithm)}"

@@ -20,8 +20,11 @@ def _sets(*flags: str) -> list[tuple[str, ...]]:
 
 # The kernels of `plain` and `packing`, with each set of flags that they are asked for with; a mode is a flag too.
 SIMPLE: dict[str, list[tuple[str, ...]]] = {
-    **{name: [()] for name in ("pack_weight", "clear_flag", "channel_sum", "scan")},
-    **{name: [(), *((mode,) for mode in MODES)] for name in ("pack", "unfold")},
+    **{name: [()] for name in ("clear_flag", "channel_sum", "scan")},
+    "pack_weight": [(), ("rounded",)],
+    "pack": [*((*flags, *mode) for flags in _sets("rounded") for mode in ((), *((mode,) for mode in MODES))),
+             ("rounded", "whole")],
+    "unfold": [(), *((mode,) for mode in MODES)],
     "unpack": [(), ("divided",)],
     "direct_weight": [(*flags, *mode) for flags in _sets("waits") for mode in ((), *((mode,) for mode in MODES))],
     **{name: _sets("partial", "accumulate") for name in ("fold", "fill")},
@@ -97,13 +100,16 @@ def all_kernels() -> Iterator[Configuration]:
         for kernel, flags in ((kernel, flags) for kernel, sets in SIMPLE.items() for flags in sets):
             if is_whole and ("waits" in flags or NO_TILES & {kernel, " ".join([kernel, *flags])}):
                 continue
+            if "rounded" in flags and number.name != "float32":
+                continue
             mode = "".join(flag for flag in flags if flag in MODES) or "zeros"
             if "waits" in flags and mode != "zeros" and number.name not in ("float32", "complex64"):
                 continue  # padded operands have no padding in tiles: only products that split wait
             own = tiles.element(number.result or number.name) if kernel == "fill" else number
             made = tiles.simple(kernel, own, **{flag: True for flag in flags if flag != mode}, mode=mode)
             name = " ".join([kernel, label, *flags])
-            yield Configuration(name, made, plain.THREADS, 1, "", number, None, CAPABILITIES)
+            able: tuple[tuple[int, int], ...] = ((9, 0),) if "rounded" in flags else CAPABILITIES
+            yield Configuration(name, made, plain.THREADS, 1, "", number, None, able)
         if number.parts == 2:
             for accumulate in (False, True):
                 made = tiles.simple("finish", number, accumulate, combined=True)
@@ -119,6 +125,8 @@ def all_kernels() -> Iterator[Configuration]:
         for kernel, flag in (*(("gather", flag) for flag in ("", "partial", "accumulate", *added)),
                              ("correlate", "partial")):
             for way in sorted(set().union(*chips.values())):
+                if kernel == "correlate" and way in tiles.ALONG:
+                    continue
                 able = tuple(chip for chip in CAPABILITIES if way in chips[chip])
                 placed = [(tile, False) for tile in tiles.tiles(way, number, kernel)]
                 if kernel == "gather" and (flag != "partial" or added) and not tiles.WAYS[way].wgmma:

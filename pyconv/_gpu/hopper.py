@@ -1,6 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: F821, F841 (names are those of the dialect, and of the functions that are written in place)
-"""gather and correlate for 16-bit floats on Hopper: products by warpgroups (wgmma), weights by its copy engine.
+"""gather and correlate for 16-bit floats on Hopper, and gather for tf32: products by warpgroups (wgmma), weights by its
+copy engine, which sees elements of 16 bits, whatever they are.
 
 In the dialect. Four warps, a warpgroup, multiply 64 rows of the tile by all its BN columns; they start a product, which
 reads both operands from shared memory, and go on. A stage is 128 bytes of the reduction, lines turned as copies with
@@ -102,7 +103,7 @@ def copy_stage(s, slot):
         mbarrier: i32 = full + slot * 8
         asks = more & (t == 0)
         mbarrier_expect(mbarrier, BN * LINE, asks)
-        copy_box(i32(to_stage + BM * LINE), weight_map, i32(stage * DEPTH), i32(group * rows + first_n), mbarrier,
+        copy_box(i32(to_stage + BM * LINE), weight_map, i32(stage * (LINE // 2)), i32(group * rows + first_n), mbarrier,
                  asks)
         copy_source(stage, more, to_stage)
     else:
@@ -119,7 +120,7 @@ def zeros():
 
 
 def multiply_lines(slot, sums):
-    """Start the products of a stage: four, 16 elements of the reduction deep each."""
+    """Start the products of a stage: four, 32 bytes of the reduction deep each."""
     first_a: i32 = slot + (warp >> 2) * (64 * LINE)
     first_b: i32 = slot + BM * LINE
     a: i64 = (first_a >> 4) + DESCRIPTOR

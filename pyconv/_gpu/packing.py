@@ -29,7 +29,8 @@ def pack(
     any order, so they cannot clear the flag that they set; but `clean`, where it is given, is a flag that later
     launches set, and becomes 0: the launches of a stream run one after the other.
 
-    But for MODE 'zeros', what is packed are the places of the padded source, the first of which reads cell offset.
+    But for MODE 'zeros', what is packed are the places of the padded source, the first of which reads cell offset. If
+    ROUNDED, numbers are rounded to tf32; if WHOLE, the source's chunks lie as they will, and are there.
     """
     t: i32 = thread()
     store_i32(clean, (clean != 0) & (t == 0) & (block_x() == 0), i32(0))
@@ -50,9 +51,14 @@ def pack(
         group: i32 = divide(chunk, chunks_magic, chunks_shift)
         channel: i32 = (chunk - group * i32(chunks)) * (16 // SIZE)
         inside = (cell < i32(cells)) & (chunk < i32(row_chunks))
-        words = chunk_of(i64(place + (group * channels + channel) * source_channel), source_channel,
-                         select(inside, i32(channels - channel), i32(0)), there, part_0, part_1)
-        store_b32x4(i64(to + ((k << beside) * 16)), inside, words[0], words[1], words[2], words[3])
+        of_chunk: i64 = place + (group * channels + channel) * source_channel
+        if WHOLE:
+            words = load_b32x4(of_chunk, inside)
+        else:
+            words = chunk_of(of_chunk, source_channel, select(inside, i32(channels - channel), i32(0)), there, part_0,
+                             part_1)
+        kept = rounded(words) if ROUNDED else words
+        store_b32x4(i64(to + ((k << beside) * 16)), inside, kept[0], kept[1], kept[2], kept[3])
         seen = exceeding(seen, words)
     spoiled = (flag != 0) & ((seen & TOP) != 0)
     store_i32(flag, spoiled, i32(1))
@@ -138,6 +144,12 @@ def chunk_of(address, step, room, there, part_0, part_1):
     return words[0], words[1], words[2], words[3]
 
 
+def rounded(words):
+    """Four numbers of float32 to the bits of tf32."""
+    return (i32(round_tf32(u32(words[0]))), i32(round_tf32(u32(words[1]))), i32(round_tf32(u32(words[2]))),
+            i32(round_tf32(u32(words[3]))))
+
+
 def exceeding(seen, words):
     """`seen`, with bits of TOP set if a word has numbers that are spoiled: not finite, or so large that their double is
     not, as their high part of tf32 may not be either.
@@ -191,7 +203,8 @@ def pack_weight(
             store_b32x4(to, inside, words[0], i32(words[1] ^ TOP), words[2], i32(words[3] ^ TOP))
             store_b32x4(below, inside, words[1], words[0], words[3], words[2])
     else:
-        store_b32x4(to, inside, words[0], words[1], words[2], words[3])
+        kept = rounded(words) if ROUNDED else words
+        store_b32x4(to, inside, kept[0], kept[1], kept[2], kept[3])
     seen = exceeding(i32(0), words)
     store_i32(flag, (flag != 0) & ((seen & TOP) != 0), i32(1))
 

@@ -347,13 +347,15 @@ mma_f64 = _mma("mma_f64", "m8n8k4", "f64.f64.f64.f64", "dd", "d", "d")
 # to shared memory it sees only behind fence_async of the threads that wrote, and a barrier.
 
 def _wgmma(kind: str, columns: int, across: bool) -> Any:
-    """c + a b of 64 x 16 and 16 x columns: a, b lie in shared memory as descriptors say; done at wgmma_wait.
+    """c + a b of 64 rows and so many columns, over 32 bytes of the reduction: a, b lie in shared memory as descriptors
+    say; done at wgmma_wait.
 
-    `across`: lines of both lie across the reduction, not along it.
+    `across`: lines of both lie across the reduction, not along it; there is no such product of tf32.
     """
-    n, turned = columns // 2, int(across)
-    text = (f"{{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-            f"{{{', '.join(f'${i}' for i in range(n))}}}, ${2 * n}, ${2 * n + 1}, p, 1, 1, {turned}, {turned}; }}")
+    n, depth, turned = columns // 2, 8 if kind == "tf32" else 16, "" if kind == "tf32" else f", {across:d}, {across:d}"
+    text = ("{ .reg .pred p; setp.eq.u32 p, 0, 0; "
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} "
+            f"{{{', '.join(f'${i}' for i in range(n))}}}, ${2 * n}, ${2 * n + 1}, p, 1, 1{turned}; }}")
     return _assembly(
         f"wgmma_{kind}_{columns}{'_across' * across}", f"{'f' * n} l l", "f" * n, text, "memory", in_place=True)
 
@@ -389,7 +391,7 @@ HOPPER: dict[str, Any] = {
     "wgmma_wait": _wait("wgmma.wait_group.sync.aligned {};"),
     "mma_f64_m16n8k16": _mma("mma_f64_m16n8k16", "m16n8k16", "f64.f64.f64.f64", "dddd", "dddddddd", "dddd"),
     **{f"wgmma_{kind}_{n}{'_across' * across}": _wgmma(kind, n, across)
-       for kind in ("f16", "bf16") for n in _WGMMA_COLUMNS for across in (False, True)},
+       for kind in ("f16", "bf16", "tf32") for n in _WGMMA_COLUMNS for across in (False, True)[:1 + (kind != "tf32")]},
     **{f"wgmma_results_{n}": _wgmma_results(n) for n in _WGMMA_COLUMNS},
 }
 

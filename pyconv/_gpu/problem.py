@@ -34,6 +34,11 @@ class Problem(NamedTuple):
         """Whether operands are multiplied as two parts each: then infinity meets the zero of a low part."""
         return self.way in tiles.SPLITTING
 
+    @property
+    def rounds(self) -> bool:
+        """Whether operands are rounded as they are packed, so that tiles read none where it lies."""
+        return self.way in tiles.ALONG
+
     def on_hopper(self) -> "Problem":
         """The same in the way that is the fastest on a chip of capability 9.0."""
         g = self.geometry
@@ -42,8 +47,12 @@ class Problem(NamedTuple):
         kernel = "correlate" if self.map == "grad_weight" else "gather"
         taps = prod(g.kernel_size)
         pointwise = taps == prod(g.stride) == 1 and not any(g.padding)
-        found = self.way and tiles.on_hopper(self.way, kernel, rows, channels, taps, pointwise)
-        return self._replace(way=found)
+        if self.way is None or self.way == "tf32" and self.element.parts > 1:
+            return self
+        steps = prod(step for step, k in zip(g.stride, g.kernel_size) if k > 1)  # cells to each position, or phases
+        uses, of_phase = (rows * taps, channels * taps // steps) if self.map == "grad_input" else (
+            rows * taps // steps, channels * taps)
+        return self._replace(way=tiles.on_hopper(self.way, kernel, rows, channels, taps, pointwise, uses, of_phase))
 
     def tiled(self, rows: int, channels: int, pieces: int = 1) -> bool:
         """Whether groups of so many rows and channels are for tiles, which take so many launches."""
@@ -102,4 +111,5 @@ def as_tiles_read(
         program.clear(made, clear, problem.element, count)
     if flags.some and space is None:
         program.scan(made, operand, samples, problem.element, flags)
-    return program.pack(made, operand, samples, problem.element, flags, space, clear if by_copy else 0)
+    return program.pack(
+        made, operand, samples, problem.element, flags, space, clear if by_copy else 0, problem.rounds)

@@ -185,7 +185,7 @@ def cell_bytes(operand: Operand, element: Element) -> int:
 
 def pack(
     program: Program, operand: Operand, samples: int, element: Element, flags: Flags, space: Ref | None,
-    clean: Ref | int = 0,
+    clean: Ref | int = 0, rounded: bool = False,
 ) -> Packed:
     """The operand itself where there is no `space`, else a copy of it there, by which the flags are set and another
     cleared."""
@@ -202,8 +202,9 @@ def pack(
         places = edge.placed(tuple(Axis(p, n, 1, -low, 0, 1) for p, n, low in zip(operand.size, edge.size, edge.low)))
     blocks, counts = limits.cells_of_chunks(cells, operand.groups * chunks)
     program.add(
-        tiles.simple("pack", element, mode=mode_of(edge)), (blocks,), source=operand.place, packed=space,
-        flag=flags.some, **flags.of_samples(), clean=clean, **counts, channels=operand.channels,
+        tiles.simple("pack", element, mode=mode_of(edge), rounded=rounded,
+                     whole=rounded and in_place(operand, element)), (blocks,), source=operand.place,
+        packed=space, flag=flags.some, **flags.of_samples(), clean=clean, **counts, channels=operand.channels,
         **divided(chunks=chunks), **axes_arguments(places), **edge_arguments(edge, element, stored=True),
         **strides(source=layout))
     return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
@@ -227,13 +228,16 @@ def weight_bytes(weight: Weight, element: Element) -> int:
     return element.parts * weight.groups * weight.rows * prod(weight.kernel) * chunks_of(weight.channels, element) * 16
 
 
-def pack_weight(program: Program, weight: Weight, element: Element, flag: Ref | int, space: Ref) -> None:
+def pack_weight(
+    program: Program, weight: Weight, element: Element, flag: Ref | int, space: Ref, rounded: bool = False
+) -> None:
     """The weight as (group, row, tap, channel) in whole chunks."""
     chunks, rows, taps = chunks_of(weight.channels, element), weight.groups * weight.rows, prod(weight.kernel)
     rows_inside = abs(weight.row) < abs(weight.channel)
     program.add(
-        tiles.simple("pack_weight", element), blocks_for(rows * taps * chunks), weight=weight.place, packed=space,
-        flag=flag, count=rows * taps * chunks, channels=weight.channels, chunks=chunks, rows_inside=int(rows_inside),
+        tiles.simple("pack_weight", element, rounded=rounded), blocks_for(rows * taps * chunks), weight=weight.place,
+        packed=space, flag=flag, count=rows * taps * chunks, channels=weight.channels, chunks=chunks,
+        rows_inside=int(rows_inside),
         **divided(inner=rows if rows_inside else chunks, taps=taps, rows=weight.rows,
                   **dict(zip(("ky", "kx"), weight.kernel[1:]))),
         weight_group=weight.group, weight_row=weight.row, weight_channel=weight.channel,
@@ -427,7 +431,7 @@ def gather(
                       prod(cells) > 1, pointwise),
         (-(-total // tile.bm) * tiles_n, weight.groups, parts), threads=tile.threads, shared=tile.shared,
         blocks=tile.blocks, source=source.place, weight=packed_weight.at(first_tap(inner, axes)),
-        weight_map=Matrix(packed_weight, of_row // real.size, rows, of_row, tile.bn), target=place,
+        weight_map=Matrix(packed_weight, of_row // 2, rows, of_row, tile.bn), target=place,
         bias=target.bias if partial is None else 0, flag=flags.whole if partial is None else 0,
         **divided(tiles_n=tiles_n), positions=total, **axes_arguments(axes), source_n=source.outer,
         source_z=source.z, source_y=source.y, source_x=source.x, source_group=source.group, chunks=chunks,

@@ -42,6 +42,7 @@ class Sums:
         pieces = 1 if apart else len(self.pieces)
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
+        self.rounds = problem.rounds and not self.apart  # which has kernels that round for themselves
         if is_forward and self.tiled and self.edge is None:
             self.source, axes = thinned(self.source, self.definition[0])
             self.definition = self.pieces = [axes]
@@ -97,9 +98,9 @@ class Sums:
             parts = [(weight, pieces)] if self.apart or not self.by_piece else [
                 (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
             self.read = [
-                (part, part.place if program.is_packed(part, self.problem.element)
+                (part, part.place if program.is_packed(part, self.problem.element) and not self.rounds
                  else self.made.reserve(program.weight_bytes(part, self.element)), taken) for part, taken in parts]
-            if not program.in_place(self.source, self.element):
+            if self.rounds or not program.in_place(self.source, self.element):
                 space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
         places = self.target
         if self.folds:
@@ -193,7 +194,7 @@ class Sums:
         """Copy what tiles cannot read as it lies; set the flag, if there is one, where any of it is not finite."""
         for weight, place, _ in self.read:
             if place != weight.place:
-                program.pack_weight(self.made, weight, self.problem.element, flag, place)
+                program.pack_weight(self.made, weight, self.problem.element, flag, place, self.rounds)
             elif flag:
                 apart = weight.row if weight.rows > 1 else weight.group  # an axis of one tells no distance
                 layout = weight.layout._replace(outer=apart, channel=weight.channel)

@@ -155,28 +155,42 @@ WAYS = {
     "tf32x3": _TF32._replace(operand=fragments.split, parts=((0, 1), (1, 0), (0, 0)), from_zero=True),
     "wgmma_f16": _HOPPER._replace(wgmma="wgmma_f16"),
     "wgmma_bf16": _HOPPER._replace(mma="mma_bf16", wgmma="wgmma_bf16"),
+    "wgmma_tf32": _TF32._replace(gather=_WARPGROUP, wgmma="wgmma_tf32"),
     "f64": _DOUBLES,
     f"f64_{HOPPER_DOUBLE}": _DOUBLES._replace(
         zero=fragments.four, fragment=(16, 8), inner=(2, 2), mma=f"mma_f64_{HOPPER_DOUBLE}", at_once=4),
     "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1)),
 }
+# Ways whose products read lines along the reduction alone, of operands that were rounded as they were packed; and what
+# makes weights' gradients, whose lines lie across it, in their place.
+ALONG = {"wgmma_tf32": "tf32"}
 # Where 'auto' takes Hopper's own products in place of those of older chips, as measured on an H100 over ResNet-50's
 # layers: wgmma where gather has 256 rows and a reduction of 128, 1.1 to 1.6 times as fast, or 128 rows and a longer
 # one, up to 1.2 times; in correlate, 1.1 to 2 times, unless it is pointwise and of few results, else up to 1.2 times;
 # m16n8k16 everywhere, 1.3 times, but for few rows.
 HOPPER_DEPTHS = {256: 128, 128: 512}
 HOPPER_RESULTS = 2**14
+# Of tf32, for which channels that lie last are copied too: how often each copied number is multiplied, and how many
+# products a phase sums. From 576 times on an H100 took no longer in either order; 512 times took it 1.4 times as long
+# with the channels last.
+HOPPER_USES, HOPPER_DEPTH = 576, 512
 
 
-def on_hopper(way: str, kernel: str, rows: int, channels: int, taps: int, pointwise: bool) -> str:
-    """What 'auto' takes on a chip of capability 9.0 for groups of so many rows and channels."""
+def on_hopper(
+    way: str, kernel: str, rows: int, channels: int, taps: int, pointwise: bool, uses: int, of_phase: int
+) -> str:
+    """What 'auto' takes on a chip of capability 9.0 for groups of so many rows and channels; gather multiplies each
+    number of its source so many times, and sums so many products in each phase of a stride."""
     if way in ("f16", "bf16"):
         depth = channels * taps
         gains = any(rows >= least and depth >= deep for least, deep in HOPPER_DEPTHS.items())
         if kernel == "correlate":
             gains = rows >= 64 and (not pointwise or rows * depth > HOPPER_RESULTS)
         return f"wgmma_{way}" if gains else way
+    if way == "tf32" and kernel == "gather":
+        gains = rows >= 128 and uses >= HOPPER_USES and of_phase >= HOPPER_DEPTH
+        return "wgmma_tf32" if gains else way
     return f"f64_{HOPPER_DOUBLE}" if way == "f64" and rows > 32 else way
 
 
@@ -267,7 +281,7 @@ _WARPGROUPS = _timed((Tile(128, 256, 8, 1, blocks=1, line=128), 1267, 2200),
                      (Tile(128, 128, 8, 1, stages=3, line=128), 845, 1400),
                      (Tile(128, 64, 8, 1, line=128), 634, 880),
                      (Tile(64, 256, 4, 1, blocks=1, line=128), 1060, 1550))
-TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS}
+TILES |= {"wgmma_f16": _WARPGROUPS, "wgmma_bf16": _WARPGROUPS, "wgmma_tf32": _WARPGROUPS[:3]}
 DOUBLE_FMA = tuple(tile._replace(blocks=1) for tile in TILES["f64"])
 
 
@@ -367,9 +381,11 @@ NO_RESULTS = {"pack", "pack_weight", "clear_flag", "scan", "unfold", "channel_su
 @lru_cache(maxsize=512)
 def simple(
     kernel: str, element: Element, accumulate: bool = False, partial: bool = False, last: bool = False,
-    divided: bool = False, mode: str = "zeros", combined: bool = False, waits: bool = False,
+    divided: bool = False, mode: str = "zeros", combined: bool = False, waits: bool = False, rounded: bool = False,
+    whole: bool = False,
 ) -> Source:
-    """A kernel of `plain` or `packing`, for a padding mode; `waits`: its work is done only if a flag is set."""
+    """A kernel of `plain` or `packing`, for a padding mode; `waits`: its work is done only if a flag is set; `rounded`:
+    what is packed is rounded to tf32; `whole`: and was in chunks before."""
     if kernel in NO_RESULTS:
         element = element._replace(result="")
     constants = functions_of(plain, packing) | element.arithmetic | _bits(element) | {
@@ -377,7 +393,7 @@ def simple(
         "SIZE": element.size, "REAL": element.real_size, "PART": element.part_size,
         "PARTS": element.parts,
         "ACCUMULATE": accumulate, "CHANNELS_LAST": last, "DIVIDED": divided, "MODE": mode,
-        "COMBINED": combined, "WAITS": waits,
+        "COMBINED": combined, "WAITS": waits, "ROUNDED": rounded, "WHOLE": whole,
     }
     room = packing if hasattr(packing, kernel) else plain
     return Source(getattr(room, kernel), constants, (element.summed if partial else element).primitives())
@@ -395,7 +411,7 @@ def _bits(element: Element) -> dict[str, int]:
 
 HOPPERS = {"wgmma", HOPPER_DOUBLE}  # algorithms of capability 9.0 alone
 MORE_ALGORITHMS: dict[str, tuple[str, ...]] = {  # than 'auto' and 'gemm', of a dtype
-    "float16": ("wgmma",), "bfloat16": ("wgmma",), "float32": ("tf32x3",), "complex64": ("tf32x3",),
+    "float16": ("wgmma",), "bfloat16": ("wgmma",), "float32": ("tf32x3", "wgmma"), "complex64": ("tf32x3",),
     "float64": (HOPPER_DOUBLE,), "complex128": (HOPPER_DOUBLE,)}
 FLOAT64_TENSOR_CORES = {(8, 0), (9, 0), (10, 0)}  # at full rate; other chips emulate them, slower than their units
 
@@ -410,7 +426,8 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
             raise ValueError(
                 f"algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9.0; got {algorithm!r} and "
                 f"capability {capability[0]}.{capability[1]}")
-        return f"f64_{algorithm}" if algorithm == HOPPER_DOUBLE else f"wgmma_{element.suffix}"
+        return f"f64_{algorithm}" if algorithm == HOPPER_DOUBLE else (
+            f"wgmma_{element.suffix if element.size == 2 else 'tf32'}")
     if element.real[0] == "i":
         return None
     if capability < (8, 0):
