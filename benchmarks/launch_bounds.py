@@ -37,8 +37,8 @@ BANDWIDTH, L2_BYTES, L2_MOST, L2_SIZE = 4.8e12, 5120, 64, 50e6
 LATENCY, NEAR = 700, 40  # cycles to wait for memory, and for what the first-level cache has
 START = tiles.LAUNCH
 SECTOR = 32
-# Products a cycle: HMMA (mma.sync) on 16 bits 1024, on tf32 512, HGMMA (wgmma) 2048 and 1024, DMMA of 16 rows 128, of 8 rows
-# 64, FFMA 128. Others measured 62 % of wgmma's rate with mma.sync; half is assumed here, and of DMMA.8x8x4, which
+# Products a cycle: HMMA (mma.sync) on 16 bits 1024, on tf32 512, HGMMA (wgmma) twice that, DMMA of 16 rows 128, of 8
+# rows 64, FFMA 128. Others measured 62 % of wgmma's rate with mma.sync; half is assumed here, and of DMMA.8x8x4, which
 # Ampere has too.
 PRODUCTS = {"f16": 1024, "bf16": 1024, "tf32": 512, "tf32x3": 512, "f64": 64, "fma": 128,
             f"f64_{tiles.HOPPER_DOUBLE}": 128, "wgmma_f16": 2048, "wgmma_bf16": 2048, "wgmma_tf32": 1024}

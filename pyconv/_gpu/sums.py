@@ -6,6 +6,7 @@ from pyconv._gpu import limits, padding, planes, program, spreading, tiles, walk
 from pyconv._gpu.launches import Program, Ref
 from pyconv._gpu.problem import Layouts, Problem, as_tiles_read, thinned
 from pyconv._gpu.program import Flags, Operand, Packed, Target, Weight
+from pyconv._gpu.spreading import Spread
 from pyconv._pieces import Axes, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
 
@@ -47,6 +48,8 @@ class Sums:
             self.source, axes = thinned(self.source, self.definition[0])
             self.definition = self.pieces = [axes]
         self.flags = Flags()
+        self.spread: Spread | None = None
+        self.space: Ref | None = None  # of the packed source
         # the weight, or each piece's own, where tiles read it, and the pieces that do
         self.read: list[tuple[Weight, Ref, list[Axes]]] = []
 
@@ -82,57 +85,69 @@ class Sums:
 
     def _build(self, samples: int) -> None:
         """Go through the batch; the weight is packed once, behind the first samples, which clear its flag."""
-        g, weight = self.problem.geometry, self.weight
-        size = (weight.rows * weight.groups, *self.size)
+        g = self.problem.geometry
         self.tiled = self.tiled and any(all(axis.taps for axis in axes) for axes in self.pieces)
         if self._by_planes():
             return
-        pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
-        space = spread = None
+        samples = min(samples, g.batch)
         if self.tiled:
-            if pad or self.problem.splits:
-                self.flags = Flags.of(self.made, min(samples, g.batch) if self.problem.splits else 0)
-            if not self.folds and not self.apart:
-                spread = spreading.of(self.made, self.pieces, self.target, (min(samples, g.batch), *size), self.element)
-            pieces = spread.pieces if spread else [axes for axes in self.pieces if all(axis.taps for axis in axes)]
-            parts = [(weight, pieces)] if self.apart or not self.by_piece else [
-                (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
-            self.read = [
-                (part, part.place if program.is_packed(part, self.problem.element) and not self.rounds
-                 else self.made.reserve(program.weight_bytes(part, self.element)), taken) for part, taken in parts]
-            if self.rounds or not program.in_place(self.source, self.element):
-                space = self.made.reserve(program.packed_bytes(self.source, min(samples, g.batch), self.element))
+            self._reserve(samples)
         places = self.target
         if self.folds:
             places = program.places(
-                self.made, (min(samples, g.batch), g.in_channels, *g.input_size), self.target.last,
-                self.element.real_size)
+                self.made, (samples, g.in_channels, *g.input_size), self.target.last, self.element.real_size)
         self.partial_at = self.made.scratch
-        leaves_cells = self.tiled and self.leaves_cells and not (spread and spread.lattice)
         for first, count in limits.chunks_of_samples(g.batch, samples):
             source = self.source._replace(place=self.source.place.at(first * self.source.layout.outer))
             to = self.target._replace(place=self.target.place.at(first * self.target.layout.outer))
-            target = written = places if self.folds else to
-            if spread:
-                written = spread.target
-            if leaves_cells:
-                self._fill_all(written, count)
-                if target.accumulate:  # else cells would get the bias from tiles, or the direct kernel, as well
-                    target = written = target._replace(bias=0, bias_stride=0)
+            target = places if self.folds else to
             if self.tiled:
-                flags, is_first = self.flags, first == 0
-                packed = as_tiles_read(
-                    self.made, self.problem, source, count, flags if flags.samples else Flags(), space,
-                    flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
-                if is_first:
-                    self._read_weight(flags.whole)
-                self._tiles(packed, written, count)
-                if spread:
-                    spreading.copy(self.made, spread, target, (count, *size), self.element)
+                target = self._in_tiles(source, target, count, first == 0)
             if self.flags.whole or not self.tiled:
                 self._whole(source, target, count)
             if self.folds:
                 self._fold(places, to, count)
+
+    def _reserve(self, samples: int) -> None:
+        """Room for flags, and for what tiles read and write elsewhere than where it lies, of so many samples."""
+        weight, pieces = self.weight, [axes for axes in self.pieces if all(axis.taps for axis in axes)]
+        pad = not self.apart and any(has_padding(axes) for axes in self.pieces)
+        if pad or self.problem.splits:
+            self.flags = Flags.of(self.made, samples if self.problem.splits else 0)
+        if not self.folds and not self.apart:
+            self.spread = spreading.of(self.made, self.pieces, self.target, (samples, *self._size), self.element)
+        if self.spread is not None:
+            pieces = self.spread.pieces
+        parts = [(weight, pieces)] if self.apart or not self.by_piece else [
+            (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
+        self.read = [
+            (part, part.place if program.is_packed(part, self.problem.element) and not self.rounds
+             else self.made.reserve(program.weight_bytes(part, self.element)), taken) for part, taken in parts]
+        if self.rounds or not program.in_place(self.source, self.element):
+            self.space = self.made.reserve(program.packed_bytes(self.source, samples, self.element))
+
+    @property
+    def _size(self) -> tuple[int, ...]:
+        """Of a sample's results: rows of all groups, z, y, x."""
+        return (self.weight.rows * self.weight.groups, *self.size)
+
+    def _in_tiles(self, source: Operand, target: Target, samples: int, is_first: bool) -> Target:
+        """So many samples in tiles; the target for what the direct kernels add to it or write in its place."""
+        flags, spread = self.flags, self.spread
+        written = target if spread is None else spread.target
+        if self.leaves_cells and (spread is None or spread.lattice is None):
+            self._fill_all(written, samples)
+            if target.accumulate:  # else cells would get the bias from tiles, or the direct kernel, as well
+                target = written = target._replace(bias=0, bias_stride=0)
+        packed = as_tiles_read(
+            self.made, self.problem, source, samples, flags if flags.samples else Flags(), self.space,
+            flags.whole if is_first else flags.some if flags.samples else 0, flags.places - (not is_first))
+        if is_first:
+            self._read_weight(flags.whole)
+        self._tiles(packed, written, samples)
+        if spread is not None:
+            spreading.copy(self.made, spread, target, (samples, *self._size), self.element)
+        return target
 
     def _by_planes(self) -> bool:
         """Make the whole batch's results from planes where they lie, if that can be: whether it can."""
@@ -187,8 +202,7 @@ class Sums:
 
     def _fill_all(self, target: Target, samples: int) -> None:
         """The bias or zeros in all cells, added where the target says so."""
-        sizes = (samples, self.weight.rows * self.weight.groups, *self.size)
-        program.fill(self.made, target, target.layout, sizes, self.element)
+        program.fill(self.made, target, target.layout, (samples, *self._size), self.element)
 
     def _read_weight(self, flag: Ref | int) -> None:
         """Copy what tiles cannot read as it lies; set the flag, if there is one, where any of it is not finite."""
