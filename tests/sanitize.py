@@ -41,7 +41,7 @@ FOUND = 86  # the exit status where a tool has found something; pytest has 0 to 
 PROBLEMS = ('2d-stride-2', '2d-groups-of-4', '2d-crop-strided-dilated', '2d-many-input-channels', '2d-channels-33-33',
             '2d-depthwise-strided', 'reflect-2d-cropped-and-padded')
 FEW = (f'real and ((every_way or large_tiles or padding_modes) and ({" or ".join(PROBLEMS)})'
-       ' or test_phases and (phases-float or one-phase-float))')
+       ' or test_phases and (phases-float16 or one-phase-float16 or phases-float64 or one-phase-float64))')
 CHOSEN = {'few': FEW, 'all': f'({FEW}) or (real and every_problem_in_every_type)'}
 FILES = 'test_cuda.py', 'test_cuda_spreading.py', 'test_cuda_whole_list.py'
 # What pyconv's kernels are called: the others are torch's, and slow to watch.
