@@ -219,7 +219,8 @@ def test_lowering_in_linear_time_finds_what_numba_finds(monkeypatch, name):
     assert vars(lowering.Lower)[quick.__name__] is own
 
 
-@pytest.mark.parametrize('name', ['direct c64 last', 'adjoint i8 reflect', 'finish f64 accumulate', 'gather f64 128x16'])
+@pytest.mark.parametrize('name', [
+    'direct c64 last', 'adjoint i8 reflect', 'finish f64 accumulate', 'gather f64 128x16'])
 def test_what_is_quicker_makes_the_same_code(monkeypatch, name):
     """And Python collects garbage again, what is Numba's is in its place."""
     one = next(one for one in configurations.all_kernels() if one.name == name)
