@@ -1,7 +1,7 @@
 """Results that lie between one another where they are wanted: made channels last, then copied to their places.
 
-Phases of a stride write every so manieth cell. Where the neighbours of a cell are other cells, and not its channels,
-each phase would store parts of sectors, which memory reads and stores again for the next.
+Of a stride of 2 a phase writes every other cell of a line. Where the neighbours of a cell in memory are other cells, and
+not its channels, each phase would store parts of sectors, which memory reads and stores once more for the next phase.
 """
 
 from collections.abc import Sequence
