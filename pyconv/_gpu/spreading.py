@@ -1,7 +1,7 @@
 """Results that lie between one another where they are wanted: made channels last, then copied to their places.
 
-Of a stride of 2 a phase writes every other cell of a line. Where the neighbours of a cell in memory are other cells, and
-not its channels, each phase would store parts of sectors, which memory reads and stores once more for the next phase.
+Of a stride of 2 a phase writes every other cell of a line. Where the neighbours of a cell in memory are other cells,
+and not its channels, each phase would store parts of sectors, which memory reads and stores once more for the next.
 """
 
 from collections.abc import Sequence
