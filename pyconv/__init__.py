@@ -70,8 +70,8 @@ algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three tap
     the weight, or what a weight's gradient sums, does. 'tf32x3', of float32 and complex64 on a GPU alone, makes each
     product as three of TF32, right but for 2**-22 of it; errors are below float32's. GPUs of capability 9.0 have two
     more, which 'auto' takes where they are faster and 'gemm' never: 'wgmma', of float16 and bfloat16 and, with
-    allow_tf32 and but for gradients to weights, of float32, makes products by warpgroups; 'm16n8k16', of float64 and
-    complex128, in pieces of that size.
+    allow_tf32, of float32, makes products by warpgroups, but not for float32's gradients to weights, nor for those to
+    inputs of which no cell has two taps; 'm16n8k16', of float64 and complex128, in pieces of that size.
 allow_tf32: whether a GPU may round float32 operands to TF32's 11 bits before it multiplies them. No effect elsewhere.
 stream: the CUDA stream to run on, as a handle or as an object of torch, CuPy, Numba or cuda.core; None in main memory.
 

@@ -195,6 +195,21 @@ def test_strided(gpu, problem, way, lay):
         same(gpu, calls.grad_weight(problem, operands[0], operands[2], **keywords), wanted.grad_weight, dtype)
 
 
+@pytest.mark.parametrize('way', ['float32', 'float16', 'wgmma float16', 'wgmma tf32'])
+def test_a_first_cell_that_begins_at_no_multiple_of_16_bytes(monkeypatch, way):
+    """Of channels that lie last, every other cell does, and the first one read does not: it is packed."""
+    (dtype, keywords), gpu = WAYS[way], Emulated(monkeypatch)
+    problem = P('cropped in front', (10, 12), (1, 1), (8, 9), stride=2, padding=((0, 0), (-1, 0)))
+    data, pitch = problem.integers(low=-2, high=2), 12 if dtype == 'float16' else 10          # elements of a cell
+    cells = np.full((*data.x.shape[:1], *problem.size, pitch), 7.0)
+    cells[..., :8] = np.moveaxis(data.x, 1, -1)
+    x = gpu.upload(cells, dtype).view(lambda cells: np.moveaxis(cells[..., :8], -1, 1))
+    w, y = gpu.upload(data.w, dtype), gpu.upload(data.y, dtype)
+    wanted = maps(problem, *data[:3])
+    same(gpu, calls.forward(problem, x, w, **keywords), wanted.forward, dtype)
+    same(gpu, calls.grad_weight(problem, x, y, **keywords), wanted.grad_weight, dtype)
+
+
 @pytest.mark.parametrize('problem, cells', [(STRIDED[0], (5, 4)), (STRIDED[1], (5, 8)), (STRIDED[2], (3, 3)),
                                             (STRIDED[3], (7, 8))], ids=str)
 def test_cells_that_no_tap_reads_are_not_copied(problem, cells, monkeypatch):

@@ -199,6 +199,10 @@ def test_only_on_hopper(monkeypatch):
     with pytest.raises(ValueError, match=r"^algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9\.0; "
                                          r"got 'wgmma' and capability 8\.0$"):
         pyconv.conv1d(x, w, algorithm='wgmma')
+    x, w = (gpu.upload(np.ones((8, 64, 8)), 'float32') for _ in range(2))
+    with pytest.raises(ValueError, match=r"^algorithm must be 'auto', 'gemm' or 'tf32x3' on a GPU whose capability is "
+                                         r"not 9\.0; got 'wgmma' and capability 8\.0$"):
+        pyconv.conv1d(x, w, algorithm='wgmma', allow_tf32=True)
 
 
 @pytest.mark.parametrize(('rows', 'channels', 'kernel', 'stride', 'takes'), [

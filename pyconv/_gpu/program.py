@@ -162,9 +162,9 @@ def packed_bytes(operand: Operand, samples: int, element: Element) -> int:
 def in_place(operand: Operand, element: Element, dense: int = 0) -> bool:
     """Whether the operand lies as the tiles read it; `dense`: of so many samples, all cells one behind the other."""
     layout, size = operand.layout, operand.size
-    if operand.edge is not None:
-        return False
     steps = (layout.outer, layout.z, layout.y, layout.x)
+    if operand.edge is not None or operand.place.offset % 16:
+        return False
     if not layout.aligned or layout.channel != element.size or operand.channels * element.size % 16:
         return False
     if any(step % 16 or step < 0 for step in steps):

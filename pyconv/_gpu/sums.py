@@ -38,12 +38,13 @@ class Sums:
         self.pieces = self.definition if self.edge is None else phases(problem.map, padding.padded(g))
         whole = len(self.pieces) == 1 and all(
             (axis.first, axis.every, axis.taps) == (0, 1, k) for axis, k in zip(self.pieces[0], g.kernel_size))
-        self.by_piece = problem.by_piece and not whole
         apart = not is_forward and not self.folds and self.element.parts == 1 and is_disjoint(g)
         pieces = 1 if apart else len(self.pieces)
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
-        self.rounds = problem.rounds and not self.apart  # which has kernels that round for themselves
+        if self.apart and problem.way is not None:  # wgmma's registers are full, as are those of a large tile
+            self.problem = problem._replace(way=problem.way.removeprefix("wgmma_"))
+        self.by_piece = self.problem.by_piece and not whole
         if is_forward and self.tiled and self.edge is None:
             self.source, axes = thinned(self.source, self.definition[0])
             self.definition = self.pieces = [axes]
@@ -121,9 +122,9 @@ class Sums:
         parts = [(weight, pieces)] if self.apart or not self.by_piece else [
             (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
         self.read = [
-            (part, part.place if program.is_packed(part, self.problem.element) and not self.rounds
+            (part, part.place if program.is_packed(part, self.problem.element) and not self.problem.rounds
              else self.made.reserve(program.weight_bytes(part, self.element)), taken) for part, taken in parts]
-        if self.rounds or not program.in_place(self.source, self.element):
+        if self.problem.rounds or not program.in_place(self.source, self.element):
             self.space = self.made.reserve(program.packed_bytes(self.source, samples, self.element))
 
     @property
@@ -208,7 +209,7 @@ class Sums:
         """Copy what tiles cannot read as it lies; set the flag, if there is one, where any of it is not finite."""
         for weight, place, _ in self.read:
             if place != weight.place:
-                program.pack_weight(self.made, weight, self.problem.element, flag, place, self.rounds)
+                program.pack_weight(self.made, weight, self.problem.element, flag, place, self.problem.rounds)
             elif flag:
                 apart = weight.row if weight.rows > 1 else weight.group  # an axis of one tells no distance
                 layout = weight.layout._replace(outer=apart, channel=weight.channel)
@@ -237,8 +238,8 @@ class Sums:
     def _apart(self, source: Packed, target: Target, samples: int) -> None:
         """grad_input where no cell has two taps: one product, whose rows are the taps of a channel."""
         g = self.problem.geometry
-        assert self.problem.way is not None
-        way = self.problem.way.removeprefix("wgmma_")  # whose registers are full, as are those of a large tile
+        way = self.problem.way
+        assert way is not None
         weight = self.weight._replace(rows=self.weight.rows * prod(g.kernel_size), kernel=(1, 1, 1))
         axes = disjoint_axes(g)
         positions = samples * prod(axis.positions for axis in axes)

@@ -423,9 +423,11 @@ def way_of(element: Element, algorithm: str, allow_tf32: bool, capability: tuple
     """
     if algorithm in HOPPERS:
         if capability != (9, 0):
+            more = (name for name in MORE_ALGORITHMS[element.name] if name not in HOPPERS)
+            *names, last = "auto", "gemm", *more
             raise ValueError(
-                f"algorithm must be 'auto' or 'gemm' on a GPU whose capability is not 9.0; got {algorithm!r} and "
-                f"capability {capability[0]}.{capability[1]}")
+                f"algorithm must be {', '.join(map(repr, names))} or {last!r} on a GPU whose capability is not 9.0; "
+                f"got {algorithm!r} and capability {capability[0]}.{capability[1]}")
         return f"f64_{algorithm}" if algorithm == HOPPER_DOUBLE else (
             f"wgmma_{element.suffix if element.size == 2 else 'tf32'}")
     if element.real[0] == "i":
