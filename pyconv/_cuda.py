@@ -52,8 +52,8 @@ class Plan:
     ) -> None:
         element, gpu = tiles.element(dtype.name, result.name), launch.device(device)
         way = tiles.way_of(element.in_tiles, algorithm, allow_tf32, gpu.capability)
-        if map == "grad_weight":
-            way = tiles.ALONG.get(way or "", way)
+        if way in tiles.ALONG and map == "grad_weight":
+            way = tiles.without_warpgroups(way)
         self.problem = Problem(gpu, map, geometry, element, way, algorithm)
         if algorithm == "auto" and gpu.capability == (9, 0):
             self.problem = self.problem.on_hopper()

@@ -65,10 +65,8 @@ def pytest_collection_modifyitems(items):
 
     def place(item):
         """Of a few problems each in all ways before the next; of the list those that differ most."""
-        if item.path.name == FILES[0]:
+        if item.path.name != FILES[-1]:
             return next((number for number, name in enumerate(PROBLEMS) if name in item.name), len(PROBLEMS))
-        if item.path.name == FILES[1]:
-            return len(PROBLEMS)
         return len(PROBLEMS) + 1 + (str(item.callspec.params['problem']) not in varied)
 
     items.sort(key=place)

@@ -46,26 +46,15 @@ def in_ways(problems, several):
             for way in (WAYS if problem in several else ('float16', 'float64', 'wgmma tf32'))]
 
 
+def spread_from(monkeypatch, size):
+    """Results of so many bytes and more are copied to their places."""
+    monkeypatch.setattr(tiles, 'LEAST_SPREAD', size)
+    _cuda.forget()
+
+
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch):
-    monkeypatch.setattr(tiles, 'LEAST_SPREAD', 0)
-    _cuda.forget()
-
-
-def launches(gpu, call):
-    """What a call launches, where the emulated device lists it."""
-    if not hasattr(gpu, 'device'):
-        call()
-        return None
-    gpu.device.launched.clear()
-    call()
-    return list(gpu.device.launched)
-
-
-def at_once(monkeypatch):
-    """From now on results are written where they belong."""
-    monkeypatch.setattr(tiles, 'LEAST_SPREAD', 2**62)
-    _cuda.forget()
+    spread_from(monkeypatch, 0)
 
 
 def check_launched(gpu, call, copied, filled=0):
@@ -93,7 +82,7 @@ def test_phases(gpu, problem, way, monkeypatch):
     same(gpu, whole, wanted, dtype)
     w, y, c = (gpu.upload(array, dtype) for array in (floats.w, floats.y, floats.c))
     spread = calls.transposed(problem, y, w, c, **keywords)
-    at_once(monkeypatch)
+    spread_from(monkeypatch, 2**62)
     found = check_launched(gpu, lambda: calls.transposed(problem, y, w, c, **keywords), 0, problem in LEAVING)
     assert bits(gpu, spread) == bits(gpu, found)
 
@@ -138,11 +127,9 @@ def test_small_results_are_written_at_once(gpu, monkeypatch):
     w, y = gpu.upload(data.w, 'float16'), gpu.upload(data.y, 'float16')
     bytes_of_results = data.x.size * 2
     for least, copied in ((bytes_of_results, 1), (bytes_of_results + 1, 0)):
-        monkeypatch.setattr(tiles, 'LEAST_SPREAD', least)
-        _cuda.forget()
+        spread_from(monkeypatch, least)
         found = check_launched(gpu, lambda: calls.grad_input(problem, w, y), copied)
-    monkeypatch.setattr(tiles, 'LEAST_SPREAD', 0)
-    _cuda.forget()
+    spread_from(monkeypatch, 0)
     check_launched(gpu, lambda: calls.grad_input(problem, w, y, out=found, accumulate=True), 0)
     same(gpu, found, 2 * maps(problem, *data[:3]).grad_input, 'float16')
 

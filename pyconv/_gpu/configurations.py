@@ -35,7 +35,7 @@ SIMPLE: dict[str, list[tuple[str, ...]]] = {
 
 
 # Whole numbers have no tiles, and so none of what packs for them; these stand for all pairs of operands and results.
-NO_TILES = {"pack", "unpack", "unpack divided", "pack_weight", "clear_flag", "scan", "fill partial"}
+NO_TILES = {"pack", "unpack", "pack_weight", "clear_flag", "scan", "fill partial"}
 PAIRS = ("int8", "int32"), ("int64", "int64")
 
 

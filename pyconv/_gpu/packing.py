@@ -34,9 +34,7 @@ def pack(
     """
     t: i32 = thread()
     store_i32(clean, (clean != 0) & (t == 0) & (block_x() == 0), i32(0))
-    block: i32 = divide(block_x(), across_magic, across_shift)
-    cell: i32 = (block_x() - block * i32(across)) * (THREADS >> beside) + (t >> beside)
-    first: i32 = ((block * i32(rounds)) << beside) + (t & ((1 << beside) - 1))
+    cell, first = place_of_thread()
     n, z, y, x = position(cell)
     if MODE != "zeros":
         z, z_met = met(i32(z + offset_z), size_z, period_z, period_z_magic, period_z_shift)
@@ -76,9 +74,7 @@ def unpack(
     If DIVIDED, what is packed are the cells of a lattice, so many of them; the others get the bias of their channel.
     """
     t: i32 = thread()
-    block: i32 = divide(block_x(), across_magic, across_shift)
-    cell: i32 = (block_x() - block * i32(across)) * (THREADS >> beside) + (t >> beside)
-    first: i32 = ((block * i32(rounds)) << beside) + (t & ((1 << beside) - 1))
+    cell, first = place_of_thread()
     n, z, y, x = position(cell)
     to: i64 = target + n * target_n + z * target_z + y * target_y + x * target_x
     there = cell < i32(cells)
@@ -119,6 +115,13 @@ def store_chunk(address, step, wanted, words):
             store_i32(to, wanted, words[part])
         else:
             store_i16(to, wanted, i32(words[part // 2] >> (part % 2 * 16)))
+
+
+def place_of_thread():
+    """(cell, the first of its chunks) that a thread copies."""
+    block: i32 = divide(block_x(), across_magic, across_shift)
+    cell: i32 = (block_x() - block * i32(across)) * (THREADS >> beside) + (t >> beside)
+    return cell, i32(((block * i32(rounds)) << beside) + (t & ((1 << beside) - 1)))
 
 
 def chunk_of(address, step, room, there, part_0, part_1):

@@ -28,7 +28,7 @@ def way_of(way: str | None, element: Element) -> str | None:
     """The way in which planes are multiplied: none of what operands are split or converted for, nor warpgroups'."""
     if way is None or element.parts > 1 or way in tiles.SPLITTING or tiles.held(way, element) != element:
         return None
-    return way.removeprefix("wgmma_")
+    return tiles.without_warpgroups(way)
 
 
 def are_planes(place: Ref, layout: Layout, size: Sequence[int], element_size: int) -> bool:

@@ -26,14 +26,14 @@ class Spread(NamedTuple):
 
 
 def of(made: Program, pieces: Sequence[Axes], target: Target, sizes: Sequence[int], element: Element) -> Spread | None:
-    """That of results of (samples, channels, z, y, x) from these pieces; None where they are written where they belong.
-    """
+    """That of results of (samples, channels, z, y, x) from these pieces, all that have taps; None where they are
+    written where they belong."""
     samples, channels, *_ = sizes
     size = element.result_size
     if target.last or target.accumulate or all(axes[2].lattice == 1 for axes in pieces) or (
             channels * size % 16 or prod(sizes) * size < tiles.LEAST_SPREAD):
         return None
-    found, lattice = [axes for axes in pieces if all(axis.taps for axis in axes)], None
+    found, lattice = list(pieces), None
     if len(found) == 1:
         [lattice] = found
         sizes = (samples, channels, *(axis.positions for axis in lattice))

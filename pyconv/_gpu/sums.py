@@ -43,13 +43,14 @@ class Sums:
         self.tiled = problem.tiled(rows * prod(g.kernel_size) if apart else rows, self.source.channels, pieces)
         self.apart = apart and self.tiled
         if self.apart and problem.way is not None:  # wgmma's registers are full, as are those of a large tile
-            self.problem = problem._replace(way=problem.way.removeprefix("wgmma_"))
+            self.problem = problem._replace(way=tiles.without_warpgroups(problem.way))
         self.by_piece = self.problem.by_piece and not whole
         if is_forward and self.tiled and self.edge is None:
             self.source, axes = thinned(self.source, self.definition[0])
             self.definition = self.pieces = [axes]
         self.flags = Flags()
         self.spread: Spread | None = None
+        self.fills = False  # all cells before tiles write theirs
         self.space: Ref | None = None  # of the packed source
         # the weight, or each piece's own, where tiles read it, and the pieces that do
         self.read: list[tuple[Weight, Ref, list[Axes]]] = []
@@ -116,9 +117,10 @@ class Sums:
         if pad or self.problem.splits:
             self.flags = Flags.of(self.made, samples if self.problem.splits else 0)
         if not self.folds and not self.apart:
-            self.spread = spreading.of(self.made, self.pieces, self.target, (samples, *self._size), self.element)
+            self.spread = spreading.of(self.made, pieces, self.target, (samples, *self._size), self.element)
+        self.fills = self.leaves_cells
         if self.spread is not None:
-            pieces = self.spread.pieces
+            pieces, self.fills = self.spread.pieces, self.fills and self.spread.lattice is None
         parts = [(weight, pieces)] if self.apart or not self.by_piece else [
             (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
         self.read = [
@@ -136,7 +138,7 @@ class Sums:
         """So many samples in tiles; the target for what the direct kernels add to it or write in its place."""
         flags, spread = self.flags, self.spread
         written = target if spread is None else spread.target
-        if self.leaves_cells and (spread is None or spread.lattice is None):
+        if self.fills:
             self._fill_all(written, samples)
             if target.accumulate:  # else cells would get the bias from tiles, or the direct kernel, as well
                 target = written = target._replace(bias=0, bias_stride=0)

@@ -162,9 +162,9 @@ WAYS = {
     "fma": Way(Reading(fragments.lanes_of_scalars, fragments.multiply_scalars),
                Reading(fragments.lanes_of_runs, fragments.multiply_runs), fragments.one, (8, 4), (1, 1)),
 }
-# Ways whose products read lines along the reduction alone, of operands that were rounded as they were packed; and what
-# makes weights' gradients, whose lines lie across it, in their place.
-ALONG = {"wgmma_tf32": "tf32"}
+# Ways whose products read lines along the reduction alone, of operands that were rounded as they were packed: weights'
+# gradients, whose lines lie across it, are made without warpgroups.
+ALONG = {"wgmma_tf32"}
 # Where 'auto' takes Hopper's own products in place of those of older chips, as measured on an H100 over ResNet-50's
 # layers: wgmma where gather has 256 rows and a reduction of 128, 1.1 to 1.6 times as fast, or 128 rows and a longer
 # one, up to 1.2 times; in correlate, 1.1 to 2 times, unless it is pointwise and of few results, else up to 1.2 times;
@@ -177,6 +177,11 @@ HOPPER_RESULTS = 2**14
 HOPPER_USES, HOPPER_DEPTH = 576, 512
 
 
+def without_warpgroups(way: str) -> str:
+    """The way that makes the same products on older chips too."""
+    return way.removeprefix("wgmma_")
+
+
 def on_hopper(
     way: str, kernel: str, rows: int, channels: int, taps: int, pointwise: bool, uses: int, of_phase: int
 ) -> str:
@@ -187,11 +192,11 @@ def on_hopper(
         gains = any(rows >= least and depth >= deep for least, deep in HOPPER_DEPTHS.items())
         if kernel == "correlate":
             gains = rows >= 64 and (not pointwise or rows * depth > HOPPER_RESULTS)
-        return f"wgmma_{way}" if gains else way
-    if way == "tf32" and kernel == "gather":
-        gains = rows >= 128 and uses >= HOPPER_USES and of_phase >= HOPPER_DEPTH
-        return "wgmma_tf32" if gains else way
-    return f"f64_{HOPPER_DOUBLE}" if way == "f64" and rows > 32 else way
+    elif way == "tf32":
+        gains = kernel == "gather" and rows >= 128 and uses >= HOPPER_USES and of_phase >= HOPPER_DEPTH
+    else:
+        return f"f64_{HOPPER_DOUBLE}" if way == "f64" and rows > 32 else way
+    return f"wgmma_{way}" if gains else way
 
 
 SPLITTING = {"tf32x3"}  # two parts of each operand: infinity meets the zero of a low part, in its sample alone
