@@ -41,7 +41,7 @@ from pyconv._blocks import (
     up_to,
     wanted_tasks,
 )
-from pyconv._pieces import Piece, Triple
+from pyconv._piece import Piece, Triple
 
 FEW_CELLS = 64  # of a plane, as of 7x7
 RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs

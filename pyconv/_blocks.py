@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from pyconv._edges import NO_FOLDS, Folds, held_in
-from pyconv._pieces import Axes, Axis, Piece, Strides, Triple
+from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 
 Block = tuple[int, Triple, int]  # samples, extent, shared
 Streams = tuple[tuple[tuple[int, int], tuple[int, int]], ...]

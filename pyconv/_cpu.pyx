@@ -118,6 +118,7 @@ cdef class Watch:
         return 0
 
 
+include "_step.pxi"
 include "_plan.pxi"
 include "_call.pxi"
 

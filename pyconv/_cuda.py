@@ -19,8 +19,9 @@ from pyconv._geometry import ROLES, Geometry
 from pyconv._gpu import launch, limits, maps, padding, program, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref, Step
+from pyconv._gpu.layouts import Layout
 from pyconv._gpu.problem import Problem
-from pyconv._gpu.program import Layout, Target
+from pyconv._gpu.program import Target
 from pyconv._integers import Shape
 from pyconv._outer import LAST, Term, beyond, meetings, of_padding, of_volumes, terms_of_results, volumes
 from pyconv._padding import REPEATING

@@ -24,7 +24,7 @@ from pyconv._blocks import (
     up_to,
     wanted_tasks,
 )
-from pyconv._pieces import Piece, Triple
+from pyconv._piece import Piece, Triple
 
 BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
 LEAST_ACROSS, MOST_ACROSS = 12, 512  # positions of a row that are worth more than turned vectors; of a block's row

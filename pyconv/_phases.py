@@ -22,7 +22,8 @@ from pyconv._blocks import (
 )
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._geometry import Geometry
-from pyconv._pieces import Piece, Strides, pieces
+from pyconv._piece import Piece, Strides
+from pyconv._pieces import pieces
 from pyconv._ways import choose, forget_first, in_tiles
 
 Choice = tuple[Piece, Blocking]

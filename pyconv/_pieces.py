@@ -1,9 +1,8 @@
-"""Geometry to pieces: a map as boxes of positions times boxes of taps that a kernel can run without a special case.
+"""Geometry to pieces: a map as those that kernels run.
 
-A position q of a piece reads, under tap t and along each axis, source cell ``step * q + offset + tap_step * t``, or
-nothing when there is no such cell. forward is one piece (step = stride). grad_input is one piece for each phase of the
-stride: cells that agree modulo the stride read the same taps, and grad_output without gaps (step = 1), so nothing is
-scattered. grad_weight reads as forward does. Standard library only.
+forward is one piece (step = stride). grad_input is one piece for each phase of the stride: cells that agree modulo the
+stride read the same taps, and grad_output without gaps (step = 1), so nothing is scattered. grad_weight reads as
+forward does. Standard library only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,124 +12,11 @@ from typing import Any, NamedTuple
 
 from pyconv._edges import NO_FOLDS, Folds, Stretch, folds, goes_round, stretches
 from pyconv._geometry import Geometry, whole_size
+from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 WIDEST = 16  # lanes of the longest vector
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
-
-
-class Axis(NamedTuple):
-    """One axis of a piece: `start`, `lattice` place its positions in target, `first`, `every` its taps in weight."""
-
-    positions: int
-    size: int
-    step: int
-    offset: int
-    tap_step: int
-    taps: int
-    start: int = 0
-    lattice: int = 1
-    first: int = 0
-    every: int = 1
-
-    @property
-    def streams(self) -> int:
-        """How many streams serve all taps: offsets that agree modulo `step` share one (see kernels.h)."""
-        return max(1, min(self.taps, self.step // gcd(self.step, self.tap_step)))
-
-    @property
-    def unit(self) -> int:
-        return self.tap_step * self.streams // self.step if self.streams < self.taps else 0
-
-    @property
-    def beyond(self) -> int:
-        """How many positions a shared stream has more than a tap reads: those that only its other taps reach."""
-        return abs(self.unit) * (-(-self.taps // self.streams) - 1) if self.taps else 0
-
-    def reached(self, tap: int) -> tuple[int, int]:
-        """The first of the positions that have a cell under a tap, and the one behind the last."""
-        offset = self.offset + self.tap_step * tap
-        low = max(0, -(offset // self.step))
-        return low, max(low, min(self.positions, (self.size - 1 - offset) // self.step + 1))
-
-    def clipped(self, tap: int) -> "Axis":
-        """This axis for one tap alone, restricted to the positions that have a cell under it."""
-        low, high = self.reached(tap)
-        return self._replace(
-            positions=high - low, offset=self.offset + self.tap_step * tap + self.step * low, taps=1,
-            start=self.start + self.lattice * low, first=self.first + self.every * tap)
-
-    def alone(self, tap: int) -> "Axis":
-        """This axis for one tap alone, whose cells beyond the edge are there."""
-        return self._replace(offset=self.offset + self.tap_step * tap, taps=1, first=self.first + self.every * tap)
-
-    def met(self) -> "Axis":
-        """This axis with none but the taps that have a cell at some position."""
-        taps = [tap for tap, (low, high) in enumerate(map(self.reached, range(self.taps))) if low < high]
-        if not taps:
-            return self._replace(taps=0)
-        return self._replace(offset=self.offset + self.tap_step * taps[0], taps=taps[-1] - taps[0] + 1,
-                             first=self.first + self.every * taps[0])
-
-    def within(self, most: int) -> "list[Axis]":
-        """This axis with its taps cut into boxes of at most `most`."""
-        return [
-            self._replace(offset=self.offset + self.tap_step * tap, taps=min(most, self.taps - tap),
-                          first=self.first + self.every * tap)
-            for tap in range(0, max(1, self.taps), most)]
-
-
-ONE = Axis(1, 1, 1, 0, 0, 1)  # a single cell
-
-
-Axes = tuple[Axis, ...]
-Triple = tuple[int, ...]
-
-
-class Strides(NamedTuple):
-    """Where an operand keeps its elements, in elements."""
-
-    base: int
-    batch: int
-    channel: int
-    axes: Triple
-    group: int = 0
-
-
-class Piece(NamedTuple):
-    """Three axes, the operands' strides, and what becomes of the target: pieces of one wave write different cells."""
-
-    axes: Axes
-    batch: int
-    rows: int  # of a group: target's channels, or their taps
-    channels: int  # of source in a group
-    source: Strides
-    target: Strides
-    weight: Strides  # batch: the stride of target's channel
-    wave: int
-    accumulate: bool
-    row_taps: tuple[tuple[int, int], ...] = ((1, 0), (1, 0), (1, 0))  # along each axis: how many, stride in target
-    turned: bool = False  # the channels of a cell lie side by side, in source and target
-    tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis
-    swapped: bool = False  # rows are samples: how many there are must not decide the order of a sum
-    exchanged: bool = False  # grad_weight's operands have changed places
-    patched: tuple[bool, bool, bool] = (False, False, False)  # source, target, weight: see `copied`
-    parts: int = 1  # real numbers of an element: rows and channels count them
-    edge: str = "zeros"  # what source has beyond its edge
-    folded: str = "zeros"  # what stand for positions beyond target's edge,
-    folds: Folds = NO_FOLDS  # of which there are so many before and behind each axis
-    several: int = 0  # channels of source in a group as stored, where several of them are one cell
-    woven: int = 0  # channels of each of the groups that one vector holds
-    weight_woven: int = 0  # from one of these to the next in weight
-
-    @property
-    def source_last(self) -> bool:
-        """Whether the channels of source lie last in memory: rows of its cells do not."""
-        return self.source.axes[2] > 1 and not self.turned and not self.patched[0]
-
-    @property
-    def target_last(self) -> bool:
-        return self.target.channel == 1 and self.target.axes[2] > 1 and not self.turned and not self.patched[1]
 
 
 class Operands(NamedTuple):

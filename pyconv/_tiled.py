@@ -28,7 +28,8 @@ from pyconv._blocks import (
     streams_of,
     up_to,
 )
-from pyconv._pieces import Piece, of_frequency
+from pyconv._piece import Piece
+from pyconv._pieces import of_frequency
 
 DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
 ROOM, WEIGHT_ROOM, NARROW_ROOM = 6 << 20, 5 << 20, 14 << 17  # bytes of all arrays of a block; of grad_weight; the least

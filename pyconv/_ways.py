@@ -52,7 +52,8 @@ from pyconv._depthwise import (
     last_weight_blocking,
     rows_blocking,
 )
-from pyconv._pieces import Axis, Piece, winograd
+from pyconv._piece import Axis, Piece
+from pyconv._pieces import winograd
 
 # How much longer unrolled cells take than the count of their operations says, beside cells that are broadcast, as
 # measured: in tiles of eight rows any, and those of 4 bytes that lie apart in so many channels and more;

@@ -22,7 +22,8 @@ from pyconv._gpu import launch, limits, tiles
 from pyconv._gpu import maps as maps_of_gpu
 from pyconv._gpu.arrays import DTYPES
 from pyconv._gpu.launches import Launches, Program, Ref
-from pyconv._gpu.program import Layout, Target, fill
+from pyconv._gpu.layouts import Layout
+from pyconv._gpu.program import Target, fill
 from test_cuda import same
 from test_identities import unrolled
 from test_nonfinite import spoiled, without_zeros

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from gpus import Emulated
-from pyconv._gpu import limits, padding, program, tiles
+from pyconv._gpu import limits, operands, padding, program, tiles
 from pyconv._gpu.launches import Program, Ref
+from pyconv._gpu.layouts import Layout
+from pyconv._gpu.operands import Flags, Operand, Weight
 from pyconv._gpu.padding import Edge
-from pyconv._gpu.program import Flags, Layout, Operand, Weight
 
 DTYPES = 'float16', 'bfloat16', 'float32', 'float64', 'complex64', 'complex128'
 WORDS = {'float16': 'u2', 'bfloat16': 'u2', 'float32': 'u4', 'float64': 'u8', 'complex64': 'u4', 'complex128': 'u8'}
@@ -66,7 +67,7 @@ def ran(gpu, dtype, make, address, space, samples=0):
     """(what a program left in so many bytes of scratch, the flags): `make(program, flags, space)` adds its launches."""
     made = Program(gpu.device)
     room, flags = made.reserve(space), Flags.of(made, samples)
-    program.clear(made, flags.whole, tiles.ELEMENTS[dtype], flags.places)
+    operands.clear(made, flags.whole, tiles.ELEMENTS[dtype], flags.places)
     make(made, flags, room)
     scratch = gpu.memory.allocate(made.scratch)
     made.on({'x': Ref('x'), 'scratch': Ref('scratch')}).run({'x': address, 'scratch': scratch}, 0)
@@ -80,8 +81,8 @@ def packed(gpu, bits, dtype, groups=1, lay=LAYOUTS['first'], edge=None, size=Non
     address, steps = on_gpu(gpu, bits, lay)
     operand = Operand(Ref('x'), Layout(*steps), size or tuple(cells), channels // groups, groups, edge)
     found, flags = ran(
-        gpu, dtype, lambda made, flags, room: program.pack(made, operand, samples, element, flags, room, **how),
-        address, program.packed_bytes(operand, samples, element), samples)
+        gpu, dtype, lambda made, flags, room: operands.pack(made, operand, samples, element, flags, room, **how),
+        address, operands.packed_bytes(operand, samples, element), samples)
     return found.view(bits.dtype).reshape(samples, *operand.size, groups, -1, parts), flags
 
 
@@ -221,8 +222,8 @@ def weight_packed(gpu, bits, dtype, groups, is_turned, lay=LAYOUTS['first'], **h
                     whole.channels, groups, whole.kernel)
     found, flag = ran(
         gpu, dtype,
-        lambda made, flags, room: program.pack_weight(made, weight, element, flags.some, room, **how), address,
-        program.weight_bytes(weight, element))
+        lambda made, flags, room: operands.pack_weight(made, weight, element, flags.some, room, **how), address,
+        operands.weight_bytes(weight, element))
     return found.view(bits.dtype).reshape(
         groups * whole.rows, element.parts, prod(whole.kernel), -1, whole.parts), flag
 
@@ -244,7 +245,7 @@ def scanned(gpu, bits, dtype, wide):
     room[..., :channels, :] = np.moveaxis(bits, 1, -2)
     address, steps = on_gpu(gpu, np.moveaxis(room, -2, 1)[:, :channels], lambda x: x)
     operand = Operand(Ref('x'), Layout(*steps, True), tuple(cells), channels, 1)
-    assert program.in_place(operand, element)
+    assert operands.in_place(operand, element)
     return ran(gpu, dtype, lambda made, flags, _: program.scan(made, operand, samples, element, flags), address, 256,
                samples)[1]
 

@@ -7,7 +7,7 @@ from gpus import Emulated
 from problems import P, maps
 from pyconv import _cuda
 from pyconv._gpu import limits, tiles
-from pyconv._pieces import Axis
+from pyconv._piece import Axis
 from test_cuda import same
 
 PROBLEMS = [

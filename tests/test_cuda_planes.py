@@ -14,9 +14,10 @@ from gpus import WAYS, Emulated, take_tile, tiles_of
 from problems import P, maps
 from pyconv import _cuda
 from pyconv import _geometries as geometries
-from pyconv._gpu import limits, planes, program, tiles
+from pyconv._gpu import limits, planes, tiles
 from pyconv._gpu.arrays import DTYPES
 from pyconv._gpu.launches import Ref
+from pyconv._gpu.layouts import Layout
 from test_cuda import same
 from test_cuda_defects import plant
 from test_cuda_limits import Planned
@@ -188,7 +189,7 @@ def test_parts_are_short(way, parts, positions, size, batch, cuts):
 
 @pytest.mark.parametrize(('cells', 'size', 'taken'), [(2**29 - 4, 4, True), (2**29, 4, False), (2**30, 2, False)])
 def test_planes_that_32_bits_do_not_count_are_packed(cells, size, taken):
-    layout = program.Layout(0, cells * size, 0, 0, size, True)
+    layout = Layout(0, cells * size, 0, 0, size, True)
     assert planes.are_planes(Ref('first'), layout, (1, 1, cells), size) == taken
 
 

@@ -65,7 +65,7 @@ def test_imports_go_downward(path):
         assert '__init__' not in found, 'a room does not import the package'
     if path.stem in PURE:
         assert found <= PURE
-    if path.suffix == '.pyx' or path.stem in ('_pieces', '_blocking', '_phases', '_ways'):
+    if path.suffix == '.pyx' or path.stem in ('_piece', '_pieces', '_blocking', '_phases', '_ways'):
         assert not found & {'_ops', '_columns', '_evaluate', '_arguments', '_threads', '_backend'}
 
 
@@ -107,8 +107,8 @@ GPU_LIBRARIES = {'sass': {'cuda'}, 'cubins': {'cuda'}, 'ptx': {'numba', 'cuda'},
 def test_rooms_of_the_gpu(path):
     allowed = {*sys.stdlib_module_names, 'pyconv', 'numpy', *GPU_LIBRARIES.get(path.stem, ())}
     assert {module.split('.')[0] for module, _ in imports(path)} <= allowed
-    assert set(rooms(path)) <= {'_gpu', '_integers', '_geometry', '_padding', '_pieces', '_backend', '_dtypes'} | (
-        {'_driver'} if path.stem in ('launch', 'launches') else set())
+    shared = {'_gpu', '_integers', '_geometry', '_padding', '_piece', '_pieces', '_backend', '_dtypes'}
+    assert set(rooms(path)) <= shared | ({'_driver'} if path.stem in ('launch', 'launches') else set())
 
 
 def test_rooms_of_the_gpu_do_not_import_in_a_circle():
@@ -218,7 +218,7 @@ def test_orders_of_arguments(name, order):
 
 
 def test_lines_and_files_stay_short():
-    for path in FILES + GPU_FILES + DOOR_FILES:
+    for path in [*FILES, *GPU_FILES, *DOOR_FILES, *PACKAGE.glob('*.pxi')]:
         lines = path.read_text().splitlines()
         assert max(map(len, lines), default=0) <= 120, path.name
         assert len(lines) <= 600, path.name

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from math import prod
 
-from pyconv._gpu import limits, padding, plain, planes, program, tiles, walks
+from pyconv._gpu import limits, operands, padding, plain, planes, program, tiles, walks
 from pyconv._gpu.launches import ALIGNMENT, Program, Ref
+from pyconv._gpu.layouts import Layout, axes_arguments, edge_arguments, in_turns, mode_of, strides, taps_arguments
 from pyconv._gpu.limits import divided
+from pyconv._gpu.operands import Flags, Operand
 from pyconv._gpu.problem import Layouts, Problem, as_tiles_read, thinned
-from pyconv._gpu.program import Flags, Layout, Operand, Target
+from pyconv._gpu.program import Target
 from pyconv._gpu.tiles import Summing, Tile
-from pyconv._pieces import ONE, Axes, Axis, has_padding, phases
+from pyconv._piece import ONE, Axes, Axis
+from pyconv._pieces import has_padding, phases
 
 
 class Correlation:
@@ -82,7 +85,7 @@ class Correlation:
         x, axes = self._as_read()
         if self._by_planes(samples):
             return
-        padded = program.chunks_of(x.channels, element) * 16 // element.size
+        padded = operands.chunks_of(x.channels, element) * 16 // element.size
         columns, rows = prod(axis.taps for axis in axes) * padded * element.parts, y.channels * element.parts
         tile = tiles.tile_of(
             way, element.in_tiles, (rows, columns), g.groups * tiles.NOMINAL_BLOCKS, kernel="correlate",
@@ -91,8 +94,8 @@ class Correlation:
         blocks = -(-g.batch // parts.samples) if samples >= g.batch else max(samples // parts.samples, 1)
         most = blocks * parts.samples
         x_space, y_space = (
-            None if program.in_place(operand, element, dense)
-            else made.reserve(program.packed_bytes(operand, min(most, g.batch), element))
+            None if operands.in_place(operand, element, dense)
+            else made.reserve(operands.packed_bytes(operand, min(most, g.batch), element))
             for operand, dense in ((x, 0), (y, g.batch)))
         by_channel = (self.taps, 1) if problem.algorithm == "columns" else (1, padded)
         parted = Parted(made, problem, self.target, columns, *by_channel, element.parts == 2)
@@ -120,7 +123,7 @@ class Correlation:
         tile = tiles.tile_of(way, element, (y.channels, x.channels), tiles.NOMINAL_BLOCKS)
         parts = planes.evenly(self._parts("gather", tile, y.channels, x.channels), g.batch)
         parts = planes.short(parts, self.positions, way, x.channels * y.channels * element.part_size, g.batch)
-        padded = program.chunks_of(x.channels, element) * 16 // element.size
+        padded = operands.chunks_of(x.channels, element) * 16 // element.size
         parted = Parted(self.made, problem, self.target, padded, 1, padded, False)
         most = max(samples // parts.samples, 1) * parts.samples
         for first, count in limits.chunks_of_samples(g.batch, most, parts.samples):
@@ -177,15 +180,15 @@ class Correlation:
             self.made, self.problem, self.target, x.channels * self.taps * element.parts, self.taps, 1, False)
         for first, count in limits.chunks_of_samples(g.batch, self.most, parts.samples):
             slots = parts.count(count)
-            blocks, turns = program.in_turns(elements, waits, slots)
+            blocks, turns = in_turns(elements, waits, slots)
             self.made.add(
-                tiles.simple("direct_weight", element, mode=program.mode_of(x.edge), waits=waits), (blocks, slots),
+                tiles.simple("direct_weight", element, mode=mode_of(x.edge), waits=waits), (blocks, slots),
                 shared=threads * element.real_size, **turns, elements=elements,
-                **program.edge_arguments(x.edge, element),
+                **edge_arguments(x.edge, element),
                 x=x.place.at(first * x.layout.outer), y=y.place.at(first * y.layout.outer), target=parted.place(slots),
                 flag=flags.some, **parts.arguments(count, self.positions), rounds=-(-parts.positions // threads),
-                **divided(channels=x.channels, rows=y.channels), **program.taps_arguments(axes),
-                **program.axes_arguments(axes), **self._reading(x.layout), y_n=y.layout.outer,
+                **divided(channels=x.channels, rows=y.channels), **taps_arguments(axes),
+                **axes_arguments(axes), **self._reading(x.layout), y_n=y.layout.outer,
                 y_row=y.layout.channel, y_z=y.layout.z, y_y=y.layout.y, y_x=y.layout.x, target_part=parted.size)
             parted.finish(first + count == g.batch, slots, flags, 1 if flags.whole else 0)
 
@@ -209,7 +212,7 @@ class Correlation:
 
     def _reading(self, layout: Layout) -> dict[str, int]:
         """How direct_weight reads x: its cells, or the columns that unfold made of it."""
-        found = program.strides(source=layout) | {"source_tap": 0, "read_z": 0, "read_y": 0, "read_x": 0}
+        found = strides(source=layout) | {"source_tap": 0, "read_z": 0, "read_y": 0, "read_x": 0}
         if self.problem.algorithm == "columns":
             _, height, width = self.problem.geometry.output_size
             found |= {"source_channel": layout.channel * self.taps, "source_tap": layout.channel,

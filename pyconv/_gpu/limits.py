@@ -10,7 +10,7 @@ from pyconv._geometry import Geometry
 from pyconv._gpu import plain, tiles
 from pyconv._gpu.specialise import Source
 from pyconv._gpu.tiles import Element
-from pyconv._pieces import Axes
+from pyconv._piece import Axes
 
 MOST = 2**31 - 2**13  # what a launch can count of anything: 32 bits, with a tile to spare
 # The arguments of kernels that count; so do all that are divided by.

@@ -11,7 +11,7 @@ import numpy as np
 
 from pyconv._dtypes import element
 from pyconv._geometry import Geometry, Triple
-from pyconv._pieces import Axes
+from pyconv._piece import Axes
 
 
 class Edge(NamedTuple):

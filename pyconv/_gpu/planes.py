@@ -14,12 +14,15 @@ rows, and samples in that of taps:
 from collections.abc import Sequence
 from math import prod
 
-from pyconv._gpu import limits, program, tiles
+from pyconv._gpu import limits, operands, tiles
 from pyconv._gpu.launches import Program, Ref
+from pyconv._gpu.layouts import Layout, axes_arguments, taps_arguments
 from pyconv._gpu.limits import divided
-from pyconv._gpu.program import Layout, Operand, Target, Weight
+from pyconv._gpu.operands import Operand, Weight
+from pyconv._gpu.program import Target
 from pyconv._gpu.tiles import Element, Tile
-from pyconv._pieces import ONE, Axes, Axis, reads_each_cell
+from pyconv._piece import ONE, Axes, Axis
+from pyconv._pieces import reads_each_cell
 
 MOST_SAMPLES = 2**16 - 1  # of a grid's second axis
 
@@ -66,12 +69,12 @@ def sums(
     """forward or grad_input of so many samples."""
     lines = turned(weight)
     packed = weight.place
-    if not program.is_packed(lines, element):
-        packed = made.reserve(program.weight_bytes(lines, element))
-        program.pack_weight(made, lines, element, 0, packed)
+    if not operands.is_packed(lines, element):
+        packed = made.reserve(operands.weight_bytes(lines, element))
+        operands.pack_weight(made, lines, element, 0, packed)
     cells, size = prod(source.size), element.size
     tile = tiles.tile_of(way, element, (weight.rows, cells), samples, kernel="planes")
-    tiles_n, row_chunks = -(-cells // tile.bn), program.chunks_of(weight.rows, element)
+    tiles_n, row_chunks = -(-cells // tile.bn), operands.chunks_of(weight.rows, element)
     for first, count in limits.chunks_of_samples(samples, MOST_SAMPLES):
         made.add(
             tiles.product("correlate", way, element, tile, False, False, planes=True),
@@ -83,7 +86,7 @@ def sums(
             source_group=source.layout.outer, y_position=row_chunks * 16, y_group=0, row_chunks=row_chunks,
             chunks=cells * size // 16, rows=weight.rows, target_row=target.layout.channel,
             target_group=target.layout.outer, target_part=0, source_n=0, source_z=0, source_y=0, **divided(inner=1),
-            **program.axes_arguments((ONE, ONE, ONE)), **program.taps_arguments((ONE, ONE, ONE)))
+            **axes_arguments((ONE, ONE, ONE)), **taps_arguments((ONE, ONE, ONE)))
 
 
 # --- grad_weight ---
@@ -127,7 +130,7 @@ def products(
             (-(-y.channels // tile.bm) * tiles_n, count, parts.cuts), threads=tile.threads, shared=tile.shared,
             blocks=tile.blocks, source=y.place.at(done * y.layout.outer), weight=x.place.at(done * x.layout.outer),
             target=target.at(first * parts.cuts * part_bytes), bias=0, flag=0, **divided(tiles_n=tiles_n),
-            positions=y.channels, **program.axes_arguments(axes), **program.taps_arguments(axes), source_n=0,
+            positions=y.channels, **axes_arguments(axes), **taps_arguments(axes), source_n=0,
             source_z=y.layout.outer, source_y=0, source_x=y.layout.channel, source_group=each * y.layout.outer,
             chunks=each * inner, stages=-(-each * inner * 16 // (tile.line * parts.cuts)),
             **divided(inner=inner), rows=x.channels, weight_row=x.layout.channel,

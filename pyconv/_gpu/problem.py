@@ -4,11 +4,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import padding, program, tiles
+from pyconv._gpu import operands, padding, program, tiles
 from pyconv._gpu.launches import Program, Ref
-from pyconv._gpu.program import Flags, Layout, Operand, Packed
+from pyconv._gpu.layouts import Layout
+from pyconv._gpu.operands import Flags, Operand, Packed
 from pyconv._gpu.tiles import Element
-from pyconv._pieces import Axes
+from pyconv._piece import Axes
 
 MOST_GROUPS = 2**16 - 1  # of a grid's second axis
 
@@ -108,8 +109,8 @@ def as_tiles_read(
     """
     by_copy = count == 1 and space is not None and not flags.some
     if not by_copy:
-        program.clear(made, clear, problem.element, count)
+        operands.clear(made, clear, problem.element, count)
     if flags.some and space is None:
         program.scan(made, operand, samples, problem.element, flags)
-    return program.pack(
+    return operands.pack(
         made, operand, samples, problem.element, flags, space, clear if by_copy else 0, problem.rounds)

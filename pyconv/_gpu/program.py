@@ -1,274 +1,35 @@
-"""A plan's launches for operands that lie in memory in a certain way: what is packed, multiplied and summed, and where.
+"""A plan's launches for operands that lie in memory in a certain way: what is multiplied and summed, and where.
 
 A program is made once for every geometry and layout. Sizes and strides here are in bytes.
 """
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import limits, packing, padding, plain, tiles
+from pyconv._gpu import limits, packing, plain, tiles
 from pyconv._gpu.launches import Matrix, Program, Ref
+from pyconv._gpu.layouts import (
+    Layout,
+    axes_arguments,
+    blocks_for,
+    edge_arguments,
+    first_tap,
+    five,
+    in_turns,
+    mode_of,
+    numbered,
+    strides,
+    tap_strides,
+    taps_arguments,
+)
 from pyconv._gpu.limits import divided
+from pyconv._gpu.operands import Flags, Operand, Packed, Weight, are_dense
 from pyconv._gpu.padding import Edge
 from pyconv._gpu.tiles import Element, Tile
-from pyconv._pieces import Axes, Axis, reads_each_cell
-
-
-class Layout(NamedTuple):
-    """The strides of an operand: (batch, channel, z, y, x), of a weight (out channel, channel, z, y, x)."""
-
-    outer: int
-    channel: int
-    z: int
-    y: int
-    x: int
-    aligned: bool = False  # its first element lies at a multiple of 16
-    sample: int = 0  # from a sample's weight to the next one's
-
-    @property
-    def inner(self) -> dict[str, int]:
-        return {"z": self.z, "y": self.y, "x": self.x}
-
-
-# --- arguments of kernels ---
-
-
-def axes_arguments(axes: Axes) -> dict[str, int]:
-    """What a kernel must know of the positions and taps of a piece."""
-    found = divided(**{f"p{name}": axis.positions for name, axis in zip("zyx", axes)})
-    for name, axis in zip("zyx", axes):
-        found |= {f"size_{name}": axis.size, f"step_{name}": axis.step, f"offset_{name}": axis.offset,
-                  f"tap_{name}": axis.tap_step}
-    return found
-
-
-def taps_arguments(axes: Axes) -> dict[str, int]:
-    return divided(**{f"k{name}": axis.taps for name, axis in zip("zyx", axes)})
-
-
-def edge_arguments(
-    edge: Edge | None, element: Element, periods: Sequence[int] = (1, 1, 1), stored: bool = False
-) -> dict[str, int]:
-    """What follows from a padding mode; without one, the periods among which cells lie. See padding.bits."""
-    if edge is not None:
-        periods = edge.periods()
-    parts = (0, 0) if edge is None else padding.bits(edge.value, element.name, stored)
-    return divided(**{f"period_{name}": period for name, period in zip("zyx", periods)}) | numbered("part", parts)
-
-
-def mode_of(edge: Edge | None) -> str:
-    return "zeros" if edge is None else edge.mode
-
-
-def five(sizes: Sequence[int]) -> dict[str, int]:
-    """The sizes of the last four of five axes, the last first."""
-    found: dict[str, int] = {}
-    for place, size in enumerate(sizes[:0:-1]):
-        numbers = divided(n=max(size, 1))
-        found |= {f"n{place}": size, f"m{place}": numbers["n_magic"], f"s{place}": numbers["n_shift"]}
-    return found
-
-
-def strides(**layouts: Layout) -> dict[str, int]:
-    """source_n, source_channel, source_z, ... of each layout."""
-    return {f"{name}_{axis}": stride for name, layout in layouts.items()
-            for axis, stride in zip(("n", "channel", "z", "y", "x"), layout)}
-
-
-def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
-    return {f"{name}_{place}": value for place, value in enumerate(values)}
-
-
-def blocks_for(count: int) -> tuple[int]:
-    """The grid of a kernel with a thread for each element."""
-    return (-(-count // plain.THREADS),)
-
-
-def in_turns(blocks: int, waits: bool, beside: int = 1) -> tuple[int, dict[str, int]]:
-    """How many blocks are launched where there is work for so many, `beside` times over; and what the kernel is told.
-
-    A kernel that waits for a flag, mostly in vain, has few, which take turns.
-    """
-    turns = max(1, min(blocks, -(-blocks * beside // tiles.WAITING_BLOCKS))) if waits else 1
-    launched = -(-blocks // turns)
-    return launched, {"turns": turns, "abreast": launched}
-
-
-# --- operands as the tiles read them ---
-
-
-class Operand(NamedTuple):
-    """A source or grad_output: where it is, and how; `size` its cells along z, y, x, `channels` those of a group.
-
-    With an edge, `size` are the places of the padded source that tiles read.
-    """
-
-    place: Ref
-    layout: Layout
-    size: tuple[int, int, int]
-    channels: int
-    groups: int
-    edge: Edge | None = None
-
-
-class Packed(NamedTuple):
-    """An operand with its channels last and in whole chunks: strides, and how many chunks a group has."""
-
-    place: Ref
-    outer: int
-    z: int
-    y: int
-    x: int
-    group: int
-    chunks: int
-
-
-class Flags(NamedTuple):
-    """Places that become 1 where an operand is spoiled: of all, of any sample, of the first sample, from one to the
-    next. There are none where they are 0, and the three are one where samples have none of their own."""
-
-    whole: Ref | int = 0
-    some: Ref | int = 0
-    own: Ref | int = 0
-    step: int = 0
-    samples: int = 0
-
-    @classmethod
-    def of(cls, program: "Program", samples: int = 0) -> "Flags":
-        """New ones, with one for each of so many samples."""
-        place = program.reserve(4 * (samples + 2))
-        return cls(place, place.at(4), place.at(8), 4, samples) if samples else cls(place, place, place)
-
-    @property
-    def places(self) -> int:
-        """How many there are, one behind the other."""
-        return self.samples + 2 if self.samples else 1
-
-    def of_samples(self, first: int = 0) -> dict[str, Any]:
-        """What kernels are given that look at samples from that one on."""
-        return {"own": self.own.at(first * self.step) if isinstance(self.own, Ref) else 0, "own_n": self.step}
-
-
-def chunks_of(channels: int, element: Element) -> int:
-    return -(-channels * element.size // 16)
-
-
-def packed_bytes(operand: Operand, samples: int, element: Element) -> int:
-    return samples * prod(operand.size) * operand.groups * chunks_of(operand.channels, element) * 16
-
-
-def in_place(operand: Operand, element: Element, dense: int = 0) -> bool:
-    """Whether the operand lies as the tiles read it; `dense`: of so many samples, all cells one behind the other."""
-    layout, size = operand.layout, operand.size
-    steps = (layout.outer, layout.z, layout.y, layout.x)
-    if operand.edge is not None or operand.place.offset % 16:
-        return False
-    if not layout.aligned or layout.channel != element.size or operand.channels * element.size % 16:
-        return False
-    if any(step % 16 or step < 0 for step in steps):
-        return False
-    return not dense or are_dense((dense, *size), (*steps[:3], cell_bytes(operand, element)))
-
-
-def are_dense(sizes: Sequence[int], steps: Sequence[int]) -> bool:
-    """Whether elements lie one behind the other, each as far from the next as the last axis says."""
-    return all(size == 1 or step == prod(sizes[place + 1:]) * steps[-1]
-               for place, (size, step) in enumerate(zip(sizes, steps)))
-
-
-def cell_bytes(operand: Operand, element: Element) -> int:
-    """From a cell to the next: of a single cell the layout does not tell."""
-    return operand.layout.x if operand.size[2] > 1 else operand.channels * operand.groups * element.size
-
-
-def pack(
-    program: Program, operand: Operand, samples: int, element: Element, flags: Flags, space: Ref | None,
-    clean: Ref | int = 0, rounded: bool = False,
-) -> Packed:
-    """The operand itself where there is no `space`, else a copy of it there, by which the flags are set and another
-    cleared."""
-    layout, chunks = operand.layout, chunks_of(operand.channels, element)
-    if space is None:
-        group = operand.channels * element.size
-        x = cell_bytes(operand, element)
-        return Packed(operand.place, layout.outer, layout.z, layout.y, x, group, chunks)
-    x = operand.groups * chunks * 16
-    y, z = x * operand.size[2], x * operand.size[2] * operand.size[1]
-    cells, edge = samples * prod(operand.size), operand.edge
-    places: Axes = tuple(Axis(n, n, 1, 0, 0, 1) for n in operand.size)
-    if edge is not None:
-        places = edge.placed(tuple(Axis(p, n, 1, -low, 0, 1) for p, n, low in zip(operand.size, edge.size, edge.low)))
-    blocks, counts = limits.cells_of_chunks(cells, operand.groups * chunks)
-    program.add(
-        tiles.simple("pack", element, mode=mode_of(edge), rounded=rounded,
-                     whole=rounded and in_place(operand, element)), (blocks,), source=operand.place,
-        packed=space, flag=flags.some, **flags.of_samples(), clean=clean, **counts, channels=operand.channels,
-        **divided(chunks=chunks), **axes_arguments(places), **edge_arguments(edge, element, stored=True),
-        **strides(source=layout))
-    return Packed(space, z * operand.size[0], z, y, x, chunks * 16, chunks)
-
-
-class Weight(NamedTuple):
-    """A weight in the roles that a map gives it: rows of the result, channels of the source, per group."""
-
-    place: Ref
-    layout: Layout
-    row: int  # strides
-    channel: int
-    group: int
-    rows: int
-    channels: int
-    groups: int
-    kernel: tuple[int, int, int]
-
-
-def weight_bytes(weight: Weight, element: Element) -> int:
-    return element.parts * weight.groups * weight.rows * prod(weight.kernel) * chunks_of(weight.channels, element) * 16
-
-
-def pack_weight(
-    program: Program, weight: Weight, element: Element, flag: Ref | int, space: Ref, rounded: bool = False
-) -> None:
-    """The weight as (group, row, tap, channel) in whole chunks."""
-    chunks, rows, taps = chunks_of(weight.channels, element), weight.groups * weight.rows, prod(weight.kernel)
-    rows_inside = abs(weight.row) < abs(weight.channel)
-    program.add(
-        tiles.simple("pack_weight", element, rounded=rounded), blocks_for(rows * taps * chunks), weight=weight.place,
-        packed=space, flag=flag, count=rows * taps * chunks, channels=weight.channels, chunks=chunks,
-        rows_inside=int(rows_inside),
-        **divided(inner=rows if rows_inside else chunks, taps=taps, rows=weight.rows,
-                  **dict(zip(("ky", "kx"), weight.kernel[1:]))),
-        weight_group=weight.group, weight_row=weight.row, weight_channel=weight.channel,
-        **{f"weight_{name}": stride for name, stride in weight.layout.inner.items()})
-
-
-def of_piece(weight: Weight, axes: Axes) -> tuple[Weight, Axes]:
-    """The taps of a piece as a weight of their own, and the piece that takes them all in order."""
-    z, y, x = axes
-    strides = tap_strides(weight.layout[2:5], axes)
-    own = weight._replace(
-        place=weight.place.at(first_tap(weight.layout[2:5], axes)), kernel=(z.taps, y.taps, x.taps),
-        layout=weight.layout._replace(z=strides[0], y=strides[1], x=strides[2]))
-    return own, tuple(axis._replace(first=0, every=1) for axis in axes)
-
-
-def clear(program: Program, flag: Ref | int, element: Element, count: int = 1) -> None:
-    """So many flags say: finite."""
-    if isinstance(flag, Ref):
-        program.add(tiles.simple("clear_flag", element), blocks_for(count), flag=flag, count=count)
-
-
-def is_packed(weight: Weight, element: Element) -> bool:
-    """Whether the weight lies in memory as pack_weight would write it."""
-    layout, channel_bytes = weight.layout, weight.channels * element.size
-    is_whole = layout.aligned and weight.place.offset % 16 == channel_bytes % 16 == 0 and element.parts == 1
-    return is_whole and weight.channel == element.size and are_dense(
-        (weight.groups, weight.rows, *weight.kernel, 1), (weight.group, weight.row, *layout[2:5], channel_bytes))
-
-
-# --- results ---
+from pyconv._piece import Axes
+from pyconv._pieces import reads_each_cell
 
 
 class Target(NamedTuple):
@@ -382,14 +143,6 @@ def direct(
         weight_row=weight.row, weight_channel=weight.channel, **inner, bias_row=target.bias_stride,
         target_row=layout.channel, **{f"target_{n}": s for n, s in zip("nzyx", layout[:1] + layout[2:5])},
         **edge_arguments(edge, element, stride or (1, 1, 1)))
-
-
-def tap_strides(inner: Sequence[int], axes: Axes) -> list[int]:
-    return [stride * axis.every for stride, axis in zip(inner, axes)]
-
-
-def first_tap(inner: Sequence[int], axes: Axes) -> int:
-    return sum(stride * axis.first for stride, axis in zip(inner, axes))
 
 
 def is_pointwise(axes: Axes, source: Packed, samples: int) -> bool:

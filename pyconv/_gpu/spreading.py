@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from pyconv._gpu import limits, program, tiles
 from pyconv._gpu.launches import Program
+from pyconv._gpu.layouts import strides
 from pyconv._gpu.limits import divided
 from pyconv._gpu.program import Target
 from pyconv._gpu.tiles import Element
-from pyconv._pieces import Axes
+from pyconv._piece import Axes
 
 
 class Spread(NamedTuple):
@@ -56,4 +57,4 @@ def copy(made: Program, spread: Spread, target: Target, sizes: Sequence[int], el
     made.add(
         tiles.simple("unpack", kept, divided=spread.lattice is not None), (blocks,), packed=spread.target.place,
         target=target.place, bias=target.bias, bias_row=target.bias_stride, **counts, **of_axis,
-        **program.strides(target=target.layout))
+        **strides(target=target.layout))

@@ -2,12 +2,14 @@
 
 from math import prod
 
-from pyconv._gpu import limits, padding, planes, program, spreading, tiles, walks
+from pyconv._gpu import limits, operands, padding, planes, program, spreading, tiles, walks
 from pyconv._gpu.launches import Program, Ref
+from pyconv._gpu.operands import Flags, Operand, Packed, Weight
 from pyconv._gpu.problem import Layouts, Problem, as_tiles_read, thinned
-from pyconv._gpu.program import Flags, Operand, Packed, Target, Weight
+from pyconv._gpu.program import Target
 from pyconv._gpu.spreading import Spread
-from pyconv._pieces import Axes, disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
+from pyconv._piece import Axes
+from pyconv._pieces import disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
 
 
 def _parts_of_gather(axes: Axes, chunks: int) -> int:
@@ -122,12 +124,12 @@ class Sums:
         if self.spread is not None:
             pieces, self.fills = self.spread.pieces, self.fills and self.spread.lattice is None
         parts = [(weight, pieces)] if self.apart or not self.by_piece else [
-            (own, [taken]) for own, taken in (program.of_piece(weight, axes) for axes in pieces)]
+            (own, [taken]) for own, taken in (operands.of_piece(weight, axes) for axes in pieces)]
         self.read = [
-            (part, part.place if program.is_packed(part, self.problem.element) and not self.problem.rounds
-             else self.made.reserve(program.weight_bytes(part, self.element)), taken) for part, taken in parts]
-        if self.problem.rounds or not program.in_place(self.source, self.element):
-            self.space = self.made.reserve(program.packed_bytes(self.source, samples, self.element))
+            (part, part.place if operands.is_packed(part, self.problem.element) and not self.problem.rounds
+             else self.made.reserve(operands.weight_bytes(part, self.element)), taken) for part, taken in parts]
+        if self.problem.rounds or not operands.in_place(self.source, self.element):
+            self.space = self.made.reserve(operands.packed_bytes(self.source, samples, self.element))
 
     @property
     def _size(self) -> tuple[int, ...]:
@@ -159,7 +161,7 @@ class Sums:
         if way is None or not self.tiled or len(self.pieces) > 1 or self.folds or not planes.are_sums(
                 source, self.weight, self.target, axes, element):
             return False
-        if _parts_of_gather(axes, program.chunks_of(source.channels, element)) > 1:
+        if _parts_of_gather(axes, operands.chunks_of(source.channels, element)) > 1:
             return False
         planes.sums(self.made, source, self.weight, self.target, self.problem.geometry.batch, way, element)
         return True
@@ -211,7 +213,7 @@ class Sums:
         """Copy what tiles cannot read as it lies; set the flag, if there is one, where any of it is not finite."""
         for weight, place, _ in self.read:
             if place != weight.place:
-                program.pack_weight(self.made, weight, self.problem.element, flag, place, self.problem.rounds)
+                operands.pack_weight(self.made, weight, self.problem.element, flag, place, self.problem.rounds)
             elif flag:
                 apart = weight.row if weight.rows > 1 else weight.group  # an axis of one tells no distance
                 layout = weight.layout._replace(outer=apart, channel=weight.channel)

@@ -4,10 +4,12 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from pyconv._geometry import Geometry
-from pyconv._gpu import limits, plain, program, single, tiles
+from pyconv._gpu import limits, plain, single, tiles
 from pyconv._gpu.launches import Program, Ref
+from pyconv._gpu.layouts import blocks_for, five
 from pyconv._gpu.limits import Parts, divided
-from pyconv._gpu.program import Operand, Target, Weight
+from pyconv._gpu.operands import Operand, Weight
+from pyconv._gpu.program import Target
 from pyconv._gpu.single import Strips
 from pyconv._gpu.tiles import Element
 
@@ -109,11 +111,11 @@ def sums(
     turns = _turns(walks.y, strips.rows, samples * rows * columns)
     lines = walks.y.lines(strips.rows * turns), columns
     ordered = (*lines, rows) if target.last else (rows, *lines)
-    sizes = {name: number for name, number in program.five((1, 1, *ordered)).items() if name[1] in "01"}
+    sizes = {name: number for name, number in five((1, 1, *ordered)).items() if name[1] in "01"}
     count = prod(ordered)
     for first, some in limits.chunks_of_samples(samples, limits.GRID[1]):
         made.add(
-            single.source("depthwise", element, strips, target.accumulate), (*program.blocks_for(count), some),
+            single.source("depthwise", element, strips, target.accumulate), (*blocks_for(count), some),
             source=source.place.at(first * source.layout.outer), weight=weight.place,
             target=target.place.at(first * to.outer), bias=target.bias, last=int(target.last), count=count, **sizes,
             **divided(rows=weight.rows), turns=turns, **walks.arguments, **steps)
