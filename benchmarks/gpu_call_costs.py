@@ -32,7 +32,7 @@ import harness
 import pyconv
 from cpu import interleaved_medians
 from planned import TESTS
-from pyconv._gpu import arrays, cubins, launch
+from pyconv._gpu import cubins, kinds, launch
 
 sys.path.append(str(TESTS))
 import gpu_fakes  # noqa: E402
@@ -61,17 +61,17 @@ def take_for_cuda() -> None:
     """From now on torch's tensors say that they are on its first GPU, by functions of torch's that take as long."""
     torch.Tensor.is_cuda, torch.Tensor.get_device = True, torch.Tensor.storage_offset
     torch._C._cuda_getCurrentRawStream = int
-    in_torch, on_cpu = arrays._in_torch, torch.device("cpu")
+    in_torch, on_cpu = kinds._in_torch, torch.device("cpu")
 
     def of_main_memory(*wanted):
         strides, make = in_torch(*wanted)
         make.keywords["device"] = on_cpu
         return strides, make
 
-    arrays._in_torch = of_main_memory
+    kinds._in_torch = of_main_memory
 
 
-def kinds() -> dict[str, Any]:
+def uploads() -> dict[str, Any]:
     """What makes arrays of NumPy's, by name."""
     cupy = sys.modules["cupy"] = gpu_fakes.Frameworks().cupy
     return {"NumPy": numpy.asarray, "torch": torch.from_numpy, "CuPy": cupy.ndarray, "interface": Interface,
@@ -102,7 +102,7 @@ def main() -> None:
     stub.stub_note(0)
     launch._compiled = of_the_stub
     pyconv.set_num_threads(1)
-    makers = kinds()
+    makers = uploads()
     numpy_calls = calls_of(makers["NumPy"])
     take_for_cuda()
     print(f"{harness.processor_name()}, one thread, a call\n{'':12}" + "".join(f"{name:>20}" for name in COLUMNS))

@@ -26,7 +26,7 @@ import pyconv
 from harness import MAPS, Work, pyconv_call, shapes_of, work_of
 from layers import GPU_NETWORKS
 from pyconv import _cuda
-from pyconv._gpu import arrays, cubins, launch, tiles
+from pyconv._gpu import cubins, kinds, launch, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType, Kind
 from pyconv._integers import Shape, steps_of
 from rows import KINDS, default_networks
@@ -144,14 +144,14 @@ class PlaceholderKind(Kind):
 def recording(capability: tuple[int, int] = CAPABILITY) -> Iterator[Recorder]:
     """pyconv's device is a recorder inside, and placeholders are arrays on it."""
     recorder = Recorder(capability)
-    before = launch.device, arrays.KINDS[:]
+    before = launch.device, kinds.KINDS[:]
     launch.device = lambda index: recorder  # type: ignore[assignment]
-    arrays.KINDS.insert(0, PlaceholderKind(recorder))
+    kinds.KINDS.insert(0, PlaceholderKind(recorder))
     _cuda.forget()
     try:
         yield recorder
     finally:
-        launch.device, arrays.KINDS[:] = before
+        launch.device, kinds.KINDS[:] = before
         _cuda.forget()
 
 

@@ -144,7 +144,7 @@ class EmulatedDevice:
 
 
 def emulated_kind(memory, stream=0):
-    """A kind for `pyconv._gpu.arrays.KINDS`: emulated arrays, each on device 0."""
+    """A kind for `pyconv._gpu.kinds.KINDS`: emulated arrays, each on device 0."""
     from pyconv._gpu.arrays import DTYPES, DeviceArray, Kind
 
     class EmulatedKind(Kind):

@@ -32,12 +32,12 @@ class Emulated:
 
     def __init__(self, monkeypatch, **settings):
         from pyconv import _cuda
-        from pyconv._gpu import arrays, launch
+        from pyconv._gpu import kinds, launch
 
         self.device = EmulatedDevice(**settings)
         self.memory = self.device.memory
         monkeypatch.setattr(launch, 'device', lambda index: self.device)
-        monkeypatch.setattr(arrays, 'KINDS', [emulated_kind(self.memory), *arrays.KINDS])
+        monkeypatch.setattr(kinds, 'KINDS', [emulated_kind(self.memory), *kinds.KINDS])
         _cuda.forget()
 
     def upload(self, array, dtype):

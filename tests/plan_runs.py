@@ -3,7 +3,7 @@ import numpy as np
 
 from pyconv import _cuda
 from pyconv import _geometries as geometries
-from pyconv._gpu import arrays
+from pyconv._gpu import arrays, kinds
 from pyconv._gpu.launches import Ref, aligned
 
 POISON = 7  # what `out` holds where a plan adds to it
@@ -27,11 +27,11 @@ def columns_of(problem, **fields):
 def launch(gpu, map, geometry, first, second, out, bias=None, accumulate=False, algorithm='auto', least=False,
            **settings):
     """A plan's program on arrays of the GPU."""
-    read = [None if array is None else arrays.read('operand', array) for array in (first, second, out, bias)]
+    read = [None if array is None else kinds.read('operand', array) for array in (first, second, out, bias)]
     plan = _cuda.plan(map, geometry, read[0].dtype, algorithm, read[2].dtype, **settings)
     scratch = None
     if least and plan.scratch_minimum:
-        scratch = arrays.read('scratch', gpu.empty((plan.scratch_minimum,), read[0].dtype.name))
+        scratch = kinds.read('scratch', gpu.empty((plan.scratch_minimum,), read[0].dtype.name))
     now(plan.steps(*read, scratch, accumulate), scratch)
 
 
@@ -41,7 +41,7 @@ def now(steps, scratch=None):
     size = max((program.scratch for program, _ in steps), default=0)
     if size and scratch is None:
         some = next(iter(steps[0].arrays.values()))
-        scratch = arrays.read('scratch', some.kind.empty((size + 256,), arrays.DTYPES['int8'], some.device)[0])
+        scratch = kinds.read('scratch', some.kind.empty((size + 256,), arrays.DTYPES['int8'], some.device)[0])
     for program, given in steps:
         addresses = {word: array.address for word, array in given.items()}
         if program.scratch:
@@ -61,4 +61,4 @@ def run(gpu, map, geometry, first, second, shape, dtype, bias=None, accumulate=F
 
 def unfold(geometry, input, columns, fold=False, accumulate=False):
     """columns <- input, or with fold input <- the sums of columns; arrays of the GPU."""
-    now(_cuda.unfold(geometry, *(arrays.read('operand', array) for array in (input, columns)), fold, accumulate))
+    now(_cuda.unfold(geometry, *(kinds.read('operand', array) for array in (input, columns)), fold, accumulate))

@@ -187,8 +187,8 @@ def test_channels_last_rows_take_the_place_of_the_others():
 
 def test_every_kind_and_map_can_be_planned():
     work = harness.work_of([layers.GPU_NETWORKS['tiny']], gpu_rows.KINDS, harness.MAPS)
-    from pyconv._gpu import arrays, launch
-    before = launch.device, list(arrays.KINDS)
+    from pyconv._gpu import kinds, launch
+    before = launch.device, list(kinds.KINDS)
     with planned.recording() as recorder:
         for row in work:
             kind = gpu_rows.KINDS[row[3]]
@@ -199,7 +199,7 @@ def test_every_kind_and_map_can_be_planned():
                                    for way in ('', *(f', {name}' for name in trials))]
             for call in calls.values():
                 assert planned.recorded(recorder, call).names
-    assert (launch.device, arrays.KINDS) == before
+    assert (launch.device, kinds.KINDS) == before
     assert {wanted.source.name for wanted in recorder.kernels.values()} >= {'gather', 'correlate', 'direct', 'pack'}
 
 

@@ -20,7 +20,7 @@ from emulated_device import SHARED_LIMITS
 from gpus import WAYS, Emulated, take_tile, tiles_of
 from problems import P, some
 from pyconv import _cuda
-from pyconv._gpu import arrays, configurations, launch, single, tiles
+from pyconv._gpu import configurations, kinds, launch, single, tiles
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
@@ -458,9 +458,9 @@ def of_whole_numbers(gpu, problem, dtype, result):
         summed = gpu.empty(problem.weight_shape[:1], result)
         for accumulate in (False, True):
             plan_runs.now(
-                _cuda.channel_sum(arrays.read('operand', given[2]), 1, arrays.read('out', summed), accumulate))
-            bias = arrays.read('bias', gpu.empty(made[0].shape[1:2], result))
-            plan_runs.now(_cuda.fill(arrays.read('out', made[0]), bias, accumulate))
+                _cuda.channel_sum(kinds.read('operand', given[2]), 1, kinds.read('out', summed), accumulate))
+            bias = kinds.read('bias', gpu.empty(made[0].shape[1:2], result))
+            plan_runs.now(_cuda.fill(kinds.read('out', made[0]), bias, accumulate))
 
 
 def laid_out(gpu, shape, dtype, last, beside=0):
@@ -475,7 +475,7 @@ def laid_out(gpu, shape, dtype, last, beside=0):
 def also_otherwise(steps):
     """Plan.steps as it is asked for them, adding to the result, and with the least scratch."""
     def both(self, first, second, out, bias=None, scratch=None, accumulate=False):
-        least = arrays.read('scratch', out.kind.empty((self.scratch_minimum,), out.dtype, out.device)[0])
+        least = kinds.read('scratch', out.kind.empty((self.scratch_minimum,), out.dtype, out.device)[0])
         yield from steps(self, first, second, out, bias, scratch)
         yield from steps(self, first, second, out, bias, least, True)
     return both

@@ -31,11 +31,11 @@ def planned(x, w, out, buffer):
     notes. Their kernels are put into the cache: for the stub, a name and a number of arguments."""
     from pyconv import _cuda
     from pyconv import _geometries as geometries
-    from pyconv._gpu import arrays
+    from pyconv._gpu import kinds
     from pyconv._gpu.launches import aligned
 
     geometry, _ = geometries.convolved(2, x.shape, w.shape, None, None, 1, 0, 1, 1)
-    first, second, to, scratch = (arrays.read('operand', array) for array in (x, w, out, buffer))
+    first, second, to, scratch = (kinds.read('operand', array) for array in (x, w, out, buffer))
     [(program, given)] = _cuda.plan('forward', geometry, first.dtype).steps(first, second, to, None, scratch)
     addresses = {**{word: array.address for word, array in given.items()}, 'scratch': aligned(scratch.address)}
     found = []

@@ -8,7 +8,7 @@ from calls import last, per_channel
 from gpus import Emulated
 from problems import maps, some
 from pyconv import _cuda
-from pyconv._gpu import arrays, tiles
+from pyconv._gpu import kinds, tiles
 from test_cuda import same
 from test_cuda_padding import FEW as PADDED
 from test_cuda_padding import settings_of, wanted_of
@@ -168,7 +168,7 @@ def test_columns_and_sums(gpu, dtype, result):
     plan_runs.unfold(g, summed, written, fold=True)
     same(gpu, summed, reference.fold(columns, problem.size, problem.kernel, problem.positions, **form), result)
     out = gpu.empty(data.b.shape, result)
-    plan_runs.now(_cuda.channel_sum(arrays.read('operand', gpu.upload(data.y, dtype)), 1, arrays.read('out', out)))
+    plan_runs.now(_cuda.channel_sum(kinds.read('operand', gpu.upload(data.y, dtype)), 1, kinds.read('out', out)))
     same(gpu, out, reference.channel_sum(data.y), result)
-    plan_runs.now(_cuda.fill(arrays.read('out', summed), arrays.read('bias', gpu.upload(data.c, result))))
+    plan_runs.now(_cuda.fill(kinds.read('out', summed), kinds.read('bias', gpu.upload(data.c, result))))
     same(gpu, summed, np.broadcast_to(per_channel(data.c, problem.rank), data.x.shape), result)

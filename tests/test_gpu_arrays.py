@@ -25,7 +25,7 @@ from gpu_fakes import (  # noqa: F401, the fixtures
     maker,
     result_type,
 )
-from pyconv._gpu import arrays, dlpack
+from pyconv._gpu import arrays, dlpack, kinds
 from pyconv._gpu.arrays import DeviceType
 from pyconv._gpu.launches import aligned
 
@@ -190,9 +190,9 @@ class Both(Interface):
 
 def test_of_two_protocols_the_one_that_orders_work_is_asked():
     """__cuda_array_interface__ does so from version 3 on, DLPack does it always."""
-    assert arrays.read('input', Both(X, X.copy(), 3)).address == X.ctypes.data
+    assert kinds.read('input', Both(X, X.copy(), 3)).address == X.ctypes.data
     both = Both(X, X.copy(), 2)
-    assert arrays.read('input', both).address == both.other.ctypes.data
+    assert kinds.read('input', both).address == both.other.ctypes.data
 
 
 def test_foreign_arrays_in_main_memory_are_numpy_s(backend):
@@ -245,10 +245,10 @@ def test_the_driver_is_missed_in_words(monkeypatch, run_python):
 def test_a_package_for_new_arrays_is_missed_in_words(monkeypatch, module, dtype, command):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RuntimeError, match=rf'^new arrays on a GPU need a package that is missing \(.*\): {command}$'):
-        arrays.KINDS[-1].new((2, 3), arrays.DTYPES[dtype], 0)
+        kinds.KINDS[-1].new((2, 3), arrays.DTYPES[dtype], 0)
 
 
-MAKERS = {'torch': (arrays.TORCH, 'empty_strided'), 'cupy': (arrays.CUPY, 'empty')}
+MAKERS = {'torch': (kinds.TORCH, 'empty_strided'), 'cupy': (kinds.CUPY, 'empty')}
 
 
 @pytest.mark.parametrize('shape', [(2, 3, 4), ()])
@@ -275,7 +275,7 @@ def test_a_new_array_of_cupy_s_is_made_on_its_device(frameworks, monkeypatch):
     monkeypatch.setattr(cupy.cuda, 'Device', on)
     monkeypatch.setattr(cupy, 'empty', lambda shape, dtype: cupy.ndarray(np.empty(shape, dtype), current[-1]))
     for device in (1, 0, 1):
-        owner, _, _ = arrays.CUPY.made((2, 3), arrays.DTYPES['float32'], device)
+        owner, _, _ = kinds.CUPY.made((2, 3), arrays.DTYPES['float32'], device)
         assert owner.data.device_id == device and current == [0]
 
 
@@ -449,10 +449,10 @@ def test_kinds_are_asked_in_turn(monkeypatch):
     class Emulated(arrays.Kind):
         def read(self, name, value):
             if isinstance(value, Interface):
-                return arrays.InterfaceKind().read(name, value)._replace(kind=self)
+                return kinds.InterfaceKind().read(name, value)._replace(kind=self)
 
         def new(self, shape, dtype, device):
             return Interface(np.empty(shape, dtype.name))
 
-    monkeypatch.setattr(arrays, 'KINDS', [Emulated(), *arrays.KINDS])
+    monkeypatch.setattr(kinds, 'KINDS', [Emulated(), *kinds.KINDS])
     assert type(conv()) is Interface

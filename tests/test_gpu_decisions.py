@@ -26,7 +26,7 @@ from gpu_fakes import (  # noqa: F401, the fixtures
     waits,
 )
 from pyconv import _ops
-from pyconv._gpu import arguments, arrays, calls, decisions, streams
+from pyconv._gpu import arguments, arrays, calls, decisions, kinds, streams
 from pyconv._gpu.launches import Step
 
 HERE, SQUARE = os.path.dirname(__file__), integers(2, 2, 5, 5)
@@ -72,7 +72,7 @@ def test_results_are_made_before_any_launch_and_share_scratch(sizes, frameworks,
         [part(f'out[{place}]', shape, size) for place, shape, size in zip((0, 2), shapes, sizes)], {},
         arrays.DTYPES['float32'], 0)
     work = [('out[0]', shapes[0], None, None), None, ('out[2]', shapes[1], None, None)]
-    first, none, last = decision.run(work, {}, {}, arrays.TorchKind(), 640, None)
+    first, none, last = decision.run(work, {}, {}, kinds.TorchKind(), 640, None)
     assert seen[:3] == [*shapes, (314,)] and none is None  # 1000 bytes and 256 to begin at a multiple of 256
     assert [run['out'].address for run in seen[3:]] == [first.data_ptr(), last.data_ptr()]
     [scratch] = {run['scratch'].address for run in seen[3:]}

@@ -14,8 +14,9 @@ import gpu_fakes
 import pyconv
 import pyconv.torch as door
 import pyconv.torch._maps as maps
-from pyconv._gpu import arrays
-from pyconv._gpu.arrays import DTYPES, DeviceArray, TorchKind
+from pyconv._gpu import kinds
+from pyconv._gpu.arrays import DTYPES, DeviceArray
+from pyconv._gpu.kinds import TorchKind
 from pyconv._integers import steps_of
 from pyconv.torch import _call
 
@@ -95,7 +96,7 @@ def test_no_memory_for_a_result(last, runs, monkeypatch):
         raise torch.OutOfMemoryError('CUDA out of memory')
 
     monkeypatch.setattr(torch, make.__name__, full)
-    monkeypatch.setattr(arrays, '_in_torch', arrays._in_torch.__wrapped__)  # which keeps what makes tensors
+    monkeypatch.setattr(kinds, '_in_torch', kinds._in_torch.__wrapped__)  # which keeps what makes tensors
     with pytest.raises(MemoryError) as caught:
         door.conv2d(x, w)
     assert str(caught.value) == (
@@ -263,7 +264,7 @@ def as_cuda(backend, monkeypatch):
     """The CPU's tensors say that they are a GPU's, and are read as these are."""
     monkeypatch.setattr(torch.Tensor, 'is_cuda', property(lambda tensor: True))
     monkeypatch.setattr(torch.Tensor, 'get_device', lambda tensor: 0)
-    monkeypatch.setattr(arrays, '_in_torch', lambda torch, shape, dtype, device: (
+    monkeypatch.setattr(kinds, '_in_torch', lambda torch, shape, dtype, device: (
         steps_of(shape), partial(torch.empty_strided, shape, steps_of(shape), dtype=getattr(torch, dtype.name))))
     return backend
 

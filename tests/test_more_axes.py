@@ -15,7 +15,7 @@ from pyconv import _cuda
 from pyconv._backend import cpu
 from pyconv._geometries import convolved
 from pyconv._geometry import ROLES
-from pyconv._gpu import arrays, tiles
+from pyconv._gpu import kinds, tiles
 from pyconv._gpu.launches import ALIGNMENT
 from test_cuda import same
 
@@ -460,12 +460,12 @@ def test_the_scratch_of_halves_is_as_large_as_plans_say(monkeypatch, map, per_sa
     monkeypatch.setattr(tiles, 'DIRECT_RATE', rate)
     gpu, problem = Emulated(monkeypatch), P('4d of some size', (4, 6, 9, 9), (2, 2, 3, 3), (16, 24), 1, 3, padding=1)
     shapes = {'x': problem.input_shape, 'y': problem.output_shape, 'w': problem.weight_shape}
-    given = [arrays.read('operand', gpu.empty(shapes[role], 'float16')) for role in ROLES[map]]
+    given = [kinds.read('operand', gpu.empty(shapes[role], 'float16')) for role in ROLES[map]]
     if map == 'grad_weight' and per_sample:
-        given[2] = arrays.read('out', gpu.empty((problem.batch, *problem.weight_shape), 'float16'))
+        given[2] = kinds.read('out', gpu.empty((problem.batch, *problem.weight_shape), 'float16'))
     plan = _cuda.plan(map, plan_runs.geometry_of(problem, per_sample=per_sample), given[0].dtype)
     for size in (plan.scratch_minimum, plan.scratch_size):
-        scratch = arrays.read('scratch', gpu.empty((size,), 'float16'))
+        scratch = kinds.read('scratch', gpu.empty((size,), 'float16'))
         most = max(program.scratch for program, _ in plan.steps(*given, None, scratch))
         assert size == -(-(most + ALIGNMENT) // 2)
 
@@ -513,7 +513,7 @@ def test_the_sum_of_halves_that_lie_apart_is_rounded_once_on_a_gpu(monkeypatch, 
     held = y[tuple(map(slice, size))]
     for axes, out in (((0, 2, 3, 4, 5, 6), np.full(3, 3)), ((2, 3, 4, 5, 6), np.full((2, 3), 3))):
         to = gpu.upload(out, name)
-        plan_runs.now(_cuda.channel_sum(arrays.read('operand', part), 1, arrays.read('out', to), accumulate))
+        plan_runs.now(_cuda.channel_sum(kinds.read('operand', part), 1, kinds.read('out', to), accumulate))
         same(gpu, to, held.sum(axes) + 3 * accumulate, name)
 
 

@@ -5,7 +5,7 @@ from reprlib import repr as shown
 from typing import Any
 
 from pyconv._dtypes import is_integer, name_of, result_dtype
-from pyconv._gpu import arrays, streams, tiles
+from pyconv._gpu import arrays, kinds, streams, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType
 from pyconv._integers import Shape
 
@@ -26,7 +26,7 @@ def operands(
     given = required + optional + biases
     if given[0] is None:
         raise _none(names[0])
-    leader = arrays.read(names[0], given[0])
+    leader = kinds.read(names[0], given[0])
     if leader is None:
         raise not_in_main_memory(names, given)
     dtype, found = leader.dtype, [leader]
@@ -56,7 +56,7 @@ def not_in_main_memory(names: Sequence[str], values: tuple[Any, ...]) -> TypeErr
     """What to raise where the first operand lies in main memory and another does not."""
     streams.named.set(None)  # of an earlier call, perhaps: it may be destroyed
     for name, value in zip(names, values):
-        array = None if value is None else arrays.read(name, value)
+        array = None if value is None else kinds.read(name, value)
         if array is not None:
             return TypeError(f"{name} must be in main memory, as {names[0]} is; got an array on cuda:{array.device}")
     return TypeError(f"{names[0]} must be an array that NumPy can read; got {type(values[0]).__name__}")
@@ -75,7 +75,7 @@ def beside(name: str, value: Any, leader_name: str, leader: DeviceArray) -> Devi
     """The array, if it is one on the leader's device; TypeError where it is not."""
     array = leader.kind.read(name, value) if type(value) is type(leader.owner) else None  # most are of one kind
     if array is None:
-        array = arrays.read(name, value)
+        array = kinds.read(name, value)
     if array is None:
         word = type(value).__name__
         got = f"an array in main memory ({word})" if hasattr(value, "shape") else word

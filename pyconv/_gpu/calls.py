@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from pyconv._backend import cuda
 from pyconv._geometry import BUFFERS, OUTS, Geometry, alone, box, is_around_nothing, whole_size
 from pyconv._gpu import arguments, streams
-from pyconv._gpu.arrays import CUPY, INTERFACE, TORCH, DeviceArray, DeviceType, Kind
+from pyconv._gpu.arrays import DeviceArray, DeviceType, Kind
 from pyconv._gpu.decisions import KEPT, Decision, Part, Work, called, form, keep, lie_of, meet
+from pyconv._gpu.kinds import CUPY, INTERFACE, TORCH
 from pyconv._gpu.launches import Step
 from pyconv._integers import Shape
 

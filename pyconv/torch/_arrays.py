@@ -27,7 +27,7 @@ def array_of(name: str, tensor: Tensor) -> Any:
     """
     tensor = with_memory(name, tensor)
     if tensor.is_cuda:
-        return gpu_room("arrays").read(name, tensor.detach().resolve_conj().resolve_neg())
+        return gpu_room("kinds").read(name, tensor.detach().resolve_conj().resolve_neg())
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype is torch.bfloat16:
