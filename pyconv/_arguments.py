@@ -232,9 +232,12 @@ def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Ar
         return array  # type: ignore[no-any-return]
     kinds = "iu" if is_integer(dtype) else "iufc" if dtype.kind == "c" else "iuf"
     if isinstance(given, list | tuple) and array.dtype.kind in kinds:
-        made = array.astype(dtype)
+        with np.errstate(over="ignore"):
+            made = array.astype(dtype)
         if is_integer(dtype) and (made != array).any():
             raise ValueError(f"{name} must hold integers that {dtype} can hold; got {shown(given)}")
+        if not is_integer(dtype) and (np.isinf(made) & ~np.isinf(array)).any():
+            raise ValueError(f"{name} must hold numbers in the range of {dtype}; got {shown(given)}")
         return made  # type: ignore[no-any-return]
     native_dtype(name, array.dtype)
     raise TypeError(f"{name} must have the dtype of {whose}, {dtype}; got {array.dtype}")

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 PAGE = 1 << 21  # bytes of a huge page, which NumPy asks for in arrays of 4 MB and more
 SMALL_PAGE = 1 << 12
 HUGE_PAGES = 14  # what Linux calls MADV_HUGEPAGE
+TOUCHED = 1 << 26  # bytes that are touched at a time: Python looks at signals in between
+WRITES = 512  # of each time, at least: fewer than 500 NumPy makes without letting go of the GIL
 
 
 def empty(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -49,7 +51,11 @@ def claim(array: NDArray[Any]) -> None:
 
 
 def _touch(array: NDArray[Any]) -> None:
-    array.ravel(order="K").view(np.uint8)[::PAGE] = 0
+    """Write to every page: clearing them takes as long as the system likes, so other threads and Ctrl-C go on."""
+    memory = array.ravel(order="K").view(np.uint8)
+    for some in shares(memory.size, TOUCHED):
+        part = memory[some]
+        part[::max(1, min(PAGE, part.size // WRITES))] = 0
 
 
 @lru_cache(maxsize=1)

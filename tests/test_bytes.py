@@ -153,18 +153,8 @@ def test_arrays_that_lie_anyhow(dtype):
 
 
 AT_THE_END = """
-import ctypes, itertools, mmap, numpy as np, pyconv
-page = mmap.PAGESIZE
-def at_an_end(array, front):
-    pages = -(-array.nbytes // page)
-    area = mmap.mmap(-1, (pages + 2) * page)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
-    for edge in (0, pages + 1):
-        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + edge * page), ctypes.c_size_t(page), 0) == 0
-    place = page if front else (pages + 1) * page - array.nbytes
-    there = np.frombuffer(area, array.dtype, array.size, place).reshape(array.shape)
-    there[...] = array
-    return there
+import itertools, numpy as np, pyconv
+from guarded import at_an_end
 rng = np.random.default_rng(0)
 for dtype, front in itertools.product((np.int8, np.uint8, np.int16), (False, True)):
     for x, w, form in (

@@ -15,7 +15,7 @@ import calls
 import pyconv
 from calls import assert_equal, per_channel, poisoned
 from problems import LAYERS, VARIED, expected
-from pyconv import _unfolding
+from pyconv import _memory, _unfolding
 from pyconv._backend import cpu
 from pyconv._geometries import convolved
 
@@ -323,6 +323,25 @@ def test_the_gil_is_released():
         running.clear()
         watcher.result(timeout=30)
     assert max(gaps) < max(0.5 * took, 0.05), f'the other thread stood still for {max(gaps):.3f} of {took:.3f} s'
+
+
+@pytest.mark.parametrize('size', [1 << 22, (1 << 22) + 1, 150 << 20])
+def test_new_memory_is_touched_without_the_gil(size):
+    """In writes of so many places that NumPy lets go of it, of so little memory that signals are soon looked at."""
+    writes = []
+
+    class Seen(np.ndarray):
+        def __setitem__(self, which, value):
+            places = range(*which.indices(self.size))
+            writes.append((self.ctypes.data - whole.ctypes.data, self.size, places.step, len(places)))
+            super().__setitem__(which, value)
+
+    whole = np.ones(size, np.uint8).view(Seen)
+    _memory.claim(whole)
+    starts = [start for start, *_ in writes]
+    assert starts == list(range(0, size, 1 << 26)) and sum(size for _, size, *_ in writes) == size
+    for _, _, step, count in writes:
+        assert step <= _memory.PAGE and count >= 500
 
 
 # Forked children

@@ -275,27 +275,43 @@ def test_what_replicates_very_often_is_summed_as_exactly(size):
 
 
 AT_THE_END = """
-import ctypes, mmap, sys
 import numpy as np, pyconv
-page = mmap.PAGESIZE
-area = mmap.mmap(-1, 2 * page)
-address = ctypes.addressof(ctypes.c_char.from_buffer(area))
-assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), ctypes.c_size_t(page), 0) == 0
+from guarded import at_an_end
 for shape, kernel in (((1, 1, 3, 1, 3, 2), (1,) * 4), ((1, 2, 3, 5, 2), (1, 2, 2)), ((2, 1, 5, 2), (2, 2))):
-    count = np.prod(shape)
-    x = np.frombuffer(area, 'f4', count, page - 4 * count).reshape(shape)
-    x[...] = np.arange(count).reshape(shape)
+    x = at_an_end(np.arange(np.prod(shape), dtype='f4').reshape(shape), False)
     w, settings = np.ones((1, shape[1], *kernel), 'f4'), (1, [(0, 0)] * (len(kernel) - 1) + [(0, 1)], 1, False, 0, 1)
     for mode in ('constant', 'circular', 'replicate', 'reflect'):
         y, wanted = (pyconv.convolution(each, w, None, *settings, padding_mode=mode) for each in (x, x.copy()))
         assert (y == wanted).all()
         pyconv.convolution_backward(y, x, w, *settings, (True, True, True), padding_mode=mode)
 """
+WEIGHT_AT_AN_END = """
+import itertools, numpy as np, pyconv
+from guarded import at_an_end
+rng, settings = np.random.default_rng(0), (1, 0, 1, True, 0, 1)
+sizes, kernels = ((2,), (3, 9), (20, 20)), ((3,), (5,), (7,), (11,), (3, 3), (7, 1), (5, 5), (2, 2, 3))
+for kernel, channels, dtype in itertools.product(kernels, ((3, 40), (40, 3), (2, 600)), ('f4', 'f8', 'i4')):
+    w = rng.integers(-9, 9, (*channels, *kernel)).astype(dtype)
+    for size in sizes:
+        x = rng.integers(-9, 9, (1, channels[0], *(1,) * (len(kernel) - len(size)), *size[-len(kernel):])).astype(dtype)
+        wanted = pyconv.convolution(x, w, None, *settings, algorithm='gemm')
+        for front, turned in itertools.product((False, True), (False, True)):
+            there = at_an_end(w[::-1, ::-1] if turned else w, front)
+            given = there[::-1, ::-1] if turned else there
+            assert (pyconv.convolution(x, given, None, *settings, algorithm='gemm') == wanted).all()
+"""
+guards_memory = pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
 
 
-@pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
+@guards_memory
 def test_nothing_behind_the_input_is_read(run_python):
     run_python(AT_THE_END)
+
+
+@guards_memory
+def test_nothing_around_the_weight_is_read(run_python):
+    """Whose taps are turned in squares, some of which reach beyond a row: of few positions, and of many."""
+    run_python(WEIGHT_AT_AN_END)
 
 
 def test_a_complex_nan_around_the_input_makes_one_plan():

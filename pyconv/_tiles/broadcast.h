@@ -49,14 +49,50 @@ static void NAME(unroll_broadcast)(const work_t *work, const void *source, const
 
 #define MOST_ASKED 4096 /* weights of a channel: where rows are longer, most between those of its panel are not read */
 
-/* [panels of columns][channel][tap][columns of a panel], filled up with zeros; woven groups side by side in the one
-   panel of theirs. A channel's rows are asked for ahead: they end too soon for the hardware to follow, and the phases
-   of a stride read them in turn. */
-static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *panels)
+/* A channel's rows are asked for ahead: they end too soon for the hardware to follow, and the phases of a stride read
+   them in turn. */
+static inline void NAME(ask_for_rows)(const piece_t *piece, const REAL *from, index_t columns)
+{
+    for (index_t i = 0; i < columns * piece->weight_row && i < MOST_ASKED; i += 64 / (index_t)sizeof(REAL))
+        __builtin_prefetch(from + AHEAD * piece->weight_channel + i);
+}
+
+/* to[channel][tap][column] <- the weights of some columns of a part, of all its channels. */
+static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t column, index_t columns, REAL *to,
+                               index_t wide)
 {
     const piece_t *piece = work->piece;
     const axis_t *axis = piece->axis;
-    const index_t rows = work->part.rows, depth = NAME(depth)(work), *stride = piece->weight_stride;
+    const index_t depth = NAME(depth)(work), n = NAME(turned_at_once)(piece, depth), row = piece->weight_row;
+    const index_t *stride = piece->weight_stride;
+    for (index_t c = 0; n && c * n < depth; c++, from += piece->weight_channel, to += n * wide) {
+        index_t i = 0;
+        if (n < depth)
+            NAME(ask_for_rows)(piece, from, columns);
+        for (; i + LANES <= columns; i += LANES)
+            NAME(turn_rows)(LANES, to + i, wide, 0, from + i * row, row, n, NAME(readable)(work, c, column + i, n));
+        for (index_t k = 0; k < n; k++)
+            for (index_t j = i; j < columns; j++)
+                to[k * wide + j] = from[j * row + k];
+    }
+    for (index_t c = 0; !n && c < work->part.channels; c++, from += piece->weight_channel) {
+        NAME(ask_for_rows)(piece, from, columns);
+        for (index_t z = 0; z < axis[0].taps; z++)
+            for (index_t y = 0; y < axis[1].taps; y++)
+                for (index_t x = 0; x < axis[2].taps; x++, to += wide) {
+                    const REAL *cell = from + z * stride[0] + y * stride[1] + x * stride[2];
+                    for (index_t i = 0; i < columns; i++)
+                        to[i] = cell[i * row];
+                }
+    }
+}
+
+/* [panels of columns][channel][tap][columns of a panel], filled up with zeros; woven groups side by side in the one
+   panel of theirs. */
+static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *panels)
+{
+    const piece_t *piece = work->piece;
+    const index_t rows = work->part.rows, depth = NAME(depth)(work);
     REAL *to = panels;
     for (index_t column = 0, wide; column < rows; column += wide, to += depth * wide) {
         wide = NAME(panel)(rows - column) * LANES;
@@ -65,25 +101,8 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
         const index_t together = piece->woven ? piece->woven : here;
         if (here < wide)
             NAME(zero)(depth * wide, to);
-        for (index_t lane = 0; lane < here; lane += together, from += piece->weight_woven) {
-            REAL *next = to + lane;
-            if (NAME(is_dense)(piece)) {
-                NAME(transpose)(next, wide, from, piece->weight_row, together, depth, 0);
-                continue;
-            }
-            for (index_t c = 0; c < work->part.channels; c++) {
-                for (index_t i = 0; i < together * piece->weight_row && i < MOST_ASKED; i += 64 / (index_t)sizeof(REAL))
-                    __builtin_prefetch(from + (c + AHEAD) * piece->weight_channel + i);
-                for (index_t z = 0; z < axis[0].taps; z++)
-                    for (index_t y = 0; y < axis[1].taps; y++)
-                        for (index_t x = 0; x < axis[2].taps; x++, next += wide) {
-                            const REAL *cell = from + c * piece->weight_channel + z * stride[0] + y * stride[1]
-                                + x * stride[2];
-                            for (index_t i = 0; i < together; i++)
-                                next[i] = cell[i * piece->weight_row];
-                        }
-            }
-        }
+        for (index_t lane = 0; lane < here; lane += together, from += piece->weight_woven)
+            NAME(pack_columns)(work, from, column, together, to + lane, wide);
 #if STARTS
         NAME(sum_taps)(work, to, column, wide, (REAL *)panels + depth * NAME(columns)(work));
 #endif

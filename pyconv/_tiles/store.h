@@ -1,19 +1,46 @@
 /* Weight to panels, results to target. See body.h for the macros. */
 
-/* Whether the weights that a row multiplies follow each other in memory as the depth runs. */
-static inline int NAME(is_dense)(const piece_t *piece)
+/* Whether the taps of a channel follow each other in memory. */
+static inline int NAME(has_dense_taps)(const piece_t *piece)
 {
     const axis_t *axis = piece->axis;
     const index_t *stride = piece->weight_stride, row = axis[2].taps, plane = row * axis[1].taps;
     return (axis[2].taps == 1 || stride[2] == 1) && (axis[1].taps == 1 || stride[1] == row)
-        && (axis[0].taps == 1 || stride[0] == plane) && piece->weight_channel == plane * axis[0].taps;
+        && (axis[0].taps == 1 || stride[0] == plane);
 }
 
-/* LANES such rows to their panels, squares of them turned in registers: a vector then has a row of several tiles. */
-static void NAME(pack_dense)(const REAL *from, index_t row_pitch, index_t depth, REAL *to)
+/* Whether the weights that a row multiplies do so as the depth runs. */
+static inline int NAME(is_dense)(const piece_t *piece)
+{
+    return NAME(has_dense_taps)(piece) && piece->weight_channel == NAME(all_taps)(piece);
+}
+
+/* How many weights of a row are turned at a time, which follow each other: all, the taps of a channel, or none. */
+static inline index_t NAME(turned_at_once)(const piece_t *piece, index_t depth)
+{
+    const index_t taps = NAME(all_taps)(piece);
+    if (NAME(is_dense)(piece))
+        return depth;
+    return 2 * taps > LANES && NAME(has_dense_taps)(piece) ? taps : 0;
+}
+
+/* Elements that may be read from a row of a channel on: those before the next channel's first row of the part, but from
+   the last channel on only the n of each of LANES rows. */
+static inline index_t NAME(readable)(const work_t *work, index_t channel, index_t row, index_t n)
+{
+    const piece_t *piece = work->piece;
+    const index_t own = (LANES - 1) * piece->weight_row + n, all = piece->weight_channel - row * piece->weight_row;
+    return channel + 1 < work->part.channels && piece->weight_row > 0 && all > own ? all : own;
+}
+
+/* n weights of each of LANES rows, to[weight][row]: squares are turned in registers. SIDE rows lie side by side, the next
+   ones `apart` from them. The last square is read whole if so much may be read, and if it is worth it. */
+static inline __attribute__((always_inline)) void NAME(turn_rows)(
+    const int SIDE, REAL *to, index_t pitch, index_t apart, const REAL *from, index_t row_pitch, index_t n,
+    index_t readable)
 {
     index_t k = 0;
-    for (; k + LANES <= depth; k += LANES) {
+    for (; 2 * (n - k) > LANES && (LANES - 1) * row_pitch + k + LANES <= readable; k += LANES) {
         VECTOR square[16];
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
@@ -21,12 +48,13 @@ static void NAME(pack_dense)(const REAL *from, index_t row_pitch, index_t depth,
         NAME(turn_square)(square);
 #pragma GCC unroll 16
         for (int j = 0; j < LANES; j++)
-            for (int i = 0; i < LANES; i += ROWS)
-                __builtin_memcpy(to + i * depth + (k + j) * ROWS, (const REAL *)&square[j] + i, ROWS * sizeof(REAL));
+            for (int i = 0; i < LANES && k + j < n; i += SIDE)
+                __builtin_memcpy(to + i / SIDE * apart + (k + j) * pitch, (const REAL *)&square[j] + i,
+                                 SIDE * sizeof(REAL));
     }
-    for (; k < depth; k++)
+    for (; k < n; k++)
         for (int i = 0; i < LANES; i++)
-            to[i / ROWS * ROWS * depth + k * ROWS + i % ROWS] = from[i * row_pitch + k];
+            to[i / SIDE * apart + k * pitch + i % SIDE] = from[i * row_pitch + k];
 }
 
 /* Rows of whole tiles that lie side by side in memory. Panels lie a power of two apart, of which a cache holds few lines:
@@ -46,14 +74,16 @@ static void NAME(pack_beside)(const REAL *from, index_t k_pitch, index_t rows, i
 }
 
 /* [rows of a tile after rows of a tile][k][rows of the tile] */
-static REAL *NAME(pack_one)(const piece_t *piece, const REAL *weight, index_t row, index_t rows, index_t channels,
-                            REAL *to)
+static REAL *NAME(pack_one)(const work_t *work, const REAL *weight, REAL *to)
 {
-    const index_t depth = channels * piece->axis[0].taps * piece->axis[1].taps * piece->axis[2].taps;
-    for (; LANES % ROWS == 0 && rows >= LANES && NAME(is_dense)(piece); row += LANES, rows -= LANES) {
-        NAME(pack_dense)(weight + row * piece->weight_row, piece->weight_row, depth, to);
-        to += LANES * depth;
-    }
+    const piece_t *piece = work->piece;
+    const index_t channels = work->part.channels, depth = NAME(depth)(work), n = NAME(turned_at_once)(piece, depth);
+    index_t row = work->part.row, rows = work->part.rows;
+    for (; LANES % ROWS == 0 && n && rows >= LANES; row += LANES, rows -= LANES, to += LANES * depth)
+        for (index_t c = 0; c * n < depth; c++)
+            NAME(turn_rows)(ROWS < LANES ? ROWS : LANES, to + c * n * ROWS, ROWS, ROWS * depth,
+                            weight + row * piece->weight_row + c * piece->weight_channel, piece->weight_row, n,
+                            NAME(readable)(work, c, row - work->part.row, n));
     if (depth == channels && piece->weight_row == 1) {
         const index_t whole = rows / ROWS * ROWS;
         NAME(pack_beside)(weight + row, piece->weight_channel, whole, depth, to);
@@ -80,11 +110,9 @@ static REAL *NAME(pack_one)(const piece_t *piece, const REAL *weight, index_t ro
 
 static void NAME(pack)(const work_t *work, const void *weight, void *panels)
 {
-    const part_t *part = &work->part;
     REAL *to = panels;
-    for (index_t group = 0; group < part->groups; group++)
-        to = NAME(pack_one)(work->piece, (const REAL *)weight + group * work->piece->weight_group, part->row,
-                            part->rows, part->channels, to);
+    for (index_t group = 0; group < work->part.groups; group++)
+        to = NAME(pack_one)(work, (const REAL *)weight + group * work->piece->weight_group, to);
 }
 
 /* A run of positions that lie side by side in target and in the block's arrays, and the walk over the runs. */
