@@ -236,7 +236,8 @@ def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Ar
             made = array.astype(dtype)
         if is_integer(dtype) and (made != array).any():
             raise ValueError(f"{name} must hold integers that {dtype} can hold; got {shown(given)}")
-        if not is_integer(dtype) and (np.isinf(made) & ~np.isinf(array)).any():
+        if not is_integer(dtype) and any(
+                (np.isinf(part(made)) & ~np.isinf(part(array))).any() for part in (np.real, np.imag)):
             raise ValueError(f"{name} must hold numbers in the range of {dtype}; got {shown(given)}")
         return made  # type: ignore[no-any-return]
     native_dtype(name, array.dtype)

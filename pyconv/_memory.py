@@ -13,7 +13,7 @@ PAGE = 1 << 21  # bytes of a huge page, which NumPy asks for in arrays of 4 MB a
 SMALL_PAGE = 1 << 12
 HUGE_PAGES = 14  # what Linux calls MADV_HUGEPAGE
 TOUCHED = 1 << 26  # bytes that are touched at a time: Python looks at signals in between
-WRITES = 512  # of each time, at least: fewer than 500 NumPy makes without letting go of the GIL
+WRITES = 512  # of each time: fewer than 500 NumPy makes without letting go of the GIL
 
 
 def empty(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -51,11 +51,11 @@ def claim(array: NDArray[Any]) -> None:
 
 
 def _touch(array: NDArray[Any]) -> None:
-    """Write to every page: clearing them takes as long as the system likes, so other threads and Ctrl-C go on."""
+    """Write to every huge page: the system clears it then, however long that takes, while other threads go on."""
     memory = array.ravel(order="K").view(np.uint8)
     for some in shares(memory.size, TOUCHED):
         part = memory[some]
-        part[::max(1, min(PAGE, part.size // WRITES))] = 0
+        part[::max(1, part.size // WRITES)] = 0
 
 
 @lru_cache(maxsize=1)

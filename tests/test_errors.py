@@ -377,6 +377,8 @@ TYPES = [
      'weight must hold numbers in the range of float16; got [[[[1, 70000.0]]]]'),
     (conv([[[[1e39, float('inf')]]]], np.ones((1, 1, 1, 1), np.complex64)), ValueError,
      'input must hold numbers in the range of complex64; got [[[[1e+39, inf]]]]'),
+    (conv([[[[complex(float('inf'), 1e39)]]]], np.ones((1, 1, 1, 1), np.complex64)), ValueError,
+     'input must hold numbers in the range of complex64; got [[[[(inf+1e+39j)]]]]'),
     (conv(BYTES, [[[[1, 200]]]]), ValueError, 'weight must hold integers that int8 can hold; got [[[[1, 200]]]]'),
     (conv(BYTES, W.astype('u1')), TypeError, 'weight must have the dtype of input, int8; got uint8'),
     (conv(X, [[[[1j]]]]), TypeError, 'weight must have the dtype of input, float64; got complex128'),

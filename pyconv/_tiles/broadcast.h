@@ -57,15 +57,38 @@ static inline void NAME(ask_for_rows)(const piece_t *piece, const REAL *from, in
         __builtin_prefetch(from + AHEAD * piece->weight_channel + i);
 }
 
-/* to[channel][tap][column] <- the weights of some columns of a part, of all its channels. */
-static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t column, index_t columns, REAL *to,
-                               index_t wide)
+/* to[channel][tap][column] <- the weights of some columns of a part, of all its channels: one by one, as they may lie
+   anyhow. */
+static __attribute__((noinline)) void NAME(pack_any_columns)(const work_t *work, const REAL *from, index_t columns,
+                                                             REAL *to, index_t wide)
 {
     const piece_t *piece = work->piece;
     const axis_t *axis = piece->axis;
-    const index_t depth = NAME(depth)(work), n = NAME(turned_at_once)(piece, depth), row = piece->weight_row;
     const index_t *stride = piece->weight_stride;
-    for (index_t c = 0; n && c * n < depth; c++, from += piece->weight_channel, to += n * wide) {
+    for (index_t c = 0; c < work->part.channels; c++) {
+        NAME(ask_for_rows)(piece, from + c * piece->weight_channel, columns);
+        for (index_t z = 0; z < axis[0].taps; z++)
+            for (index_t y = 0; y < axis[1].taps; y++)
+                for (index_t x = 0; x < axis[2].taps; x++, to += wide) {
+                    const REAL *cell = from + c * piece->weight_channel + z * stride[0] + y * stride[1] + x * stride[2];
+                    index_t i = 0;
+                    for (; i + LANES <= columns; i += LANES)
+#pragma GCC unroll 16
+                        for (int lane = 0; lane < LANES; lane++, cell += piece->weight_row)
+                            to[i + lane] = *cell;
+                    for (; i < columns; i++, cell += piece->weight_row)
+                        to[i] = *cell;
+                }
+    }
+}
+
+/* The same in squares, of n weights of a row at a time. */
+static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t column, index_t columns, index_t n, REAL *to,
+                               index_t wide)
+{
+    const piece_t *piece = work->piece;
+    const index_t depth = NAME(depth)(work), row = piece->weight_row;
+    for (index_t c = 0; c * n < depth; c++, from += piece->weight_channel, to += n * wide) {
         index_t i = 0;
         if (n < depth)
             NAME(ask_for_rows)(piece, from, columns);
@@ -75,16 +98,6 @@ static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t col
             for (index_t j = i; j < columns; j++)
                 to[k * wide + j] = from[j * row + k];
     }
-    for (index_t c = 0; !n && c < work->part.channels; c++, from += piece->weight_channel) {
-        NAME(ask_for_rows)(piece, from, columns);
-        for (index_t z = 0; z < axis[0].taps; z++)
-            for (index_t y = 0; y < axis[1].taps; y++)
-                for (index_t x = 0; x < axis[2].taps; x++, to += wide) {
-                    const REAL *cell = from + z * stride[0] + y * stride[1] + x * stride[2];
-                    for (index_t i = 0; i < columns; i++)
-                        to[i] = cell[i * row];
-                }
-    }
 }
 
 /* [panels of columns][channel][tap][columns of a panel], filled up with zeros; woven groups side by side in the one
@@ -92,7 +105,7 @@ static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t col
 static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *panels)
 {
     const piece_t *piece = work->piece;
-    const index_t rows = work->part.rows, depth = NAME(depth)(work);
+    const index_t rows = work->part.rows, depth = NAME(depth)(work), n = NAME(turned_at_once)(piece, depth);
     REAL *to = panels;
     for (index_t column = 0, wide; column < rows; column += wide, to += depth * wide) {
         wide = NAME(panel)(rows - column) * LANES;
@@ -102,7 +115,10 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
         if (here < wide)
             NAME(zero)(depth * wide, to);
         for (index_t lane = 0; lane < here; lane += together, from += piece->weight_woven)
-            NAME(pack_columns)(work, from, column, together, to + lane, wide);
+            if (n)
+                NAME(pack_columns)(work, from, column, together, n, to + lane, wide);
+            else
+                NAME(pack_any_columns)(work, from, together, to + lane, wide);
 #if STARTS
         NAME(sum_taps)(work, to, column, wide, (REAL *)panels + depth * NAME(columns)(work));
 #endif

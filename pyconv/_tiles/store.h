@@ -9,7 +9,7 @@ static inline int NAME(has_dense_taps)(const piece_t *piece)
         && (axis[0].taps == 1 || stride[0] == plane);
 }
 
-/* Whether the weights that a row multiplies do so as the depth runs. */
+/* Whether the weights that a row multiplies follow each other in memory as the depth runs. */
 static inline int NAME(is_dense)(const piece_t *piece)
 {
     return NAME(has_dense_taps)(piece) && piece->weight_channel == NAME(all_taps)(piece);
@@ -24,13 +24,13 @@ static inline index_t NAME(turned_at_once)(const piece_t *piece, index_t depth)
     return 2 * taps > LANES && NAME(has_dense_taps)(piece) ? taps : 0;
 }
 
-/* Elements that may be read from a row of a channel on: those before the next channel's first row of the part, but from
-   the last channel on only the n of each of LANES rows. */
+/* Elements that may be read from a row of a channel on, whose LANES rows have n weights each: up to the last of those, or
+   of the part's first row in the next channel, if there is one behind them. */
 static inline index_t NAME(readable)(const work_t *work, index_t channel, index_t row, index_t n)
 {
     const piece_t *piece = work->piece;
-    const index_t own = (LANES - 1) * piece->weight_row + n, all = piece->weight_channel - row * piece->weight_row;
-    return channel + 1 < work->part.channels && piece->weight_row > 0 && all > own ? all : own;
+    const index_t own = (LANES - 1) * piece->weight_row + n, next = piece->weight_channel - row * piece->weight_row;
+    return channel + 1 < work->part.channels && piece->weight_row > 0 && next + n > own ? next + n : own;
 }
 
 /* n weights of each of LANES rows, to[weight][row]: squares are turned in registers. SIDE rows lie side by side, the next
@@ -81,7 +81,7 @@ static REAL *NAME(pack_one)(const work_t *work, const REAL *weight, REAL *to)
     index_t row = work->part.row, rows = work->part.rows;
     for (; LANES % ROWS == 0 && n && rows >= LANES; row += LANES, rows -= LANES, to += LANES * depth)
         for (index_t c = 0; c * n < depth; c++)
-            NAME(turn_rows)(ROWS < LANES ? ROWS : LANES, to + c * n * ROWS, ROWS, ROWS * depth,
+            NAME(turn_rows)(ROWS < LANES ? ROWS : LANES /* where this is run, ROWS */, to + c * n * ROWS, ROWS, ROWS * depth,
                             weight + row * piece->weight_row + c * piece->weight_channel, piece->weight_row, n,
                             NAME(readable)(work, c, row - work->part.row, n));
     if (depth == channels && piece->weight_row == 1) {
