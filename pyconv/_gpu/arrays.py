@@ -144,7 +144,7 @@ class Kind:
         """
         raise NotImplementedError
 
-    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> Lie | None:
         """How arrays of this kind lie, None for None. None where one of them is of another kind, or no usual one: what
         `read` would refuse, and so many operands being followed by arrays that are written to, what check_target would,
         lies like none that has passed these. Raises what an array or the driver does."""

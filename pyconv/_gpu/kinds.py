@@ -90,7 +90,7 @@ class TorchKind(Kind):
             _check_address(name, address, shape, strides, dtype)
         return DeviceArray(value, address, shape, strides, dtype, value.get_device(), self)
 
-    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> Lie | None:
         """Of tensors that have passed check_tensors, in half the time of `read`."""
         torch: Any = sys.modules.get("torch")
         if torch is None:  # others' arrays have is_cuda too
@@ -168,7 +168,7 @@ class CupyKind(Kind):
         _check_address(name, value.data.ptr, value.shape, strides, dtype)
         return DeviceArray(value, value.data.ptr, value.shape, strides, dtype, value.data.device_id, self)
 
-    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> Lie | None:
         """Of arrays of no class derived from CuPy's, which may answer anything. Those without memory are left to
         `read`."""
         usual = getattr(sys.modules.get("cupy"), "ndarray", None)
@@ -226,7 +226,7 @@ class InterfaceKind(Kind):
             return self._from_dlpack(name, value)
         return None if interface is None else self._from_interface(name, value, interface)
 
-    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> "Lie | None":
+    def lie(self, names: Sequence[str], given: Sequence[Any], operands: int) -> Lie | None:
         """Of arrays that have this protocol alone, and all name one stream or none."""
         found: list[Any] = []
         addresses = {}

@@ -59,7 +59,7 @@ class Flags(NamedTuple):
     samples: int = 0
 
     @classmethod
-    def of(cls, program: "Program", samples: int = 0) -> "Flags":
+    def of(cls, program: Program, samples: int = 0) -> "Flags":
         """New ones, with one for each of so many samples."""
         place = program.reserve(4 * (samples + 2))
         return cls(place, place.at(4), place.at(8), 4, samples) if samples else cls(place, place, place)
