@@ -58,6 +58,7 @@ class Blocking(NamedTuple):
     paired: bool = False  # with the next piece, whose positions lie between this one's
     members: int = 1  # pieces from this one on that are done together; 0 where an earlier one is their first
     shares: bool = False  # they have the same cells unrolled
+    one_panel: bool = False  # their weights are packed once
 
 
 def reads_last(way: int, operand: Strides) -> bool:

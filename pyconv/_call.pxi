@@ -138,10 +138,20 @@ cdef class Call:
 
     cdef void pack(self, const step_t *step, desk_t *desk, char *panel) noexcept nogil:
         """panel <- the part's weights."""
-        cdef char *weight = self.weight_at(step, &desk.work.part)
+        cdef const piece_t *piece = &step.whole if step.one_panel else &step.piece
+        cdef char *weight = self.weight_at(piece, &desk.work.part)
+        if step.one_panel:
+            desk.work.piece = piece
         if step.turns[2]:
             weight = self.turn_in(step, desk, WEIGHT, weight)
         step.way.pack(&desk.work, weight, panel)
+
+    cdef char *packed(self, const step_t *step, index_t part, desk_t *desk) noexcept nogil:
+        """The part's weights, packed before or here."""
+        if self.has_shared and step.packs > 0:
+            return self.panel_at(step, part)
+        self.pack(step, desk, desk.panel)
+        return desk.panel
 
     cdef char *panel_at(self, const step_t *step, index_t task) noexcept nogil:
         """The weights of a part: those of the next channels follow, which are wanted next."""
@@ -149,9 +159,8 @@ cdef class Call:
         cdef index_t place = task % parts * step.depth_blocks + task // parts
         return self.shared + self.plan.kernels.itemsize * (step.packed + place * step.panel)
 
-    cdef char *weight_at(self, const step_t *step, const part_t *part) noexcept nogil:
+    cdef char *weight_at(self, const piece_t *piece, const part_t *part) noexcept nogil:
         """Row 0 of the part's first group and channel."""
-        cdef const piece_t *piece = &step.piece
         return self.weight + self.plan.size[WEIGHT] * (
             piece.weight_base + part.group * piece.weight_group
             + part.channel // piece.parts * piece.weight_channel)
@@ -222,6 +231,8 @@ cdef class Call:
         _decode(step, task // parts, &block)
         if step.shares:
             self.gather_shared(step, share, &block, &desk)
+        elif step.one_panel:
+            self.gather_together(step, share, &block, &desk)
         elif step.members == 1:
             in_place = self.gather_block(step, share, &block, &desk)
         else:
@@ -254,6 +265,23 @@ cdef class Call:
         desk.result = desk.results + i * step.result * self.plan.kernels.itemsize
         return some
 
+    cdef void gather_together(self, step_t *step, index_t share, const block_t *block, desk_t *desk) noexcept nogil:
+        """As gather_block for all members of a step, whose weights are packed once."""
+        cdef index_t parts = step.row_blocks * step.group_blocks, depth
+        cdef desk_t own
+        cdef block_t seen
+        cdef char *panel
+        cdef int i
+        for depth in range(step.depth_blocks):
+            _part(step, depth * parts + share, &desk.work.part)
+            panel = self.packed(step, depth * parts + share, desk)
+            for i in range(step.members):
+                own = desk[0]
+                if self.see(step, i, block, &own):
+                    seen = own.work.block
+                    self.unroll(step + i, &seen, &own, 0)
+                    step.way.multiply(&own.work, panel, own.offset, own.scratch, own.result, depth > 0)
+
     cdef void gather_shared(self, step_t *step, index_t share, const block_t *block, desk_t *desk) noexcept nogil:
         """As gather_block for all members of a step, whose cells are unrolled once."""
         cdef index_t item = self.plan.kernels.itemsize, parts = step.row_blocks * step.group_blocks, depth
@@ -274,11 +302,7 @@ cdef class Call:
                     desk.work.layout.axis[0], desk.work.layout.axis[1] = cells.axis[0], cells.axis[1]
                     desk.work.layout.batch = cells.batch
                 _pick(step, &step[i], desk.work.part.channels, desk.offset, picked)
-                panel = desk.panel
-                if self.has_shared and step[i].packs > 0:
-                    panel = self.panel_at(&step[i], depth * parts + share)
-                else:
-                    self.pack(&step[i], desk, panel)
+                panel = self.packed(&step[i], depth * parts + share, desk)
                 step.way.multiply(&desk.work, panel, picked, desk.scratch, desk.result, depth > 0)
             desk.work.layout = cells
 
@@ -318,7 +342,7 @@ cdef class Call:
         cdef const way_t *way = step.way
         cdef work_t *work = &desk.work
         cdef index_t parts = step.row_blocks * step.group_blocks, depth
-        cdef char *panel = desk.panel
+        cdef char *panel
         cdef bint in_place = False
         for depth in range(step.depth_blocks):
             _part(step, depth * parts + share, &work.part)
@@ -334,10 +358,7 @@ cdef class Call:
                     work.part.row * step.piece.target_channel + block.sample * step.piece.target_batch
                     + block.start[0] * step.piece.target_stride[0] + block.start[1] * step.piece.target_stride[1]
                     + block.start[2] * step.piece.target_stride[2])
-            if self.has_shared and step.packs > 0:
-                panel = self.panel_at(step, depth * parts + share)
-            else:
-                self.pack(step, desk, panel)
+            panel = self.packed(step, depth * parts + share, desk)
             way.multiply(work, panel, desk.offset, desk.scratch, desk.result, depth > 0)
         return in_place
 
@@ -436,7 +457,7 @@ cdef class Call:
         cdef char *weight
         self.sit(step, thread, &desk)
         _part(step, task % parts, &desk.work.part)
-        weight = self.weight_at(step, &desk.work.part) + sample * self.plan.weights * self.plan.size[WEIGHT]
+        weight = self.weight_at(&step.piece, &desk.work.part) + sample * self.plan.weights * self.plan.size[WEIGHT]
         if kept:
             desk.result = self.partial_at(step, task, 0)
             desk.work.block = step.block

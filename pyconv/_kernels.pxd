@@ -23,6 +23,8 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t tile[3]
         int parts, edge, only_edges, source_last, folded
         index_t several, woven, weight_woven
+        index_t panel_taps, panel_before
+        index_t every[3]
         index_t before[3]
         index_t behind[3]
         int stored[3]

@@ -29,6 +29,7 @@ from pyconv._ways import choose, forget_first, in_tiles
 Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
 NOWHERE = Strides(0, 0, 0, ())
+PANEL_TAPS = 128  # most taps of phases that have one panel: see `place_taps` in broadcast.h
 ROUND = 32  # sizes from one power of two to the next that have blocks of their own, but for the first 2 * ROUND
 
 
@@ -80,7 +81,8 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
     chosen = []
     for phases in _phases(pieces):
-        most_taps = max(_taps(phase) for phase in phases) if _are_few(phases) else 0
+        alike = _are_few(phases) or _have_one_panel(phases, tile)
+        most_taps = max(_taps(phase) for phase in phases) if alike else 0
         found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
         if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_FLAT, GATHER_BROADCAST):
             others = GATHER_DIRECT, GATHER_LAST, GATHER_ROWS  # which sum in another order
@@ -145,7 +147,8 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
     if most.way in (GATHER_BROADCAST, GATHER_ACROSS):
         axes = tuple(axis._replace(positions=x.positions) for axis, x in zip(one.axes, whole.axes))
         _, blocking = broadcast_blocking(one._replace(axes=axes), groups, most.channels, tile, count)
-        return _side_by_side(chosen, blocking._replace(way=most.way)) if blocking else chosen
+        one_panel = most.way == GATHER_BROADCAST and _have_one_panel(phases, tile)
+        return _side_by_side(chosen, blocking._replace(way=most.way, one_panel=one_panel)) if blocking else chosen
     if any(piece.source_last or piece.target_last for piece in phases):
         return chosen
     if most.way == GATHER_DIRECT:
@@ -175,6 +178,19 @@ def _side_by_side(chosen: list[Choice], blocking: Blocking) -> list[Choice]:
             for i, (piece, other) in enumerate(chosen)]
 
 
+def _have_one_panel(phases: list[Piece], tile: Tile) -> bool:
+    """Whether phases that are done together have their weights packed at once: they read the same cache lines, and need
+    all that lies there. Few rows or taps are not turned in squares."""
+    if len(phases) == 1 or phases[0].rows <= tile.lanes:
+        return False
+    whole = of_all_taps(phases)
+    _, height, width = (axis.taps for axis in whole.axes)
+    lie_apart = [stride for axis, stride, dense in zip(whole.axes, whole.weight.axes, (height * width, width, 1))
+                 if axis.taps > 1 and stride != dense]
+    taps = _taps(whole)
+    return sum(map(_taps, phases)) == taps and tile.lanes < 2 * taps <= 2 * PANEL_TAPS and not lie_apart
+
+
 def in_between(first: Piece, second: Piece) -> bool:
     """Whether the second's positions lie between the first's along x: the two phases of a stride of 2."""
     x, y = first.axes[2], second.axes[2]
@@ -193,6 +209,18 @@ def read_alike(pieces: list[Piece]) -> bool:
     return len(same) == 1 and not any(
         x.accumulate or x.turned or any(x.patched) or x.row_taps != ((1, 0),) * 3
         or x.folded != "zeros" or any(axis.step != 1 for axis in x.axes) for x in pieces)
+
+
+def of_all_taps(pieces: list[Piece]) -> Piece:
+    """A piece with the taps of all phases of a stride, in the order in which they lie in the weight."""
+    axes, base, strides = [], pieces[0].weight.base, []
+    for phases, stride in zip(zip(*(piece.axes for piece in pieces)), pieces[0].weight.axes):
+        stride //= phases[0].every
+        base -= phases[0].first * stride
+        strides.append(stride)
+        axes.append(phases[0]._replace(
+            first=0, every=1, taps=1 + max(x.first + x.every * (x.taps - 1) for x in phases)))
+    return pieces[0]._replace(axes=tuple(axes), weight=pieces[0].weight._replace(base=base, axes=tuple(strides)))
 
 
 def together(pieces: list[Piece]) -> Piece:

@@ -117,7 +117,6 @@ cdef class Plan:
         cdef step_t *other
         cdef work_t work
         cdef int i, a
-        whole = _phases.together(pieces)
         for i in range(1, step.members):
             other = step + i
             step.scratch, step.panel = max(step.scratch, other.scratch), max(step.panel, other.panel)
@@ -126,11 +125,16 @@ cdef class Plan:
             step.products += other.products
             self.most_tasks -= other.tasks
             other.tasks = other.products = 0
-        if not step.shares:
+        if not step.shares and not step.one_panel:
             return
+        whole = _phases.together(pieces) if step.shares else _phases.of_all_taps(pieces)
         _fill_piece(&step.whole, whole)
         work.piece, work.block, work.part = &step.whole, step.block, _most(step)
         step.way.layout(&work)
+        if step.one_panel:
+            step.panel = _up(work.layout.panel, line)
+            self._share_panel(step, pieces)
+            return
         step.scratch, step.result = _up(work.layout.scratch, line), _up(work.layout.result, line)
         step.picked = step.offsets
         step.offsets = _up(step.depth_channels * prod(axis.taps for axis in whole.axes) * integers, line)
@@ -138,6 +142,18 @@ cdef class Plan:
             for a in range(3):
                 step[i].first[a] = whole.axes[a].offset - pieces[i].axes[a].offset
                 step[i].every[a] = -pieces[i].axes[a].tap_step
+
+    cdef void _share_panel(self, step_t *step, pieces) except *:
+        """The members of a step have one panel: which part of it is whose."""
+        cdef int i, a
+        firsts = [tuple(axis.first for axis in piece.axes) for piece in pieces]
+        for a in range(3):
+            step.whole.every[a] = min(pieces[0].axes[a].every, step.whole.axis[a].taps)
+        for i in range(step.members):
+            step[i].piece.panel_taps = prod(step.whole.axis[a].taps for a in range(3))
+            step[i].piece.panel_before = sum(step[j].taps for j in range(step.members) if firsts[j] < firsts[i])
+            if i > 0:
+                step[i].packs = 0
 
     cdef void _prepare(self, step_t *step, piece, blocking) except *:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
@@ -159,7 +175,7 @@ cdef class Plan:
         step.biases *= geometry.parts
         step.apart = geometry.batch if geometry.per_sample and not self.gathers else 1
         step.paired, step.direct = blocking.paired, blocking.way == _blocks.GATHER_DIRECT
-        step.members, step.shares = blocking.members, blocking.shares
+        step.members, step.shares, step.one_panel = blocking.members, blocking.shares, blocking.one_panel
         self._turn(step, piece, blocking.way)
         step.anywhere = blocking.way in (_blocks.GATHER_LAST, _blocks.GATHER_ROWS)
         step.in_place = step.members == 1 and not (piece.turned or step.turns[1] or step.piece.folded) and all(

@@ -669,10 +669,22 @@ WOVEN = [
     P('groups of more rows than channels', (6, 20), (3, 3), (16, 32), padding=1, groups=4, batch=2),
 ]
 
+# Strided, of so many channels that grad_input packs the weights of all phases at once, or of fewer cells than would
+# read all taps.
+PHASES = [
+    P('phases of 2 by 2', (9, 8), (3, 3), (20, 140), padding=1, stride=2, batch=2),
+    P('phases of 3 by 1', (7, 6), (5, 3), (33, 24), padding=2, stride=(3, 1), batch=2),
+    P('phases of three axes', (4, 5, 6), (2, 3, 3), (19, 20), padding=(1, 0, 1), stride=(1, 2, 3), batch=2),
+    P('phases of groups', (8, 7), (4, 3), (48, 40), padding=1, stride=2, groups=2, batch=2),
+    P('phases under dilated taps', (11, 9), (3, 3), (24, 20), padding=2, stride=(3, 2), dilation=(2, 3), batch=2),
+    P('fewer cells than phases', (5, 2), (3, 3), (20, 24), padding=(1, 3), stride=(1, 3), batch=2),
+    P('fewer cells than phases on one side', (2, 9), (3, 5), (20, 24), padding=3, stride=(3, 4), batch=2),
+]
+
 # Every problem of one to three axes: those that a GPU goes through.
 WHOLE = [*EVERY, *ROWS, *SHARED_CELLS, *FILLED, *LAST, *WOVEN]
-BY_NAME |= {problem.name: problem for problem in WHOLE}
-assert len(BY_NAME) == len([*WHOLE, *MORE_AXES, *LESS]), 'every problem has its own name'
+BY_NAME |= {problem.name: problem for problem in WHOLE + PHASES}
+assert len(BY_NAME) == len([*WHOLE, *PHASES, *MORE_AXES, *LESS]), 'every problem has its own name'
 
 # Ordinary layers at a size that takes milliseconds, with enough work for several threads and several blocks; for
 # random floats only, so they are no rows of PROBLEMS.
@@ -686,6 +698,7 @@ LAYERS = [
     P('depthwise strided', (57, 56), (5, 5), (32, 32), groups=32, padding=2, stride=2),
     P('grouped', (28, 28), (3, 3), (64, 64), groups=16, padding=1),
     P('7 by 7', (7, 7), (3, 3), (160, 192), padding=1, batch=4),
+    P('7 by 7 strided', (7, 7), (3, 3), (40, 160), padding=1, stride=2, batch=3),
     P('patches', (64, 64), (16, 16), (3, 96), stride=16),
     P('fully connected', (12, 12), (12, 12), (64, 48), batch=8),
     P('sound', (2000,), (9,), (24, 32), padding='causal', dilation=4),

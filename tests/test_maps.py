@@ -11,10 +11,11 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, per_channel, poisoned
-from problems import BY_NAME, EVERY, PROBLEMS, ROWS, VARIED, VARIED_MODES, expected
+from problems import BY_NAME, EVERY, PHASES, PROBLEMS, ROWS, VARIED, VARIED_MODES, expected
 from pyconv import _geometries
 
 every_problem = pytest.mark.parametrize('problem', EVERY + ROWS, ids=str)
+every_gathered = pytest.mark.parametrize('problem', EVERY + ROWS + PHASES, ids=str)
 
 
 @functools.cache
@@ -104,7 +105,7 @@ def test_forward(problem, dtype):
     check_forward(problem, dtype)
 
 
-@every_problem
+@every_gathered
 def test_grad_input(problem, dtype):
     check_grad_input(problem, dtype)
 
@@ -119,7 +120,7 @@ def test_grad_weight_of_each_sample(problem, dtype):
     check_per_sample(problem, dtype)
 
 
-@every_problem
+@every_gathered
 def test_transposed(problem, dtype):
     check_transposed(problem, dtype)
 

@@ -280,6 +280,41 @@ def test_one_task_does_a_block_of_all_phases(layer, way):
     assert len({(x.samples, x.extent, x.rows, x.groups) for x in found}) == 1
 
 
+@pytest.mark.parametrize("layer, packed_once", [(DENSE, True), (ODD, True), (GROUPED, False), (FIRST_LAYER, False)])
+def test_phases_of_many_rows_pack_their_weights_once(layer, packed_once):
+    """Squares of weights have as many rows as a vector has lanes."""
+    assert {x.one_panel for x in chosen(layer, 8)} == {packed_once}
+
+
+@pytest.mark.parametrize("cells, taps, packed_once", [(2, 9, False), (3, 9, True), (28, 9, True), (28, 4, False),
+                                                      (28, 128, True), (28, 129, False)])
+def test_phases_that_read_all_taps_pack_their_weights_once(cells, taps, packed_once):
+    """Two cells lack those of the third phase; few taps are not turned in squares; and a table has room for so many."""
+    g = convolved(1, (8, 128, cells), (128, 128, taps), None, None, 3, ((64, 64),), 1, 1)[0]
+    found = _phases.choose_all(
+        "grad_input", _pieces.pieces("grad_input", g), 1, _blocks.Tile(4, 8, 4, 3), "gemm")
+    assert {x.one_panel for _, x in found if x.way == _blocks.GATHER_BROADCAST} == {packed_once}
+
+
+def test_phases_whose_taps_lie_apart_pack_their_own():
+    """Two cells along x read two of three taps, which then do not follow those of the row before them."""
+    g = convolved(2, (8, 128, 5, 2), (128, 128, 3, 3), None, None, (1, 3), (1, 3), 1, 1)[0]
+    found = _phases.choose_all("grad_input", _pieces.pieces("grad_input", g), 1, _blocks.Tile(4, 8, 4, 3), "gemm")
+    assert [x.way for _, x in found] == [_blocks.GATHER_BROADCAST] * 2 and not any(x.one_panel for _, x in found)
+
+
+def test_the_taps_of_all_phases_lie_where_each_phase_has_its_own():
+    for layer in (DENSE, FIRST_LAYER):
+        phases = phases_of(layer, 1)
+        whole = _phases.of_all_taps(phases)
+
+        def places(piece):
+            return [piece.weight.base + sum(t * s for t, s in zip(taps, piece.weight.axes))
+                    for taps in product(*(range(axis.taps) for axis in piece.axes))]
+
+        assert sorted(sum(map(places, phases), [])) == places(whole) == list(range(prod(layer[1][2:])))
+
+
 @pytest.mark.parametrize("layer", [GROUPED, GROUPED_FEW, DENSE, ODD, FIRST_LAYER, DEPTHWISE], ids=range(6))
 def test_phases_sum_in_one_order_in_any_batch(layer):
     """A direct way sums all channels at once, the others so many at a time, each in any of their ways."""

@@ -288,17 +288,18 @@ for shape, kernel in (((1, 1, 3, 1, 3, 2), (1,) * 4), ((1, 2, 3, 5, 2), (1, 2, 2
 WEIGHT_AT_AN_END = """
 import itertools, numpy as np, pyconv
 from guarded import at_an_end
-rng, settings = np.random.default_rng(0), (1, 0, 1, True, 0, 1)
+rng, settings = np.random.default_rng(0), (0, 1, True, 0, 1)
 sizes, kernels = ((2,), (3, 9), (20, 20)), ((3,), (5,), (7,), (11,), (3, 3), (7, 1), (5, 5), (2, 2, 3))
-for kernel, channels, dtype in itertools.product(kernels, ((3, 40), (40, 3), (2, 600)), ('f4', 'f8', 'i4')):
+sides = ((3, 40), (40, 3), (2, 600))
+for kernel, channels, dtype, stride in itertools.product(kernels, sides, ('f4', 'f8', 'i4'), (1, 2)):
     w = rng.integers(-9, 9, (*channels, *kernel)).astype(dtype)
     for size in sizes:
         x = rng.integers(-9, 9, (1, channels[0], *(1,) * (len(kernel) - len(size)), *size[-len(kernel):])).astype(dtype)
-        wanted = pyconv.convolution(x, w, None, *settings, algorithm='gemm')
+        wanted = pyconv.convolution(x, w, None, stride, *settings, algorithm='gemm')
         for front, turned in itertools.product((False, True), (False, True)):
             there = at_an_end(w[::-1, ::-1] if turned else w, front)
             given = there[::-1, ::-1] if turned else there
-            assert (pyconv.convolution(x, given, None, *settings, algorithm='gemm') == wanted).all()
+            assert (pyconv.convolution(x, given, None, stride, *settings, algorithm='gemm') == wanted).all()
 """
 guards_memory = pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
 

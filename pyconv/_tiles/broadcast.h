@@ -8,13 +8,19 @@ static inline index_t NAME(columns)(const work_t *work)
     return NAME(up)(work->part.rows);
 }
 
+/* Rows of a panel: the piece's own, or those of all phases of a stride, each with its own behind those of earlier ones. */
+static inline index_t NAME(panel_rows)(const work_t *work)
+{
+    return work->piece->panel_taps ? work->part.channels * work->piece->panel_taps : NAME(depth)(work);
+}
+
 static void NAME(layout_broadcast)(work_t *work)
 {
     layout_t *layout = &work->layout;
     NAME(layout)(work);
     layout->cell = NAME(columns)(work);
     layout->scratch = (sizeof(REAL *) + NAME(depth)(work) * sizeof(NAME(product))) / sizeof(REAL);
-    layout->panel = NAME(depth)(work) * layout->cell;
+    layout->panel = NAME(panel_rows)(work) * layout->cell;
     if (STARTS) { /* what sums begin with, and what makes that up, of each tap */
         layout->scratch += layout->cell;
         layout->panel += NAME(all_taps)(work->piece) * layout->cell;
@@ -47,38 +53,54 @@ static void NAME(unroll_broadcast)(const work_t *work, const void *source, const
     *(const void **)scratch = source;
 }
 
-#define MOST_ASKED 4096 /* weights of a channel: where rows are longer, most between those of its panel are not read */
+#define MOST_PLACED 128 /* taps of phases that have one panel */
 
-/* A channel's rows are asked for ahead: they end too soon for the hardware to follow, and the phases of a stride read
-   them in turn. */
-static inline void NAME(ask_for_rows)(const piece_t *piece, const REAL *from, index_t columns)
+/* Where a panel has the taps of phases: phase after phase, all channels of one. The row of the first channel's, and how
+   many a channel has. */
+static void NAME(place_taps)(const work_t *work, index_t *row, index_t *each)
 {
-    for (index_t i = 0; i < columns * piece->weight_row && i < MOST_ASKED; i += 64 / (index_t)sizeof(REAL))
-        __builtin_prefetch(from + AHEAD * piece->weight_channel + i);
+    const axis_t *axis = work->piece->axis;
+    const index_t *every = work->piece->every;
+    index_t next = 0;
+    for (index_t first_z = 0; first_z < every[0]; first_z++)
+        for (index_t first_y = 0; first_y < every[1]; first_y++)
+            for (index_t first_x = 0; first_x < every[2]; first_x++) {
+                index_t tap[MOST_PLACED], taps = 0;
+                for (index_t z = first_z; z < axis[0].taps; z += every[0])
+                    for (index_t y = first_y; y < axis[1].taps; y += every[1])
+                        for (index_t x = first_x; x < axis[2].taps; x += every[2])
+                            tap[taps++] = (z * axis[1].taps + y) * axis[2].taps + x;
+                for (index_t t = 0; t < taps; t++) {
+                    row[tap[t]] = next + t;
+                    each[tap[t]] = taps;
+                }
+                next += work->part.channels * taps;
+            }
 }
 
-/* to[channel][tap][column] <- the weights of some columns of a part, of all its channels: one by one, as they may lie
-   anyhow. */
-static __attribute__((noinline)) void NAME(pack_any_columns)(const work_t *work, const REAL *from, index_t columns,
-                                                             REAL *to, index_t wide)
+/* The same in squares, for the phases of a stride. */
+static void NAME(pack_phases)(const work_t *work, const REAL *from, index_t column, index_t columns, REAL *to,
+                              index_t wide)
 {
     const piece_t *piece = work->piece;
-    const axis_t *axis = piece->axis;
-    const index_t *stride = piece->weight_stride;
-    for (index_t c = 0; c < work->part.channels; c++) {
-        NAME(ask_for_rows)(piece, from + c * piece->weight_channel, columns);
-        for (index_t z = 0; z < axis[0].taps; z++)
-            for (index_t y = 0; y < axis[1].taps; y++)
-                for (index_t x = 0; x < axis[2].taps; x++, to += wide) {
-                    const REAL *cell = from + c * piece->weight_channel + z * stride[0] + y * stride[1] + x * stride[2];
-                    index_t i = 0;
-                    for (; i + LANES <= columns; i += LANES)
-#pragma GCC unroll 16
-                        for (int lane = 0; lane < LANES; lane++, cell += piece->weight_row)
-                            to[i + lane] = *cell;
-                    for (; i < columns; i++, cell += piece->weight_row)
-                        to[i] = *cell;
-                }
+    const index_t taps = NAME(all_taps)(piece);
+    index_t place[MOST_PLACED], each[MOST_PLACED];
+    NAME(place_taps)(work, place, each);
+    for (index_t t = 0; t < taps; t++) {
+        place[t] *= wide;
+        each[t] *= wide;
+    }
+    for (index_t c = 0; c < work->part.channels; c++, from += piece->weight_channel) {
+        index_t i = 0;
+        NAME(ask_for_rows)(piece, from, columns);
+        for (; i + LANES <= columns; i += LANES)
+            NAME(turn_rows)(LANES, to + i, 0, 0, place, from + i * piece->weight_row, piece->weight_row, taps,
+                            NAME(readable)(work, c, column + i, taps));
+        for (index_t t = 0; t < taps; t++) {
+            for (index_t j = i; j < columns; j++)
+                to[place[t] + j] = from[j * piece->weight_row + t];
+            place[t] += each[t];
+        }
     }
 }
 
@@ -93,7 +115,7 @@ static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t col
         if (n < depth)
             NAME(ask_for_rows)(piece, from, columns);
         for (; i + LANES <= columns; i += LANES)
-            NAME(turn_rows)(LANES, to + i, wide, 0, from + i * row, row, n, NAME(readable)(work, c, column + i, n));
+            NAME(turn_rows)(LANES, to + i, wide, 0, NULL, from + i * row, row, n, NAME(readable)(work, c, column + i, n));
         for (index_t k = 0; k < n; k++)
             for (index_t j = i; j < columns; j++)
                 to[k * wide + j] = from[j * row + k];
@@ -115,7 +137,9 @@ static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *p
         if (here < wide)
             NAME(zero)(depth * wide, to);
         for (index_t lane = 0; lane < here; lane += together, from += piece->weight_woven)
-            if (n)
+            if (piece->every[0])
+                NAME(pack_phases)(work, from, column, together, to + lane, wide);
+            else if (n)
                 NAME(pack_columns)(work, from, column, together, n, to + lane, wide);
             else
                 NAME(pack_any_columns)(work, from, together, to + lane, wide);
@@ -338,7 +362,8 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
     const work_t *work = box->work;
     const piece_t *piece = work->piece;
     const index_t products = NAME(list_products)(box, offset, list), pitch = work->layout.cell;
-    const index_t depth = NAME(depth)(work);
+    const index_t depth = NAME(depth)(work), panel_rows = NAME(panel_rows)(work);
+    const index_t before = work->part.channels * piece->panel_before;
     const int shared = NAME(shared_cells)(piece, box->axis[2].taps), woven = piece->woven > 0;
     const MASK *first = NAME(first_lanes)[piece->woven == 8 ? 3 : piece->woven / 2];
     index_t cell[8], position[8];
@@ -356,14 +381,15 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
         const index_t tall = NAME(tall)(box->left);
         const REAL *panel = panels->panel;
         NAME(take)(box, (int)tall, cell, position);
-        NAME(ask)(next, tall);
+        if (panel_rows == depth)
+            NAME(ask)(next, tall);
         for (index_t column = panels->column, wide; column < panels->end; column += wide) {
             const index_t vectors = NAME(panel)(work->part.rows - column);
             wide = vectors * LANES;
             (woven ? NAME(spreads_woven)[tall] : NAME(spreads)[tall][vectors - 1])(
-                products, list, source, cell, source + NAME(next_cell)(box), first, start ? start + column : NULL, panel,
-                result + column, position, pitch, accumulate);
-            panel += depth * wide;
+                products, list, source, cell, source + NAME(next_cell)(box), first, start ? start + column : NULL,
+                panel + before * wide, result + column, position, pitch, accumulate);
+            panel += panel_rows * wide;
         }
     }
 }
@@ -377,8 +403,10 @@ static void NAME(multiply_broadcast)(const work_t *work, const void *packed, con
     const REAL *source = *(const REAL **)scratch;
     NAME(product) *list = (NAME(product) *)((const REAL **)scratch + 1);
     const index_t positions = work->block.samples * extent[0] * extent[1] * extent[2];
-    NAME(panels) panels = {0, 0, packed, (const REAL *)packed + NAME(depth)(work) * NAME(columns)(work)};
+    const index_t panel_rows = NAME(panel_rows)(work);
+    NAME(panels) panels = {0, 0, packed, (const REAL *)packed + panel_rows * NAME(columns)(work)};
     for (; panels.column < rows; panels.column = panels.end) {
+        const index_t column = panels.column;
         do
             panels.end += NAME(panel)(rows - panels.end) * LANES;
         while (panels.end < rows && (panels.end - panels.column) * row < PANELS_AT_ONCE);
@@ -387,7 +415,7 @@ static void NAME(multiply_broadcast)(const work_t *work, const void *packed, con
         NAME(walk) box = {.work = work};
         while (NAME(next_box)(&box))
             NAME(multiply_box)(&box, &panels, offset, source, list, result, accumulate, &next);
-        panels.panel += size / (index_t)sizeof(REAL);
+        panels.panel += (panels.end - column) * panel_rows;
     }
 }
 

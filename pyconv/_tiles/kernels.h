@@ -49,6 +49,9 @@ enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
    of channels lead to the next cell's. 0 where each is a cell.
    woven: channels of each of the small groups that one vector holds where channels lie last, 0 where it holds but one.
    They count as one group, whose rows are those of all; weight_woven leads from one to the next in weight.
+   panel_taps: where the phases of a stride have one panel of weights, how many taps of a channel it has: those of all
+   phases, of which panel_before are in front of this one's; 0 where a piece has a panel of its own.
+   every: of the piece with all of their taps, which is packed: phases have every so many along each axis. Else 0.
    folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
    cells of target that lie in the same block. */
 typedef struct {
@@ -62,6 +65,7 @@ typedef struct {
     index_t tile[3];
     int parts, stored[3], edge, only_edges, source_last;
     index_t several, woven, weight_woven;
+    index_t panel_taps, panel_before, every[3];
     long long edge_value[2]; /* its bytes, as stored */
     int folded;
     index_t before[3], behind[3];

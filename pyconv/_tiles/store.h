@@ -36,9 +36,10 @@ static inline index_t NAME(readable)(const work_t *work, index_t channel, index_
 /* n weights of each of LANES rows, to[weight][row]: squares are turned in registers. SIDE rows lie side by side, the next
    ones `apart` from them. The last square is read whole if so much may be read, and if it is worth it. */
 static inline __attribute__((always_inline)) void NAME(turn_rows)(
-    const int SIDE, REAL *to, index_t pitch, index_t apart, const REAL *from, index_t row_pitch, index_t n,
-    index_t readable)
+    const int SIDE, REAL *to, index_t pitch, index_t apart, const index_t *place, const REAL *from, index_t row_pitch,
+    index_t n, index_t readable)
 {
+#define PLACE(k) (place ? to + place[k] : to + (k) * pitch)
     index_t k = 0;
     for (; 2 * (n - k) > LANES && (LANES - 1) * row_pitch + k + LANES <= readable; k += LANES) {
         VECTOR square[16];
@@ -49,12 +50,12 @@ static inline __attribute__((always_inline)) void NAME(turn_rows)(
 #pragma GCC unroll 16
         for (int j = 0; j < LANES; j++)
             for (int i = 0; i < LANES && k + j < n; i += SIDE)
-                __builtin_memcpy(to + i / SIDE * apart + (k + j) * pitch, (const REAL *)&square[j] + i,
-                                 SIDE * sizeof(REAL));
+                __builtin_memcpy(PLACE(k + j) + i / SIDE * apart, (const REAL *)&square[j] + i, SIDE * sizeof(REAL));
     }
     for (; k < n; k++)
         for (int i = 0; i < LANES; i++)
-            to[i / SIDE * apart + k * pitch + i % SIDE] = from[i * row_pitch + k];
+            PLACE(k)[i / SIDE * apart + i % SIDE] = from[i * row_pitch + k];
+#undef PLACE
 }
 
 /* Rows of whole tiles that lie side by side in memory. Panels lie a power of two apart, of which a cache holds few lines:
@@ -73,6 +74,55 @@ static void NAME(pack_beside)(const REAL *from, index_t k_pitch, index_t rows, i
     }
 }
 
+#define MOST_ASKED 4096 /* weights of a channel: where rows are longer, most between those of its panel are not read */
+
+/* A channel's rows are asked for ahead: they end too soon for the hardware to follow, and the phases of a stride read
+   them in turn. */
+static inline void NAME(ask_for_rows)(const piece_t *piece, const REAL *from, index_t columns)
+{
+    for (index_t i = 0; i < columns * piece->weight_row && i < MOST_ASKED; i += 64 / (index_t)sizeof(REAL))
+        __builtin_prefetch(from + AHEAD * piece->weight_channel + i);
+}
+
+/* to[side][channel][tap][row] <- the weights of so many times SIDE rows, of all channels of a part: one by one, as they
+   may lie anyhow. Taps are `pitch` elements from one another, sides `apart`. */
+static inline __attribute__((always_inline)) void NAME(pack_any)(
+    const index_t SIDE, const index_t sides, const work_t *work, const REAL *from, REAL *to, index_t pitch, index_t apart)
+{
+    const piece_t *piece = work->piece;
+    const axis_t *axis = piece->axis;
+    const index_t *stride = piece->weight_stride;
+    for (index_t c = 0; c < work->part.channels; c++, from += piece->weight_channel) {
+        if (piece->weight_row < piece->weight_channel)
+            NAME(ask_for_rows)(piece, from, sides * SIDE);
+        for (index_t z = 0; z < axis[0].taps; z++)
+            for (index_t y = 0; y < axis[1].taps; y++)
+                for (index_t x = 0; x < axis[2].taps; x++, to += pitch) {
+                    const REAL *cell = from + z * stride[0] + y * stride[1] + x * stride[2];
+                    for (index_t side = 0; side < sides; side++)
+#pragma GCC unroll 16
+                        for (index_t i = 0; i < SIDE; i++, cell += piece->weight_row)
+                            to[side * apart + i] = *cell;
+                }
+    }
+}
+
+#define TILES 4 /* of whole tiles' rows, so many at once */
+static __attribute__((noinline)) void NAME(pack_any_tiles)(const work_t *work, const REAL *from, REAL *to, index_t apart)
+{
+    NAME(pack_any)(ROWS, TILES, work, from, to, ROWS, apart);
+}
+
+static __attribute__((noinline)) void NAME(pack_any_columns)(const work_t *work, const REAL *from, index_t columns,
+                                                             REAL *to, index_t wide)
+{
+    const index_t whole = columns / LANES * LANES;
+    if (whole)
+        NAME(pack_any)(LANES, whole / LANES, work, from, to, wide, LANES);
+    if (whole < columns)
+        NAME(pack_any)(columns - whole, 1, work, from + whole * work->piece->weight_row, to + whole, wide, 0);
+}
+
 /* [rows of a tile after rows of a tile][k][rows of the tile] */
 static REAL *NAME(pack_one)(const work_t *work, const REAL *weight, REAL *to)
 {
@@ -82,7 +132,7 @@ static REAL *NAME(pack_one)(const work_t *work, const REAL *weight, REAL *to)
     for (; LANES % ROWS == 0 && n && rows >= LANES; row += LANES, rows -= LANES, to += LANES * depth)
         for (index_t c = 0; c * n < depth; c++)
             NAME(turn_rows)(ROWS < LANES ? ROWS : LANES /* where this is run, ROWS */, to + c * n * ROWS, ROWS, ROWS * depth,
-                            weight + row * piece->weight_row + c * piece->weight_channel, piece->weight_row, n,
+                            NULL, weight + row * piece->weight_row + c * piece->weight_channel, piece->weight_row, n,
                             NAME(readable)(work, c, row - work->part.row, n));
     if (depth == channels && piece->weight_row == 1) {
         const index_t whole = rows / ROWS * ROWS;
@@ -91,19 +141,11 @@ static REAL *NAME(pack_one)(const work_t *work, const REAL *weight, REAL *to)
         rows -= whole;
         to += whole * depth;
     }
-    while (rows > 0) {
-        const index_t high = NAME(tall)(rows);
-        for (index_t c = 0; c < channels; c++)
-            for (index_t z = 0; z < piece->axis[0].taps; z++)
-                for (index_t y = 0; y < piece->axis[1].taps; y++) {
-                    const REAL *from = weight + row * piece->weight_row + c * piece->weight_channel
-                        + z * piece->weight_stride[0] + y * piece->weight_stride[1];
-                    for (index_t x = 0; x < piece->axis[2].taps; x++, to += high, from += piece->weight_stride[2])
-                        for (index_t i = 0; i < high; i++)
-                            to[i] = from[i * piece->weight_row];
-                }
-        row += high;
-        rows -= high;
+    for (; rows >= TILES * ROWS; row += TILES * ROWS, rows -= TILES * ROWS, to += TILES * ROWS * depth)
+        NAME(pack_any_tiles)(work, weight + row * piece->weight_row, to, ROWS * depth);
+    for (index_t high; rows > 0; row += high, rows -= high, to += high * depth) {
+        high = NAME(tall)(rows);
+        NAME(pack_any)(high, 1, work, weight + row * piece->weight_row, to, high, 0);
     }
     return to;
 }
