@@ -60,7 +60,6 @@ cdef class Plan:
         self.adds = self.looped and not self.joins
         geometry = _outer.of_volumes(geometry)
         self.groups = geometry.groups
-        self.checks = not exact and not whole and _pieces.touches_padding(map, geometry)
         self.around_finite = self.gathers or self.geometry.padding_mode != "constant" or bool(
             np.isfinite(element(self.geometry.padding_value, dtype)))
         if algorithm == "columns":
@@ -82,6 +81,8 @@ cdef class Plan:
             choices = _phases.choose_all(map, found, self.groups, tile, algorithm)
         else:
             choices = _phases.choose_rounded(map, geometry, found, self.groups, tile, algorithm, padding is None)
+        self.checks = not exact and not whole and _pieces.touches_padding(map, geometry) and any(
+            blocking.way in _blocks.PADDED for piece, blocking in choices if piece.channels)
         for i, (piece, blocking) in enumerate(choices):
             self._prepare(&self.steps[i], piece, blocking)
         for i in range(self.count):

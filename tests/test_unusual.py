@@ -315,6 +315,19 @@ def test_nothing_around_the_weight_is_read(run_python):
     run_python(WEIGHT_AT_AN_END)
 
 
+def test_a_nan_that_meets_no_padding_takes_the_plan_of_numbers():
+    """Cells are broadcast from where they lie: no weight is looked through, and none needs a plan of its own."""
+    x, w, plans = np.ones((1, 40, 15, 15), np.float32), np.ones((40, 40, 3, 3), np.float32), []
+    for value in (1, np.nan):
+        w[0, 0, 1, 1] = value
+        y = pyconv.conv2d(x, w, stride=3, padding=1)
+        grad_x = pyconv.conv2d_input(x.shape, w, y[:, 1:2] * np.ones((40, 1, 1), np.float32), stride=3, padding=1)
+        plans.append(cpu.plan.cache_info().currsize)
+    assert plans[0] == plans[1]
+    assert np.isnan(y[0, 0]).all() and not np.isnan(y[0, 1:]).any()
+    assert np.isnan(grad_x[0, 0, ::3, ::3]).all() and np.isnan(grad_x).sum() == 25
+
+
 def test_a_complex_nan_around_the_input_makes_one_plan():
     x, w = np.ones((1, 1, 3), np.complex64), np.ones((1, 1, 3), np.complex64)
     before = cpu.plan.cache_info().currsize
