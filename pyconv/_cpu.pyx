@@ -26,9 +26,8 @@ from pyconv import _blocks, _cells, _edges, _outer, _phases, _pieces, _rounding,
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._geometry import whole_size
 from pyconv._kernels cimport (
-    FOLDED_CELLS, SOURCE, STORED_REAL, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t, part_t, piece_t,
-    pyconv_kernels, pyconv_kernels_of_cells,
-    pyconv_openmp, pyconv_seconds, pyconv_take, way_t, work_t)
+    FOLDED_CELLS, PANEL_TAPS, SOURCE, STORED_REAL, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t,
+    part_t, piece_t, pyconv_kernels, pyconv_kernels_of_cells, pyconv_openmp, pyconv_seconds, pyconv_take, way_t, work_t)
 from pyconv._libraries import Visitor
 from pyconv._memory import empty
 from pyconv._padding import MODES

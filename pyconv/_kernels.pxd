@@ -3,7 +3,7 @@
 
 cdef extern from "_tiles/kernels.h" nogil:
     cdef enum:
-        SOURCE, TARGET, WEIGHT, FOLDED_CELLS, STORED_REAL
+        SOURCE, TARGET, WEIGHT, FOLDED_CELLS, PANEL_TAPS, STORED_REAL
     ctypedef ptrdiff_t index_t
     ctypedef struct axis_t:
         index_t size, step, offset, tap_step, taps, streams, unit

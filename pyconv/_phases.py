@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import groupby
 from math import prod
 
-from pyconv._blocking import RESULTS, ROW_BLOCKS, broadcast_blocking, unrolled_blocking
+from pyconv._blocking import PANEL, RESULTS, ROW_BLOCKS, broadcast_blocking, unrolled_blocking
 from pyconv._blocks import (
     GATHER,
     GATHER_ACROSS,
@@ -15,8 +15,10 @@ from pyconv._blocks import (
     GATHER_LAST,
     GATHER_ROWS,
     GATHER_WINOGRAD,
+    TASKS,
     Blocking,
     Tile,
+    even_part,
     power_of_two,
     up_to,
 )
@@ -29,7 +31,8 @@ from pyconv._ways import choose, forget_first, in_tiles
 Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
 NOWHERE = Strides(0, 0, 0, ())
-PANEL_TAPS = 128  # most taps of phases that have one panel: see `place_taps` in broadcast.h
+PANEL_TAPS = 128  # most taps of phases that have one panel: as in kernels.h
+PHASES = 16  # times the depth that a panel of all phases may have
 ROUND = 32  # sizes from one power of two to the next that have blocks of their own, but for the first 2 * ROUND
 
 
@@ -81,8 +84,7 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
     chosen = []
     for phases in _phases(pieces):
-        alike = _are_few(phases) or _have_one_panel(phases, tile)
-        most_taps = max(_taps(phase) for phase in phases) if alike else 0
+        most_taps = _most_taps(map, phases, groups, tile, algorithm)
         found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
         if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_FLAT, GATHER_BROADCAST):
             others = GATHER_DIRECT, GATHER_LAST, GATHER_ROWS  # which sum in another order
@@ -135,6 +137,19 @@ def _are_few(phases: list[Piece]) -> bool:
     return len(phases) * phases[0].rows <= ROW_BLOCKS[0]
 
 
+def _most_taps(map: str, phases: list[Piece], groups: int, tile: Tile, algorithm: str) -> int:
+    """The taps for which phases sum equally many channels at a time, if they do: those of few rows, and those that may
+    have one panel. One sample decides that, on any number of threads: it decides the order of their sums."""
+    most = max(phases, key=_taps)
+    if _are_few(phases):
+        return _taps(most)
+    if not _may_have_one_panel(phases, tile):
+        return 0
+    taps = max(_taps(most), -(-_taps(of_all_taps(phases)) // PHASES))
+    alone = choose(map, most._replace(batch=1), groups, tile._replace(tasks=TASKS, narrow=False), algorithm, taps)
+    return taps if alone[1].way == GATHER_BROADCAST else 0
+
+
 def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
     """The choice for such phases: the same blocks if the one of most taps is direct or broadcasts its cells, or if all
     unroll them."""
@@ -147,8 +162,12 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
     if most.way in (GATHER_BROADCAST, GATHER_ACROSS):
         axes = tuple(axis._replace(positions=x.positions) for axis, x in zip(one.axes, whole.axes))
         _, blocking = broadcast_blocking(one._replace(axes=axes), groups, most.channels, tile, count)
-        one_panel = most.way == GATHER_BROADCAST and _have_one_panel(phases, tile)
-        return _side_by_side(chosen, blocking._replace(way=most.way, one_panel=one_panel)) if blocking else chosen
+        if not blocking:
+            return chosen
+        equal = all(other.channels == most.channels for _, other in chosen)
+        if most.way == GATHER_BROADCAST and equal and _may_have_one_panel(phases, tile):
+            blocking = _in_one_panel(phases, blocking, tile)
+        return _side_by_side(chosen, blocking._replace(way=most.way))
     if any(piece.source_last or piece.target_last for piece in phases):
         return chosen
     if most.way == GATHER_DIRECT:
@@ -178,9 +197,18 @@ def _side_by_side(chosen: list[Choice], blocking: Blocking) -> list[Choice]:
             for i, (piece, other) in enumerate(chosen)]
 
 
-def _have_one_panel(phases: list[Piece], tile: Tile) -> bool:
-    """Whether phases that are done together have their weights packed at once: they read the same cache lines, and need
-    all that lies there. Few rows or taps are not turned in squares."""
+def _in_one_panel(phases: list[Piece], blocking: Blocking, tile: Tile) -> Blocking:
+    """The blocks with weights packed once for all phases, of no more rows than a panel has room for."""
+    rows = phases[0].rows
+    room = PANEL // (blocking.channels * _taps(of_all_taps(phases)) * tile.itemsize) // tile.lanes * tile.lanes
+    if room < min(rows, tile.vectors * tile.lanes):
+        return blocking
+    return blocking._replace(rows=min(blocking.rows, up_to(even_part(rows, room), tile.lanes)), one_panel=True)
+
+
+def _may_have_one_panel(phases: list[Piece], tile: Tile) -> bool:
+    """Whether the weights of phases that are done together may be packed at once: they read the same cache lines, and
+    need all that lies there. Few rows or taps are not turned in squares."""
     if len(phases) == 1 or phases[0].rows <= tile.lanes:
         return False
     whole = of_all_taps(phases)

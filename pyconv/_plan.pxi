@@ -81,8 +81,9 @@ cdef class Plan:
             choices = _phases.choose_all(map, found, self.groups, tile, algorithm)
         else:
             choices = _phases.choose_rounded(map, geometry, found, self.groups, tile, algorithm, padding is None)
-        self.checks = not exact and not whole and _pieces.touches_padding(map, geometry) and any(
+        padded = algorithm == "columns" or any(
             blocking.way in _blocks.PADDED for piece, blocking in choices if piece.channels)
+        self.checks = not exact and not whole and _pieces.touches_padding(map, geometry) and padded
         for i, (piece, blocking) in enumerate(choices):
             self._prepare(&self.steps[i], piece, blocking)
         for i in range(self.count):
@@ -148,10 +149,13 @@ cdef class Plan:
         """The members of a step have one panel: which part of it is whose."""
         cdef int i, a
         firsts = [tuple(axis.first for axis in piece.axes) for piece in pieces]
+        taps = prod(step.whole.axis[a].taps for a in range(3))
+        assert taps <= PANEL_TAPS and not step.turns[2]
         for a in range(3):
             step.whole.every[a] = min(pieces[0].axes[a].every, step.whole.axis[a].taps)
         for i in range(step.members):
-            step[i].piece.panel_taps = prod(step.whole.axis[a].taps for a in range(3))
+            assert step[i].depth_channels == step.depth_channels
+            step[i].piece.panel_taps = taps
             step[i].piece.panel_before = sum(step[j].taps for j in range(step.members) if firsts[j] < firsts[i])
             if i > 0:
                 step[i].packs = 0

@@ -63,6 +63,17 @@ def test_workspace_names_elements_of_the_dtype(dtype):
             assert least * dtype.itemsize <= TWO_MEGABYTES, problem.name
 
 
+@pytest.mark.parametrize('x, w, settings', [
+    ((1, 64, 55, 55), (512, 64, 11, 11), {'stride': 11, 'padding': 5}),
+    ((4, 128, 56, 56), (256, 128, 8, 8), {'stride': 8, 'padding': 2}),
+    ((1, 256, 384), (512, 256, 128), {'stride': 128, 'padding': 63}),
+    ((2, 64, 12, 12, 12), (256, 64, 4, 4, 4), {'stride': 4, 'padding': 1}),
+    ((1, 512, 14, 14), (512, 512, 3, 3), {'stride': 2, 'padding': 1})], ids=lambda value: str(value).replace(' ', ''))
+def test_weights_of_many_phases_take_little_of_a_buffer(x, w, settings, dtype):
+    """Where they are packed for all phases at once."""
+    assert pyconv.workspace(x, w, **settings, dtype=dtype).fgrad_input_minimum * dtype.itemsize <= TWO_MEGABYTES
+
+
 @pytest.mark.parametrize('operands', [np.int8, np.int32, np.uint64])
 def test_workspace_is_that_of_the_sums_that_are_asked_for(operands):
     x, w = np.ones((1, 8, 439), operands), np.ones((16, 8, 3), operands)

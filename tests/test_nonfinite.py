@@ -154,6 +154,18 @@ def test_unfold_and_fold(problem, dtype):
     assert_equal(pyconv.fold(columns, problem.size, *public, **problem.mode), wanted, dtype)
 
 
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+@pytest.mark.parametrize('problem', some('1d', '2d padding int', '2d groups of 4', '2d channels 33 33', '3d'), ids=str)
+def test_padding_in_columns(problem, value, dtype):
+    """A grad_output at the edge meets padding, which in columns is a zero like any other."""
+    data = without_zeros(problem.integers(dtype))
+    y = data.y.copy()
+    y.flat[0] = y.flat[-1] = value
+    columns = pyconv.unfold(data.x, problem.kernel, problem.dilation, problem.padding, problem.stride)
+    found = calls.grad_weight(problem, None, y, finput=columns)
+    assert_equal(found, reference.grad_weight(data.x, y, problem.kernel, **problem.form), dtype)
+
+
 @pytest.mark.parametrize('problem', VARIED + VARIED_MODES, ids=str)
 def test_buffers_full_of_nan_stay_out(problem, dtype):
     """Poison in scratch never meets a non-finite recomputation either."""

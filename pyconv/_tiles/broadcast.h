@@ -53,8 +53,6 @@ static void NAME(unroll_broadcast)(const work_t *work, const void *source, const
     *(const void **)scratch = source;
 }
 
-#define MOST_PLACED 128 /* taps of phases that have one panel */
-
 /* Where a panel has the taps of phases: phase after phase, all channels of one. The row of the first channel's, and how
    many a channel has. */
 static void NAME(place_taps)(const work_t *work, index_t *row, index_t *each)
@@ -65,7 +63,7 @@ static void NAME(place_taps)(const work_t *work, index_t *row, index_t *each)
     for (index_t first_z = 0; first_z < every[0]; first_z++)
         for (index_t first_y = 0; first_y < every[1]; first_y++)
             for (index_t first_x = 0; first_x < every[2]; first_x++) {
-                index_t tap[MOST_PLACED], taps = 0;
+                index_t tap[PANEL_TAPS], taps = 0;
                 for (index_t z = first_z; z < axis[0].taps; z += every[0])
                     for (index_t y = first_y; y < axis[1].taps; y += every[1])
                         for (index_t x = first_x; x < axis[2].taps; x += every[2])
@@ -78,13 +76,13 @@ static void NAME(place_taps)(const work_t *work, index_t *row, index_t *each)
             }
 }
 
-/* The same in squares, for the phases of a stride. */
+/* The weights of some columns in squares, of all taps at a time, for the phases of a stride. */
 static void NAME(pack_phases)(const work_t *work, const REAL *from, index_t column, index_t columns, REAL *to,
                               index_t wide)
 {
     const piece_t *piece = work->piece;
     const index_t taps = NAME(all_taps)(piece);
-    index_t place[MOST_PLACED], each[MOST_PLACED];
+    index_t place[PANEL_TAPS], each[PANEL_TAPS];
     NAME(place_taps)(work, place, each);
     for (index_t t = 0; t < taps; t++) {
         place[t] *= wide;
@@ -104,7 +102,7 @@ static void NAME(pack_phases)(const work_t *work, const REAL *from, index_t colu
     }
 }
 
-/* The same in squares, of n weights of a row at a time. */
+/* to[channel][tap][column] <- the weights of some columns in squares, of n weights of a row at a time. */
 static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t column, index_t columns, index_t n, REAL *to,
                                index_t wide)
 {
@@ -122,8 +120,8 @@ static void NAME(pack_columns)(const work_t *work, const REAL *from, index_t col
     }
 }
 
-/* [panels of columns][channel][tap][columns of a panel], filled up with zeros; woven groups side by side in the one
-   panel of theirs. */
+/* [panels of columns][channel][tap][columns of a panel], of the phases of a stride one after the other in each panel;
+   filled up with zeros; woven groups side by side in the one panel of theirs. */
 static void NAME(pack_broadcast)(const work_t *work, const void *weight, void *panels)
 {
     const piece_t *piece = work->piece;
@@ -373,15 +371,15 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
     NAME(list_starts)(work, list, products, panels->of_taps, panels->column, panels->end, start);
 #endif
     if (shared && box->axis[2].count > LONGEST / 2) {
-        NAME(spread_rows)[woven][shared - 1](box, products, list, source, first, start, panels->panel, result,
-                                             accumulate);
+        NAME(spread_rows)[woven][shared - 1](box, products, list, source, first, start, panels->panel + before * LANES,
+                                             result, accumulate);
         return;
     }
     for (NAME(begin_walk)(box); box->left > 0;) {
         const index_t tall = NAME(tall)(box->left);
         const REAL *panel = panels->panel;
         NAME(take)(box, (int)tall, cell, position);
-        if (panel_rows == depth)
+        if (panel_rows == depth) /* of several phases' rows, most are not this one's */
             NAME(ask)(next, tall);
         for (index_t column = panels->column, wide; column < panels->end; column += wide) {
             const index_t vectors = NAME(panel)(work->part.rows - column);

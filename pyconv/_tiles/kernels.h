@@ -24,6 +24,7 @@ enum {
 enum { SOURCE, TARGET, WEIGHT };
 enum {
     FOLDED_CELLS = 1024, /* most cells whose columns are summed at a time */
+    PANEL_TAPS = 128,    /* most taps of phases that have one panel */
     CONVERTED = 256,     /* numbers of columns in another type that are converted at a time: even, for whole cells */
 };
 enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };

@@ -76,8 +76,8 @@ static void NAME(pack_beside)(const REAL *from, index_t k_pitch, index_t rows, i
 
 #define MOST_ASKED 4096 /* weights of a channel: where rows are longer, most between those of its panel are not read */
 
-/* A channel's rows are asked for ahead: they end too soon for the hardware to follow, and the phases of a stride read
-   them in turn. */
+/* A channel's rows are asked for ahead: they end too soon for the hardware to follow, and phases that are packed one by
+   one read them in turn. */
 static inline void NAME(ask_for_rows)(const piece_t *piece, const REAL *from, index_t columns)
 {
     for (index_t i = 0; i < columns * piece->weight_row && i < MOST_ASKED; i += 64 / (index_t)sizeof(REAL))
