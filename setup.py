@@ -20,8 +20,8 @@ from setuptools.modified import newer_group
 TILES = Path("pyconv/_tiles")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 LEVELS = ({  # those that take longest to compile first
-    "avx512": ["-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma", "-mprefer-vector-width=512"],
-    "avx2": ["-mavx2", "-mfma"],
+    "avx512": ["-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma", "-mf16c", "-mprefer-vector-width=512"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
 } if X86 else {}) | {"portable": []}
 if X86:
     LEVELS["avx2_pairs"] = LEVELS["avx2"]

@@ -181,17 +181,19 @@ cdef class Call:
         whole.piece = &step.piece
         return <char *>self.plan.kernels.turn_in(&whole, operand, data, desk.patch[operand], &desk.seen)
 
-    cdef void store(self, const step_t *step, desk_t *desk, char *bias, int accumulate) noexcept nogil:
-        """target (+)= the result of a gathering map."""
+    cdef void store(self, const step_t *step, desk_t *desk, char *bias, int accumulate, bint in_place) noexcept nogil:
+        """target (+)= the result of a gathering map, which may be in its patch."""
         cdef char *target = self.target_at(&step.piece, &desk.work.part)
+        cdef char *patch
         if not step.turns[1]:
             if step.folds:
                 self.plan.kernels.fold_result(&desk.work, desk.result, step.direct)
             step.way.store(&desk.work, desk.result, bias, target, accumulate, self.doubtful)
             desk.work.layout.first = 0
             return
-        step.way.store(&desk.work, desk.result, NULL if step.folds else bias, self.turn_in(step, desk, TARGET, NULL),
-                       False, self.doubtful)
+        patch = self.turn_in(step, desk, TARGET, NULL)
+        if bias != NULL or not in_place:
+            step.way.store(&desk.work, desk.result, NULL if step.folds else bias, patch, False, self.doubtful)
         if step.folds:
             self.fold(step, desk, bias)
         self.turn_out(step, desk, TARGET, target, accumulate)
@@ -246,8 +248,8 @@ cdef class Call:
             bias = self.bias + self.plan.kernels.itemsize * desk.work.part.group * step.biases
         if step.members > 1:
             self.store_members(step, &block, &desk, bias)
-        elif bias != NULL or not in_place:
-            self.store(step, &desk, bias, self.accumulate or step.accumulate)
+        elif bias != NULL or not in_place or step.turns[1]:
+            self.store(step, &desk, bias, self.accumulate or step.accumulate, in_place)
 
     cdef bint is_filled(self, const step_t *step) noexcept nogil:
         """Whether a step without taps was at its positions before it: that alone adds the bias to what is there."""
@@ -323,7 +325,7 @@ cdef class Call:
                     step.way.layout(&other.work)
                 self.store_both(&step[i], desk, &other, bias)
             else:
-                self.store(&step[i], desk, bias, self.accumulate)
+                self.store(&step[i], desk, bias, self.accumulate, False)
 
     cdef void store_both(self, const step_t *step, desk_t *desk, const desk_t *other, char *bias) noexcept nogil:
         """target (+)= the results of two steps, as of one block without gaps."""
@@ -347,20 +349,33 @@ cdef class Call:
         for depth in range(step.depth_blocks):
             _part(step, depth * parts + share, &work.part)
             self.unroll(step, block, desk, 0)
-            in_place = step.in_place and not (self.accumulate or step.accumulate) and (
-                step.anywhere or self.is_run(&step.piece, work))
-            if in_place:
-                work.layout.pitch, work.layout.cell = step.piece.target_channel, step.piece.target_stride[2]
-                if step.anywhere:
-                    work.layout.batch = step.piece.target_batch
-                    work.layout.axis[0], work.layout.axis[1] = step.piece.target_stride[0], step.piece.target_stride[1]
-                desk.result = self.target_at(&step.piece, &work.part) + self.plan.kernels.itemsize * (
-                    work.part.row * step.piece.target_channel + block.sample * step.piece.target_batch
-                    + block.start[0] * step.piece.target_stride[0] + block.start[1] * step.piece.target_stride[1]
-                    + block.start[2] * step.piece.target_stride[2])
+            in_place = self.place_result(step, desk)
             panel = self.packed(step, depth * parts + share, desk)
             way.multiply(work, panel, desk.offset, desk.scratch, desk.result, depth > 0)
         return in_place
+
+    cdef bint place_result(self, const step_t *step, desk_t *desk) noexcept nogil:
+        """Have the block's results written where they belong in target or its patch, if they lie there as they do."""
+        cdef work_t *work = &desk.work
+        cdef const block_t *block = &work.block
+        cdef const piece_t *piece = &step.piece
+        cdef char *target = self.target_at(piece, &work.part)
+        if not step.in_place or not step.turns[1] and (self.accumulate or step.accumulate):
+            return False
+        if step.turns[1]:
+            target = self.turn_in(step, desk, TARGET, NULL)
+            piece = &desk.seen
+        if not step.anywhere and not self.is_run(piece, work):
+            return False
+        work.layout.pitch, work.layout.cell = piece.target_channel, piece.target_stride[2]
+        if step.anywhere:
+            work.layout.batch = piece.target_batch
+            work.layout.axis[0], work.layout.axis[1] = piece.target_stride[0], piece.target_stride[1]
+        desk.result = target + self.plan.kernels.itemsize * (
+            work.part.row * piece.target_channel + block.sample * piece.target_batch
+            + block.start[0] * piece.target_stride[0] + block.start[1] * piece.target_stride[1]
+            + block.start[2] * piece.target_stride[2])
+        return True
 
     cdef bint is_run(self, const piece_t *piece, const work_t *work) noexcept nogil:
         """Whether the results of a block lie in target as in the block's arrays, in whole vectors."""

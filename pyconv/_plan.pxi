@@ -183,11 +183,14 @@ cdef class Plan:
         step.members, step.shares, step.one_panel = blocking.members, blocking.shares, blocking.one_panel
         self._turn(step, piece, blocking.way)
         step.anywhere = blocking.way in (_blocks.GATHER_LAST, _blocks.GATHER_ROWS)
-        step.in_place = step.members == 1 and not (piece.turned or step.turns[1] or step.piece.folded) and all(
+        row_by_row, of_channels = (piece.target.axes[2] == 1, piece.target.channel == 1)
+        if step.turns[1]:
+            row_by_row, of_channels = True, False  # so patches lie
+        step.in_place = step.members == 1 and not (piece.turned or step.piece.folded) and all(
             n == 1 for n, _ in piece.row_taps) and (
             step.anywhere or step.group_block == 1 and (
-                blocking.way == _blocks.GATHER_BROADCAST and piece.target.channel == 1 and step.depth_blocks == 1
-                or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and piece.target.axes[2] == 1))
+                blocking.way == _blocks.GATHER_BROADCAST and of_channels and step.depth_blocks == 1
+                or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and row_by_row))
         self._divide(step, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)

@@ -20,7 +20,7 @@ cdef struct step_t:
     double products
     index_t packs  # tasks of packing its weights, none where that would not save work
     int wave, accumulate
-    int in_place  # rows of positions lie in target as they do in a result
+    int in_place  # rows of positions lie in target, or its patch, as they do in a result
     int anywhere  # and it does not matter how far apart they are, nor whether they are whole vectors
     int turns[3]  # source, target, weight do not lie in memory as the way wants them
     int folds  # what is beyond target's edges is added before it is stored: Winograd's tiles store it there themselves

@@ -322,6 +322,19 @@ def test_halves_are_rounded_once_where_a_cropped_input_is_repeated():
         assert_same_bits(found, wide.astype(np.float16))
 
 
+@pytest.mark.parametrize('accumulate', [False, True])
+@pytest.mark.parametrize('count', [2**16, 23, 7])
+@pytest.mark.parametrize('factor', [1, 0.3, 6e-5, 3e-7, 900])
+def test_every_half_is_read_and_rounded_to_even(factor, count, accumulate):
+    """Of one product each: vectors of them, and what is left of a row."""
+    weight, rng = np.full((1, 1, 1), factor, np.float16), np.random.default_rng(count)
+    halves = rng.permutation(2**16)[:count].astype(np.uint16).view(np.float16).reshape(1, 1, -1)
+    out = rng.permutation(halves.ravel()).reshape(halves.shape)
+    with np.errstate(all='ignore'):
+        wanted = (halves.astype('f4') * weight.astype('f4') + (out.astype('f4') if accumulate else 0)).astype('f2')
+    np.testing.assert_array_equal(pyconv.conv1d(halves, weight, out=out, accumulate=accumulate), wanted)
+
+
 def test_nothing_is_said_where_sums_of_halves_overflow():
     many, out = np.full((1, 1, 4), 60000, np.float16), np.full((1, 1, 4), 60000, np.float16)
     with np.errstate(all='raise'):

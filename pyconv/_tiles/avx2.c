@@ -1,4 +1,6 @@
 /* The kernels for AVX2 and FMA, 16 registers: 4 x 3 accumulators, 3 vectors and 1 broadcast fill them. */
+#include <immintrin.h>
+
 #include "kernels.h"
 
 #include "avx2.h"

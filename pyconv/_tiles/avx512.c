@@ -1,4 +1,6 @@
 /* The kernels for AVX-512 (F, VL, DQ, BW), 32 registers: 8 x 3 accumulators, 3 vectors and 1 broadcast are 28. */
+#include <immintrin.h>
+
 #include "kernels.h"
 
 #include "avx512.h"

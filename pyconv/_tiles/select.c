@@ -1,6 +1,10 @@
 /* The table of kernels, best first, and which rows of it this processor can run. */
 #include "kernels.h"
 
+#if defined(PYCONV_X86_LEVELS)
+#include <cpuid.h>
+#endif
+
 #define DECLARE(level)                                                                                                \
     extern const kernels_t kernels_float_##level, kernels_double_##level, kernels_uint32_##level,                     \
         kernels_uint64_##level;
@@ -13,9 +17,19 @@ DECLARE(avx512)
 extern const kernels_t kernels_int8_vnni, kernels_uint8_vnni, kernels_pairs_avx2;
 #endif
 
+#if defined(PYCONV_X86_LEVELS)
+static int converts_halves(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 static int runs(int row)
 {
 #if defined(PYCONV_X86_LEVELS)
+    if (row < 2 && !converts_halves())
+        return 0;
     if (row == 0)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")
             && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");

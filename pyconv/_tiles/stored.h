@@ -1,6 +1,7 @@
 /* Elements of other types than are computed in, read and written a row at a time. See body.h for the macros.
-   A half is read by shifting its exponent and fraction into a float's place, where the float is 2**112 times too small;
-   a brain float is the upper half of a float. Both are rounded to even when written. */
+   A half is converted by the processor where it can; else it is read by shifting its exponent and fraction into a float's
+   place, where the float is 2**112 times too small. A brain float is the upper half of a float. Both are rounded to even
+   when written. */
 
 #define READ(name, type, real_of)                                                                                     \
     static void NAME(read_##name)(const void *from, index_t step, index_t n, REAL *to)                                \
@@ -21,18 +22,44 @@ READ(int32, int32_t, (REAL)) READ(uint32, uint32_t, (REAL)) READ(int64, int64_t,
 
 #else
 
+#ifdef __F16C__
+
+static void NAME(read_half)(const void *from, index_t step, index_t n, REAL *to)
+{
+    const uint16_t *cells = from;
+    index_t i = 0;
+    for (; step == 1 && sizeof(REAL) == sizeof(float) && i + 8 <= n; i += 8)
+        _mm256_storeu_ps((float *)to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(cells + i))));
+    for (; i < n; i++)
+        to[i] = _cvtsh_ss(cells[i * step]);
+}
+
+static void NAME(write_half)(const REAL *from, index_t n, void *to, index_t step, int accumulate)
+{
+    uint16_t *cells = to;
+    index_t i = 0;
+    for (; step == 1 && sizeof(REAL) == sizeof(float) && i + 8 <= n; i += 8) {
+        __m256 sum = _mm256_loadu_ps((const float *)from + i);
+        if (accumulate)
+            sum += _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(cells + i)));
+        _mm_storeu_si128((__m128i *)(cells + i), _mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT));
+    }
+    for (; i < n; i++) {
+        REAL sum = from[i];
+        if (accumulate)
+            sum += _cvtsh_ss(cells[i * step]);
+        cells[i * step] = _cvtss_sh((float)sum, _MM_FROUND_TO_NEAREST_INT);
+    }
+}
+
+#else
+
 static inline float NAME(of_half)(uint16_t half)
 {
     union { uint32_t bits; float number; } it = {(uint32_t)(half & 0x7fff) << 13};
     it.number *= 0x1p112f;
     it.bits |= (half & 0x7c00) == 0x7c00 ? 0xffu << 23 : 0; /* an infinity, or a NaN, whose fraction is there */
     it.bits |= (uint32_t)(half & 0x8000) << 16;
-    return it.number;
-}
-
-static inline float NAME(of_brain)(uint16_t brain)
-{
-    const union { uint32_t bits; float number; } it = {(uint32_t)brain << 16};
     return it.number;
 }
 
@@ -49,6 +76,14 @@ static inline uint16_t NAME(to_half)(float number)
     const int32_t rounded = (bits + 0xfff + (bits >> 13 & 1) - (112 << 23)) >> 13;
     const int32_t large = (rounded < 0x7c00 ? rounded : 0x7c00) | (odd & 0x200); /* an infinity, or with odd a NaN */
     return (whole >> 16 & 0x8000) | ((low - 0x3f000000) & small) | (large & ~small);
+}
+
+#endif
+
+static inline float NAME(of_brain)(uint16_t brain)
+{
+    const union { uint32_t bits; float number; } it = {(uint32_t)brain << 16};
+    return it.number;
 }
 
 static inline uint16_t NAME(to_brain)(float number)
@@ -72,7 +107,10 @@ static inline uint16_t NAME(to_brain)(float number)
             for (index_t i = 0; i < n; i++)                                                                           \
                 cells[i * step] = NAME(to_##stored)(from[i]);                                                         \
     }
-READ(half, uint16_t, NAME(of_half)) READ(brain, uint16_t, NAME(of_brain)) WRITE(half) WRITE(brain)
+#ifndef __F16C__
+READ(half, uint16_t, NAME(of_half)) WRITE(half)
+#endif
+READ(brain, uint16_t, NAME(of_brain)) WRITE(brain)
 #undef WRITE
 
 #endif
