@@ -36,7 +36,8 @@ cdef class Plan:
         self.kernels = pyconv_kernels(whole, self.real.itemsize, _level)
         if whole and result.itemsize == 4:
             of_cells = pyconv_kernels_of_cells(dtype.itemsize, dtype.kind == "u", _level)
-            if of_cells != NULL and _cells.suits_cells(map, geometry, of_cells.cell):
+            # a plan of padding has those of the plan that it is for
+            if of_cells != NULL and (geometry.cell > 1 or _cells.suits_cells(map, geometry, of_cells.cell)):
                 self.kernels, geometry = of_cells, geometry._replace(cell=of_cells.cell)
         if whole and algorithm != "columns":
             is_tiled = algorithm != "gemm" and _cells.tiles_are_exact(map, geometry, dtype)

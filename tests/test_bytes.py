@@ -198,6 +198,23 @@ def ways(caplog, call):
     return set(itertools.chain.from_iterable(re.split(r', (?=[a-z])', line) for line in said))
 
 
+@every_dtype
+@pytest.mark.parametrize('kernel', [(2, 1, 1, 2), (2, 1, 2, 2), (2, 2, 2, 2)])
+@pytest.mark.parametrize('channels', [(4, 20), (5, 20), (9, 8)])
+def test_a_constant_before_the_first_of_four_axes(channels, kernel, dtype):
+    """Volumes of padding have the cells of the others, however few products three axes of the kernel make."""
+    problem = P('volumes of a constant', (3, 2, 4, 3), kernel, channels, padding=((1, 1), (0, 0), (0, 1), (0, 0)),
+                padding_mode='constant', padding_value=3)
+    x, w, y, *_ = of_bytes(problem, dtype)
+    wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
+    settings = 1, problem.padding, 1, False, 0, 1
+    mode = {'padding_mode': 'constant', 'padding_value': 3}
+    same(pyconv.convolution(x, w, None, *settings, **mode, **INTO), modulo(wanted.forward))
+    grad_x, grad_w, _ = pyconv.convolution_backward(y, x, w, *settings, (True, True, False), **mode, **INTO)
+    same(grad_x, modulo(wanted.grad_input))
+    same(grad_w, modulo(wanted.grad_weight))
+
+
 @pytest.mark.parametrize(('channels', 'result', 'several'), [
     ((16, 16), np.int32, True), ((16, 16), np.int64, False), ((2, 3), np.int32, False)])
 @pytest.mark.parametrize('dtype', [np.int8, np.uint8, np.int16, np.uint16])
