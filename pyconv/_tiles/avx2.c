@@ -1,4 +1,4 @@
-/* The kernels for AVX2 and FMA, 16 registers: 4 x 3 accumulators, 3 vectors and 1 broadcast fill them. */
+/* The kernels for AVX2, FMA and F16C, 16 registers: 4 x 3 accumulators, 3 vectors and 1 broadcast fill them. */
 #include <immintrin.h>
 
 #include "kernels.h"
