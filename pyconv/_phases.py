@@ -143,9 +143,10 @@ def _most_taps(map: str, phases: list[Piece], groups: int, tile: Tile, algorithm
     most = max(phases, key=_taps)
     if _are_few(phases):
         return _taps(most)
-    if not _may_have_one_panel(phases, tile):
+    all_taps = _taps_of_panel(phases, tile)
+    if not all_taps:
         return 0
-    taps = max(_taps(most), -(-_taps(of_all_taps(phases)) // PHASES))
+    taps = max(_taps(most), -(-all_taps // PHASES))
     alone = choose(map, most._replace(batch=1), groups, tile._replace(tasks=TASKS, narrow=False), algorithm, taps)
     return taps if alone[1].way == GATHER_BROADCAST else 0
 
@@ -165,8 +166,9 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
         if not blocking:
             return chosen
         equal = all(other.channels == most.channels for _, other in chosen)
-        if most.way == GATHER_BROADCAST and equal and _may_have_one_panel(phases, tile):
-            blocking = _in_one_panel(phases, blocking, tile)
+        taps = _taps_of_panel(phases, tile) if most.way == GATHER_BROADCAST and equal else 0
+        if taps:
+            blocking = _in_one_panel(blocking, one.rows, taps, tile)
         return _side_by_side(chosen, blocking._replace(way=most.way))
     if any(piece.source_last or piece.target_last for piece in phases):
         return chosen
@@ -197,26 +199,26 @@ def _side_by_side(chosen: list[Choice], blocking: Blocking) -> list[Choice]:
             for i, (piece, other) in enumerate(chosen)]
 
 
-def _in_one_panel(phases: list[Piece], blocking: Blocking, tile: Tile) -> Blocking:
-    """The blocks with weights packed once for all phases, of no more rows than a panel has room for."""
-    rows = phases[0].rows
-    room = PANEL // (blocking.channels * _taps(of_all_taps(phases)) * tile.itemsize) // tile.lanes * tile.lanes
+def _in_one_panel(blocking: Blocking, rows: int, taps: int, tile: Tile) -> Blocking:
+    """The blocks with weights packed once for all phases, of no more rows than a panel of so many taps has room for."""
+    room = PANEL // (blocking.channels * taps * tile.itemsize) // tile.lanes * tile.lanes
     if room < min(rows, tile.vectors * tile.lanes):
         return blocking
     return blocking._replace(rows=min(blocking.rows, up_to(even_part(rows, room), tile.lanes)), one_panel=True)
 
 
-def _may_have_one_panel(phases: list[Piece], tile: Tile) -> bool:
-    """Whether the weights of phases that are done together may be packed at once: they read the same cache lines, and
-    need all that lies there. Few rows or taps are not turned in squares."""
+def _taps_of_panel(phases: list[Piece], tile: Tile) -> int:
+    """The taps of all phases, if these may have their weights packed at once where they are done together: they read
+    the same cache lines, and need all that lies there. 0 else: few rows or taps are not turned in squares."""
     if len(phases) == 1 or phases[0].rows <= tile.lanes:
-        return False
+        return 0
     whole = of_all_taps(phases)
     _, height, width = (axis.taps for axis in whole.axes)
     lie_apart = [stride for axis, stride, dense in zip(whole.axes, whole.weight.axes, (height * width, width, 1))
                  if axis.taps > 1 and stride != dense]
     taps = _taps(whole)
-    return sum(map(_taps, phases)) == taps and tile.lanes < 2 * taps <= 2 * PANEL_TAPS and not lie_apart
+    able = sum(map(_taps, phases)) == taps and tile.lanes < 2 * taps <= 2 * PANEL_TAPS and not lie_apart
+    return taps if able else 0
 
 
 def in_between(first: Piece, second: Piece) -> bool:
