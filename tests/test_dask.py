@@ -21,6 +21,7 @@ import pyconv.dask as door  # noqa: E402
 import reference  # noqa: E402
 from calls import assert_equal, per_channel  # noqa: E402
 from problems import expected, some  # noqa: E402
+from pyconv.dask import _graph, _maps, _tasks  # noqa: E402
 
 CONV = {rank: getattr(door, f'conv{rank}d') for rank in (1, 2, 3)}
 INPUT = {rank: getattr(door, f'conv{rank}d_input') for rank in (1, 2, 3)}
@@ -245,14 +246,14 @@ def test_chunks_that_are_asked_for(mode):
 
 def test_padding_that_recurs_is_in_chunks_too(monkeypatch):
     """The gradient to 12 cells and 1200 of padding is never in one piece."""
-    sizes, convolved = [], door.convolved
+    sizes, convolved = [], _tasks.convolved
 
     def recorded(*arguments, **settings):
         result = convolved(*arguments, **settings)
         sizes.append(result.shape[-1])
         return result
 
-    monkeypatch.setattr(door, 'convolved', recorded)
+    monkeypatch.setattr(_maps, 'convolved', recorded)
     y, settings = da.ones((1, 1, 1210), chunks=(1, 1, 4)), {'padding': 600, 'padding_mode': 'circular'}
     found = door.conv1d_input((1, 1, 12), np.ones((1, 1, 3)), y, **settings)
     computed(found, pyconv.conv1d_input((1, 1, 12), np.ones((1, 1, 3)), np.ones((1, 1, 1210)), **settings))
@@ -270,19 +271,15 @@ def test_columns_are_runs_of_positions():
 
 def test_a_task_reads_its_neighbours_seams_alone(monkeypatch):
     """The pieces that are cut of other chunks are as thick as half the kernel, and each is cut once."""
-    from pyconv import _chunks
-
     x, cuts = lazy(np.ones((1, 1, 60, 60)), 2, equal(20)), []
-    monkeypatch.setattr(door, 'cut', lambda chunk, parts: cuts.append(parts) or _chunks.cut(chunk, parts))
+    monkeypatch.setattr(_graph, 'cut', lambda chunk, parts: cuts.append(parts) or _tasks.cut(chunk, parts))
     door.conv2d(x, np.ones((1, 1, 5, 5)), padding=2).compute()
     assert all(2 in [stop - start for start, stop, _ in parts[2:]] for parts in cuts)
     assert len(cuts) == 2 * 12 + 4 * 4  # two seams for each of 12 borders, and four corners at each of 4 crossings
 
 
 def test_a_piece_does_not_keep_its_chunk():
-    from pyconv._chunks import cut
-
-    assert cut(np.ones((4, 4)), [(0, 1, 1), (0, 4, 1)]).base is None
+    assert _tasks.cut(np.ones((4, 4)), [(0, 1, 1), (0, 4, 1)]).base is None
 
 
 def test_nothing_is_computed_before_it_is_asked_for():
@@ -300,7 +297,7 @@ def test_nothing_is_computed_before_it_is_asked_for():
 def test_weight_gradients_are_summed_over_a_tree():
     x = da.ones((1, 1, 300), chunks=(1, 1, 1))
     found = door.conv1d_weight(x, (1, 1, 1), x)
-    sums = [task for task in found.dask.layers[found.name].values() if task[0] is door.added]
+    sums = [task for task in found.dask.layers[found.name].values() if task[0] is _tasks.added]
     assert max(len(task[1]) for task in sums) == 2 and len(sums) == 299 + 1
     assert found.compute() == 300
 
@@ -351,7 +348,7 @@ def test_edges_alone_wait_for_a_weight_gradient(mode, stride):
 def test_a_task_runs_on_one_thread(monkeypatch):
     pyconv.set_num_threads(2)
     threads = []
-    for place, name in ((pyconv, 'convolution'), (pyconv, 'unfold'), (door.WEIGHT, 1)):
+    for place, name in ((_tasks, 'convolution'), (_tasks, 'unfold'), (_tasks.WEIGHT, 1)):
         plain = place[name] if name == 1 else getattr(place, name)
 
         def recorded(*arguments, plain=plain, **settings):

@@ -1,4 +1,4 @@
-"""Arrays in chunks: what a block of a result reads of the chunks of its source, axis by axis, and how it is made of it.
+"""Arrays in chunks: what a block of a result reads of the chunks of its source, axis by axis.
 
 An axis is in chunks of given lengths; its bounds are where they begin and where the last ends. What a block of forward
 or grad_weight reads of x, what a block of grad_input reads of y, and where the padded cells that stand for a cell of x
@@ -13,9 +13,6 @@ from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from pyconv._dtypes import DType
 from pyconv._edges import Stretch, beyond
 from pyconv._integers import Shape
 from pyconv._padding import REPEATING
@@ -239,41 +236,3 @@ def near_and_far(met: dict[Shape, list[Meeting]]) -> tuple[Any, Any, Any]:
         for one in some:
             edges[0, *one.chunk][one.cells] = edges[1, *index][one.positions] = None
     return near, far, edges
-
-
-def cut(chunk: Any, parts: Sequence[Part]) -> Any:
-    """A part of a chunk, for which the chunk itself need not be kept."""
-    part = chunk[tuple(slice(*part) for part in parts)]
-    return part if part.shape == chunk.shape else part.copy()
-
-
-def edges_of(chunk: Any, edges: Sequence[tuple[Part, ...]]) -> dict[tuple[Part, ...], Any]:
-    """Those parts of a chunk."""
-    return {parts: cut(chunk, parts) for parts in edges}
-
-
-def taken(source: Any, parts: tuple[Part, ...]) -> Any:
-    """A part of a chunk, or of the edges that were cut of it."""
-    return source[parts] if isinstance(source, dict) else source[tuple(slice(*part) for part in parts)]
-
-
-def joined(pieces: list[Any], places: list[list[tuple[int, int]]], shape: Shape, dtype: DType) -> Any:
-    """The block that the pieces make up."""
-    if len(pieces) == 1 and pieces[0].shape == shape:
-        return pieces[0]
-    block = np.empty(shape, dtype)
-    for piece, place in zip(pieces, places):
-        block[tuple(slice(*axis) for axis in place)] = piece
-    return block
-
-
-def returned(pieces: list[Any], bias: Any, block: Any, rank: int) -> Any:
-    """The sum of all pieces, each in its place, and of the bias."""
-    places, shape, dtype = block
-    sums = np.zeros(shape, dtype)
-    if bias is not None:
-        sums += bias.reshape(-1, *(1,) * rank)
-    for piece, place in zip(pieces, places):
-        alike = tuple(axis for axis, (first, stop) in enumerate(place) if stop - first < piece.shape[axis])
-        sums[tuple(slice(*axis) for axis in place)] += piece.sum(alike, dtype=dtype, keepdims=True)
-    return sums
