@@ -30,7 +30,8 @@ FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positi
 
 class Tile(NamedTuple):
     """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile; and
-    of the threads: how many blocks a call should have at least, and how many parts of a sum of grad_weight."""
+    of the threads: how many blocks a call should have at least, how many parts of a sum of grad_weight, and how many
+    samples have tasks of their own, where each has a weight gradient."""
 
     itemsize: int
     lanes: int
@@ -39,6 +40,7 @@ class Tile(NamedTuple):
     tasks: int = TASKS
     narrow: bool = False
     units: int = UNITS
+    samples: int = 1
 
 
 # the ways of kernels.h

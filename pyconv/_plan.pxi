@@ -69,8 +69,10 @@ cdef class Plan:
             found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry, padding is None)
         self.swapped = any(piece.swapped or piece.exchanged for piece in found)
         tile = _blocks.Tile(
-            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow,
-            _blocks.UNITS_OF_SAMPLE if geometry.per_sample and not self.gathers else _blocks.UNITS)
+            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow)
+        if geometry.per_sample and not self.gathers:
+            tile = tile._replace(
+                units=_blocks.UNITS_OF_SAMPLE, samples=1 if narrow else max(1, min(geometry.batch, self.tasks)))
         woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
         if woven > 1:
             found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven

@@ -126,7 +126,7 @@ def correlate(piece: Piece, groups: int, tile: Tile) -> Blocking:
     The order of sums is that of the blocks of positions and of the partial sums, which are the same for any scratch and
     any number of threads; how much of the weight a task does is not.
     """
-    block, splits = _sums(piece, groups, tile._replace(tasks=TASKS, narrow=False))
+    block, splits = _sums(piece, groups, tile._replace(tasks=TASKS, narrow=False, samples=1))
     _, _, part = min(_costs(piece, groups, tile, block, splits))
     return Blocking(CORRELATE_WINOGRAD, *block, *part, splits)
 
@@ -169,7 +169,8 @@ def _costs(
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
         transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
-        cost = count / partial * (products + transforms) * up_to(tasks * partial, tile.tasks)
+        of_sample = up_to(tasks * partial * tile.samples, tile.tasks) / tile.samples  # tasks, as long as threads take
+        cost = count / partial * (products + transforms) * of_sample
         if filled > 1:  # the less the better, and where scratch is scarce nothing else counts
             cost = NEVER * filled * (1 if tile.narrow else cost)
         yield cost, partial, (channels, columns)

@@ -147,6 +147,23 @@ def test_sums_that_are_cut_into_parts_are_among_them(dtype):
     assert _ways.choose('grad_weight', piece, 1, tile, 'auto')[1].splits > 1
 
 
+def test_samples_are_shared_among_threads_before_their_weights_are(dtype):
+    """A part of a weight transforms all cells, or all of grad_output, once more. The order of sums is the same."""
+    shape = (4, 16, 28, 28), (32, 16, 3, 3), (4, 32, 28, 28)
+    x, w, y = (np.random.default_rng(seed).standard_normal(size).astype(dtype) for seed, size in enumerate(shape))
+    problem = P('many channels', (28, 28), (3, 3), (16, 32), padding=1)
+    [piece] = _pieces.pieces('grad_weight', geometry_of(problem, batch=1))
+    tile = _blocks.Tile(dtype.itemsize, 8, 4, 3, 2, units=_blocks.UNITS_OF_SAMPLE)
+    alone, among = (_ways.choose('grad_weight', piece, 1, tile._replace(samples=n), 'auto')[1] for n in (1, 2))
+    assert alone.way == _blocks.CORRELATE_WINOGRAD and alone.channels * alone.rows < 16 * 32
+    assert among == alone._replace(channels=16, rows=32)
+    pyconv.set_num_threads(2)
+    found = pyconv.conv2d_weight(x, w.shape, y, padding=1, per_sample=True)
+    for n in range(4):
+        single = pyconv.conv2d_weight(x[n:n + 1], w.shape, y[n:n + 1], padding=1, per_sample=True)
+        assert_same_bits(single[0], found[n])
+
+
 @pytest.mark.skipif(not os.path.exists('/proc/self/task'), reason='what threads there are is asked of Linux')
 def test_and_several_threads_have_work(run_python):
     run_python("""
