@@ -176,7 +176,7 @@ static inline __attribute__((always_inline)) void NAME(spread)(
                 sum[i] += NAME(pick)(LOAD(from[i] + product[k].cell), lanes) * LOAD(row);
             continue;
         }
-        if (R == ROWS && CELL != 2) /* cells of two are in a patch, and so near */
+        if (R >= ROWS && CELL != 2) /* cells of two are in a patch, and so near */
             __builtin_prefetch(ahead + product[k].ahead);
         NAME(add_products)(R, V, sum, from, product[k].cell, row);
     }
@@ -207,10 +207,12 @@ SPREAD(1, 3) SPREAD(2, 3) SPREAD(3, 3) SPREAD(4, 3)
 #endif
 #if ROWS == 8
 SPREAD_WOVEN(8) SPREAD(8, 1) SPREAD(8, 2) SPREAD(8, 3)
+#elif TALLER
+SPREAD(8, 1) SPREAD(6, 2)
 #endif
 
 /* [positions][vectors - 1] */
-static const NAME(spread_function) NAME(spreads)[ROWS + 1][3] = {
+static const NAME(spread_function) NAME(spreads)[9][3] = {
 #if V4 >= 3
     [1] = {NAME(spread_1x1), NAME(spread_1x2), NAME(spread_1x3)},
     [2] = {NAME(spread_2x1), NAME(spread_2x2), NAME(spread_2x3)},
@@ -224,6 +226,9 @@ static const NAME(spread_function) NAME(spreads)[ROWS + 1][3] = {
 #endif
 #if ROWS == 8
     [8] = {NAME(spread_8x1), NAME(spread_8x2), NAME(spread_8x3)},
+#elif TALLER
+    [6] = {[1] = NAME(spread_6x2)},
+    [8] = {NAME(spread_8x1)},
 #endif
 };
 /* [positions] */
@@ -344,6 +349,7 @@ static inline void NAME(ask)(NAME(next) *next, index_t n)
         __builtin_prefetch(next->panel + next->asked, 0, 2);
 }
 
+#define TOGETHER 12 /* positions of tiles of four, six and eight that meet a panel one after the other */
 #define PANELS_AT_ONCE (1 << 17) /* bytes of panels that a tile of positions meets before the next one: part of L2 */
 
 /* Panels of columns that follow each other, from one column to another; the last one may be narrower. Behind all there
@@ -353,7 +359,16 @@ typedef struct {
     const REAL *panel, *of_taps;
 } NAME(panels);
 
-/* All positions of a box, a tile of them for each of some panels. */
+/* How many of the next positions meet each panel in turn: a tile's, or where the first of the panels is as wide as any
+   several tiles', which take its weights from L2 once and leave narrower panels as many as their tiles are high. */
+static inline index_t NAME(at_once)(index_t left, index_t wide, int woven)
+{
+    if (TALLER && !woven && wide == V4)
+        return left < TOGETHER ? left : TOGETHER;
+    return woven ? NAME(tall)(left) : NAME(taller)(left, wide);
+}
+
+/* All positions of a box, some of them for each of some panels. */
 static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, const index_t *offset, const REAL *source,
                                NAME(product) *list, REAL *result, int accumulate, NAME(next) *next)
 {
@@ -364,7 +379,7 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
     const index_t before = work->part.channels * piece->panel_before;
     const int shared = NAME(shared_cells)(piece, box->axis[2].taps), woven = piece->woven > 0;
     const MASK *first = NAME(first_lanes)[piece->woven == 8 ? 3 : piece->woven / 2];
-    index_t cell[8], position[8];
+    index_t cell[TOGETHER], position[TOGETHER];
     REAL *start = NULL;
 #if STARTS
     start = (REAL *)(list + depth);
@@ -376,17 +391,21 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
         return;
     }
     for (NAME(begin_walk)(box); box->left > 0;) {
-        const index_t tall = NAME(tall)(box->left);
+        const index_t n = NAME(at_once)(box->left, NAME(panel)(work->part.rows - panels->column), woven);
         const REAL *panel = panels->panel;
-        NAME(take)(box, (int)tall, cell, position);
+        NAME(take)(box, (int)n, cell, position);
         if (panel_rows == depth) /* of several phases' rows, most are not this one's */
-            NAME(ask)(next, tall);
+            NAME(ask)(next, n);
         for (index_t column = panels->column, wide; column < panels->end; column += wide) {
             const index_t vectors = NAME(panel)(work->part.rows - column);
             wide = vectors * LANES;
-            (woven ? NAME(spreads_woven)[tall] : NAME(spreads)[tall][vectors - 1])(
-                products, list, source, cell, source + NAME(next_cell)(box), first, start ? start + column : NULL,
-                panel + before * wide, result + column, position, pitch, accumulate);
+            for (index_t i = 0, high; i < n; i += high) {
+                high = woven ? n : NAME(taller)(n - i, vectors);
+                (woven ? NAME(spreads_woven)[high] : NAME(spreads)[high][vectors - 1])(
+                    products, list, source, cell + i, source + (i + high < n ? cell[i + high] : NAME(next_cell)(box)),
+                    first, start ? start + column : NULL, panel + before * wide, result + column, position + i, pitch,
+                    accumulate);
+            }
             panel += panel_rows * wide;
         }
     }

@@ -132,7 +132,7 @@ static inline __attribute__((always_inline)) void NAME(spread_chains)(
         for (int i = 0; i < R; i++)
             from[i] = source + cell[i] + chain->cell;
         for (index_t left = chain->count, k = 0; left > 0; left--, k += step, row += V * LANES) {
-            if (R == ROWS)
+            if (R >= ROWS)
                 __builtin_prefetch(next + k);
             NAME(add_products)(R, V, sum, from, k, row);
         }
@@ -159,10 +159,12 @@ CHAINS(1, 3) CHAINS(2, 3) CHAINS(3, 3) CHAINS(4, 3)
 #endif
 #if ROWS == 8
 CHAINS(8, 1) CHAINS(8, 2) CHAINS(8, 3)
+#elif TALLER
+CHAINS(8, 1) CHAINS(6, 2)
 #endif
 
 /* [channels and taps][vectors - 1] */
-static const NAME(chain_function) NAME(chains)[ROWS + 1][3] = {
+static const NAME(chain_function) NAME(chains)[9][3] = {
 #if V4 >= 3
     [1] = {NAME(chains_1x1), NAME(chains_1x2), NAME(chains_1x3)},
     [2] = {NAME(chains_2x1), NAME(chains_2x2), NAME(chains_2x3)},
@@ -176,6 +178,9 @@ static const NAME(chain_function) NAME(chains)[ROWS + 1][3] = {
 #endif
 #if ROWS == 8
     [8] = {NAME(chains_8x1), NAME(chains_8x2), NAME(chains_8x3)},
+#elif TALLER
+    [6] = {[1] = NAME(chains_6x2)},
+    [8] = {NAME(chains_8x1)},
 #endif
 };
 
@@ -192,7 +197,7 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
     for (index_t column = 0, wide; column < work->part.rows; column += wide * LANES) {
         wide = NAME(panel)(work->part.rows - column);
         for (index_t i = 0; i < rows;) {
-            const index_t tall = NAME(tall)(rows - i), next = i + tall;
+            const index_t tall = NAME(taller)(rows - i, wide), next = i + tall;
             for (index_t j = 0; j < tall; j++)
                 cell[j] = offset[row[i + j]];
             NAME(chains)[tall][wide - 1](chains, cells->list, step, source, cell,

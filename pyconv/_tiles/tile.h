@@ -2,6 +2,8 @@
 
 #define KEPT(V) (CELL == 2 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
 
+#define TALLER (ROWS == 4 && V4 == 3 && CELL == 1) /* there are taller tiles of few vectors: see `taller` */
+
 /* The same place, which the compiler does not know: it reads there anew. */
 static inline __attribute__((always_inline)) const REAL *NAME(anew)(const REAL *place)
 {
@@ -42,11 +44,12 @@ static inline __attribute__((always_inline)) void NAME(store_sums)(const int V, 
 /* R rows by V vectors of results stay in registers while the depth runs: R * V accumulators, V vectors of `many` and
    one broadcast of `few`; with 8 x 3 that is 28 of AVX-512's 32 registers, and 24 independent chains hide the
    latency of the multiply-add many times over.
-   PANEL: few is a packed panel [depth][R], many's row k begins at offset[k] (forward, grad_input).
+   PANEL: few is packed in panels [depth][PANEL], from row S of the first on, and many's row k begins at offset[k]
+   (forward, grad_input).
    otherwise: few's row i begins at offset[i] and runs along the depth, many is a panel [depth][pitch] (grad_weight). */
 static inline __attribute__((always_inline)) void NAME(tile)(
-    const int R, const int V, const int PANEL, index_t depth, const REAL *few, const index_t *offset, const REAL *many,
-    index_t many_pitch, REAL *result, index_t pitch, int accumulate)
+    const int R, const int V, const int PANEL, const int S, index_t depth, const REAL *few, const index_t *offset,
+    const REAL *many, index_t many_pitch, REAL *result, index_t pitch, int accumulate)
 {
     VECTOR sum[24];
     const REAL *row[8];
@@ -57,30 +60,25 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
-        row[i] = PANEL ? few + i : few + offset[i];
+        row[i] = few + (PANEL ? (S + i) / PANEL * PANEL * depth + (S + i) % PANEL : offset[i]);
     for (index_t k = 0; k < depth; k++) {
-        if (PANEL && R == 8) /* the panel of the next rows, which may come from beyond L2 */
+        if (PANEL == 8) /* the panel of the next rows, which may come from beyond L2 */
             __builtin_prefetch(few + (depth + k) * R);
-        NAME(add_products)(R, V, sum, row, PANEL ? k * R : k, PANEL ? many + offset[k] : many + k * many_pitch);
+        NAME(add_products)(R, V, sum, row, PANEL ? k * PANEL : k, PANEL ? many + offset[k] : many + k * many_pitch);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         NAME(store_sums)(V, sum + i * V, result + i * pitch, accumulate);
 }
 
-#define TILE(R, V)                                                                                                    \
-    static __attribute__((noinline)) void NAME(panel_##R##x##V)(                                                      \
+#define TILE_AS(NAMED, R, V, PANEL)                                                                                   \
+    static __attribute__((noinline)) void NAMED(                                                                      \
         index_t depth, const REAL *few, const index_t *offset, const REAL *many, index_t many_pitch, REAL *result,    \
         index_t pitch, int accumulate)                                                                                \
     {                                                                                                                 \
-        NAME(tile)(R, V, 1, depth, few, offset, many, many_pitch, result, pitch, accumulate);                         \
-    }                                                                                                                 \
-    static __attribute__((noinline)) void NAME(rows_##R##x##V)(                                                       \
-        index_t depth, const REAL *few, const index_t *offset, const REAL *many, index_t many_pitch, REAL *result,    \
-        index_t pitch, int accumulate)                                                                                \
-    {                                                                                                                 \
-        NAME(tile)(R, V, 0, depth, few, offset, many, many_pitch, result, pitch, accumulate);                         \
+        NAME(tile)(R, V, PANEL, 0, depth, few, offset, many, many_pitch, result, pitch, accumulate);                  \
     }
+#define TILE(R, V) TILE_AS(NAME(panel_##R##x##V), R, V, R) TILE_AS(NAME(rows_##R##x##V), R, V, 0)
 typedef void (*NAME(tile_function))(index_t, const REAL *, const index_t *, const REAL *, index_t, REAL *, index_t,
                                     int);
 
@@ -98,9 +96,20 @@ TILE(4, 4) TILE(4, 5) TILE(4, 6)
 TILE(8, 1) TILE(8, 2) TILE(8, 3)
 #endif
 
+#if TALLER
+TILE_AS(NAME(panel_8x1), 8, 1, ROWS) TILE_AS(NAME(rows_8x1), 8, 1, 0) TILE_AS(NAME(rows_6x2), 6, 2, 0)
+static __attribute__((noinline)) void NAME(panel_12x2)( /* two of 6 x 2, of three panels of four rows */
+    index_t depth, const REAL *few, const index_t *offset, const REAL *many, index_t many_pitch, REAL *result,
+    index_t pitch, int accumulate)
+{
+    NAME(tile)(6, 2, ROWS, 0, depth, few, offset, many, many_pitch, result, pitch, accumulate);
+    NAME(tile)(6, 2, ROWS, 2, depth, few + ROWS * depth, offset, many, many_pitch, result + 6 * pitch, pitch, accumulate);
+}
+#endif
+
 #define BOTH(R, V) {NAME(panel_##R##x##V), NAME(rows_##R##x##V)}
 /* [rows][vectors - 1][panel or rows] */
-static const NAME(tile_function) NAME(tiles)[ROWS + 1][8][2] = {
+static const NAME(tile_function) NAME(tiles)[13][8][2] = {
     [1] = {BOTH(1, 1), BOTH(1, 2), BOTH(1, 3), BOTH(1, 4), BOTH(1, 5), BOTH(1, 6), BOTH(1, 7), BOTH(1, 8)},
 #if ROWS == 8
     [2] = {BOTH(2, 1), BOTH(2, 2), BOTH(2, 3), BOTH(2, 4), BOTH(2, 5), BOTH(2, 6), BOTH(2, 7), BOTH(2, 8)},
@@ -116,12 +125,26 @@ static const NAME(tile_function) NAME(tiles)[ROWS + 1][8][2] = {
 #endif
     },
 #endif
+#if TALLER
+    [6] = {[1] = {NULL, NAME(rows_6x2)}},
+    [8] = {BOTH(8, 1)},
+    [12] = {[1] = {NAME(panel_12x2), NULL}},
+#endif
 };
 
 /* Rows of the next tile: 8, 4, then what is left, so that no row is ever padding. */
 static inline index_t NAME(tall)(index_t rows)
 {
     return rows >= 8 && ROWS == 8 ? 8 : rows >= 4 ? 4 : rows;
+}
+
+/* The same for a tile of so many vectors. Of four rows two vectors are eight chains, which two threads of one core do not
+   fill with products, and one is four, which nothing does: so of these there are taller ones. */
+static inline index_t NAME(taller)(index_t rows, index_t wide)
+{
+    if (TALLER && wide == 2 && (rows == 6 || rows > 8))
+        return 6;
+    return TALLER && wide == 1 && rows >= 8 ? 8 : NAME(tall)(rows);
 }
 
 /* Vectors of the next tile: the widest, but the last two share what is left evenly (a tile of 8 x 1 wastes loads). */
@@ -140,6 +163,14 @@ static inline void NAME(fetch_ahead)(const REAL *at, const index_t *offset, inde
             __builtin_prefetch(at + offset[k] + i);
 }
 
+/* Rows of the next tile of some that are as tall: packed ones in whole panels. */
+static inline index_t NAME(next_rows)(index_t rows, index_t tall, index_t wide, int in_rows)
+{
+    if (!TALLER || tall < ROWS)
+        return tall;
+    return in_rows || wide != 2 ? NAME(taller)(rows, wide) : rows >= 12 ? 12 : tall;
+}
+
 /* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. Weights
    that are not in panels lie in rows `row_pitch` apart; then what the k-th one meets is `offset[1]` behind the last. */
 static inline __attribute__((always_inline)) void NAME(multiply_one)(
@@ -147,25 +178,26 @@ static inline __attribute__((always_inline)) void NAME(multiply_one)(
     const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int ahead)
 {
     const index_t vectors = (positions + LANES - 1) / LANES, each = in_rows ? row_pitch : depth;
-    index_t row[ROWS];
-    for (int i = 0; in_rows && i < ROWS; i++)
+    index_t row[8];
+    for (int i = 0; in_rows && i < 8; i++)
         row[i] = i * row_pitch;
     while (rows > 0) {
-        const index_t tall = NAME(tall)(rows), same = tall == ROWS ? rows / tall : 1;
+        const index_t tall = NAME(tall)(rows), same = tall == ROWS ? rows / tall * tall : tall;
         for (index_t done = 0, wide; done < vectors; done += wide) {
             wide = NAME(wide)(tall, vectors - done);
-            for (index_t i = 0; i < same; i++) {
-                const index_t first = depth * i / same, last = depth * (i + 1) / same;
+            for (index_t i = 0, high; i < same; i += high) {
+                high = NAME(next_rows)(same - i, tall, wide, in_rows);
+                const index_t first = depth * i / same, last = depth * (i + high) / same;
                 if (ahead)
                     NAME(fetch_ahead)(scratch + (done + wide) * LANES, offset + first, last - first, wide);
-                NAME(tiles)[tall][wide - 1][in_rows](
-                    depth, panel + i * each * tall, in_rows ? row : offset, scratch + done * LANES,
-                    in_rows && depth > 1 ? offset[1] : 0, to + i * pitch * tall + done * LANES, pitch, accumulate);
+                NAME(tiles)[high][wide - 1][in_rows](
+                    depth, panel + i * each, in_rows ? row : offset, scratch + done * LANES,
+                    in_rows && depth > 1 ? offset[1] : 0, to + i * pitch + done * LANES, pitch, accumulate);
             }
         }
-        panel += same * each * tall;
-        to += same * pitch * tall;
-        rows -= same * tall;
+        panel += same * each;
+        to += same * pitch;
+        rows -= same;
     }
 }
 

@@ -111,7 +111,7 @@ static void NAME(correlate_one)(index_t rows, index_t columns, index_t positions
     for (index_t column = 0, wide; column < columns; column += wide * LANES) {
         wide = NAME(panel)(columns - column);
         for (index_t row = 0; row < rows;) {
-            const index_t tall = NAME(tall)(rows - row);
+            const index_t tall = NAME(taller)(rows - row, wide);
             NAME(tiles)[tall][wide - 1][1](positions, scratch, offset + row, panel, wide * LANES,
                                            result + row * pitch + column, pitch, accumulate);
             row += tall;
