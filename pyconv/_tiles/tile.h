@@ -2,6 +2,7 @@
 
 #define KEPT(V) (CELL == 2 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
 
+#define SHALLOW 32 /* a depth that takes less time than memory: results are asked for a tile ahead */
 #define TALLER (ROWS == 4 && V4 == 3 && CELL == 1) /* there are taller tiles of few vectors: see `taller` */
 
 /* The same place, which the compiler does not know: it reads there anew. */
@@ -52,11 +53,11 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     const REAL *many, index_t many_pitch, REAL *result, index_t pitch, int accumulate)
 {
     VECTOR sum[24];
-    const REAL *row[8];
+    const REAL *row[8], *asked = result + (depth < SHALLOW ? V * LANES : 0);
 #pragma GCC unroll 24
     for (int i = 0; i < R * V; i++) {
         sum[i] = (VECTOR){0};
-        __builtin_prefetch(result + i / V * pitch + i % V * LANES, 1);
+        __builtin_prefetch(asked + i / V * pitch + i % V * LANES, 1);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
