@@ -169,8 +169,8 @@ def _costs(
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
         transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
-        of_sample = up_to(tasks * partial * tile.samples, tile.tasks) / tile.samples  # tasks, as long as threads take
-        cost = count / partial * (products + transforms) * of_sample
+        shared = up_to(tasks * partial * tile.samples, tile.tasks) / tile.samples  # with idle threads' share
+        cost = count / partial * (products + transforms) * shared
         if filled > 1:  # the less the better, and where scratch is scarce nothing else counts
             cost = NEVER * filled * (1 if tile.narrow else cost)
         yield cost, partial, (channels, columns)

@@ -1,4 +1,5 @@
 """The maps in chunks: what each block of a result reads, and which task makes it."""
+
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
