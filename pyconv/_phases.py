@@ -15,6 +15,7 @@ from pyconv._blocks import (
     GATHER_LAST,
     GATHER_ROWS,
     GATHER_WINOGRAD,
+    PADDED,
     TASKS,
     Blocking,
     Tile,
@@ -108,6 +109,24 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
             chosen[i + 1] = second, other._replace(
                 samples=blocking.samples, extent=blocking.extent, rows=blocking.rows, groups=blocking.groups, members=0)
     return chosen
+
+
+def unpadded(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice] | None:
+    """The choice without a padded product and with every sum in the same order, one piece after the other; None where a
+    way sums as no other does.
+    """
+    found = []
+    for piece, blocking in chosen:
+        is_empty = not piece.channels or any(0 in (axis.taps, axis.positions) for axis in piece.axes)
+        if blocking.way in PADDED and not is_empty:
+            other = None
+            if blocking.way == GATHER and not piece.turned and all(axis.lattice for axis in piece.axes):
+                _, other = broadcast_blocking(piece, groups, blocking.channels, tile)
+            if other is None:
+                return None
+            blocking = other._replace(rows=up_to(other.rows, piece.parts))
+        found.append((piece, blocking._replace(paired=False, members=1, shares=False, one_panel=False)))
+    return found
 
 
 def _of_two(blocking: Blocking, tile: Tile) -> Blocking:

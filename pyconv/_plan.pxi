@@ -60,30 +60,24 @@ cdef class Plan:
         self.joins = self.looped and not self.gathers and writes > 0 and padding is None
         self.adds = self.looped and not self.joins
         geometry = _outer.of_volumes(geometry)
-        self.groups = geometry.groups
         self.around_finite = self.gathers or self.geometry.padding_mode != "constant" or bool(
             np.isfinite(element(self.geometry.padding_value, dtype)))
-        if algorithm == "columns":
-            found = _pieces.exact_column_pieces(geometry) if exact else _pieces.column_pieces(geometry)
-        else:
-            found = _pieces.exact_pieces(map, geometry) if exact else _pieces.pieces(map, geometry, padding is None)
-        self.swapped = any(piece.swapped or piece.exchanged for piece in found)
         tile = _blocks.Tile(
             self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow)
         if geometry.per_sample and not self.gathers:
             tile = tile._replace(
                 units=_blocks.UNITS_OF_SAMPLE, samples=1 if narrow else max(1, min(geometry.batch, self.tasks)))
-        woven = 1 if whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
-        if woven > 1:
-            found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
-        self.steps = <step_t *>calloc(max(1, len(found)), sizeof(step_t))
+        choices = None
+        if not exact or self.gathers and algorithm != "columns":
+            choices = self._choose(geometry, tile, False)
+            if exact:  # finite results are then as they are where all numbers are finite
+                choices = _phases.unpadded(choices, self.groups, tile)
+        if choices is None:
+            choices = self._choose(geometry, tile, True)
+        self.steps = <step_t *>calloc(max(1, len(choices)), sizeof(step_t))
         if self.steps == NULL:
             raise MemoryError
-        self.count = len(found)
-        if exact or woven > 1 or algorithm == "columns":
-            choices = _phases.choose_all(map, found, self.groups, tile, algorithm)
-        else:
-            choices = _phases.choose_rounded(map, geometry, found, self.groups, tile, algorithm, padding is None)
+        self.count = len(choices)
         padded = algorithm == "columns" or any(
             blocking.way in _blocks.PADDED for piece, blocking in choices if piece.channels)
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry) and padded
@@ -94,7 +88,7 @@ cdef class Plan:
                 self._pair(&self.steps[i], &self.steps[i + 1])
         for i in range(self.count):
             if self.steps[i].members > 1:
-                self._lead(&self.steps[i], found[i:i + self.steps[i].members])
+                self._lead(&self.steps[i], [piece for piece, _ in choices[i:i + self.steps[i].members]])
         _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
         if self.padding is not None and self.padding.gapped:
             self.gapped = True
@@ -104,6 +98,23 @@ cdef class Plan:
 
     def __dealloc__(self):
         free(self.steps)
+
+    cdef object _choose(self, geometry, tile, bint tap_by_tap):
+        """The pieces of the map, or of its taps, each with its blocks; groups are those of the pieces from then on."""
+        cdef bint may_exchange = self.padding is None
+        map, algorithm, columns = self.map, self.algorithm, self.algorithm == "columns"
+        if columns:
+            found = _pieces.exact_column_pieces(geometry) if tap_by_tap else _pieces.column_pieces(geometry)
+        else:
+            found = _pieces.exact_pieces(map, geometry) if tap_by_tap else _pieces.pieces(map, geometry, may_exchange)
+        self.swapped = any(piece.swapped or piece.exchanged for piece in found)
+        self.groups = geometry.groups
+        woven = 1 if self.whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)
+        if woven > 1:
+            found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
+        if tap_by_tap or woven > 1 or columns:
+            return _phases.choose_all(map, found, self.groups, tile, algorithm)
+        return _phases.choose_rounded(map, geometry, found, self.groups, tile, algorithm, may_exchange)
 
     cdef void _pair(self, step_t *step, const step_t *other) except *:
         """The results of two steps are interleaved."""

@@ -8,7 +8,7 @@ import pytest
 import calls
 import pyconv
 from calls import assert_same_bits, poisoned
-from problems import LAYERS, VARIED
+from problems import LAYERS, VARIED, P
 
 every_layer = pytest.mark.parametrize('problem', VARIED + LAYERS, ids=str)
 
@@ -56,6 +56,42 @@ def test_a_sample_in_any_batch(problem, dtype):
     for index in range(0, 9, 2):
         assert_same_bits(answer[index], forwards[index])
         assert_same_bits(back[index], backs[index])
+
+
+# whose blocks one number of threads, batch or size of scratch has unrolled, another not
+BOTH_WAYS = [
+    P('5 by 5', (14, 14), (5, 5), (24, 32), padding=2, batch=4),
+    P('3 by 3 strided', (28, 28), (3, 3), (16, 32), padding=1, stride=2, batch=4),
+    P('groups of three axes', (2, 4, 2), (3, 3, 3), (64, 12), padding=1, stride=2, groups=4, batch=5),
+    P('few channels', (4, 9, 5), (3, 3, 3), (2, 9), padding=1, stride=2, batch=3),
+]
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+@pytest.mark.parametrize('problem', LAYERS + BOTH_WAYS, ids=str)
+def test_numbers_beside_those_that_are_not_finite(problem, value, dtype):
+    """What one weight, or one element of a gradient, that is not finite leaves numbers is the same in any call too."""
+    data = problem.floats(dtype)
+    data.w.flat[0] = data.y.flat[0] = value
+
+    def maps(samples=slice(None), finput=None, fgrad_input=None):
+        answer = calls.forward(problem, data.x[samples], data.w, finput=finput)
+        back = calls.grad_input(problem, data.w, data.y[samples], fgrad_input=fgrad_input)
+        return [np.where(np.isfinite(result), result, 0) for result in (answer, back)]
+
+    def assert_as_before(found):
+        for result, first in zip(found, before):
+            assert_same_bits(result, first[:len(result)])
+
+    with pyconv.num_threads(1):
+        before = maps()
+        assert_as_before(maps(slice(1)))
+        sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+        for one, other in ((sizes.finput, sizes.fgrad_input), (sizes.finput_minimum, sizes.fgrad_input_minimum)):
+            assert_as_before(maps(finput=np.empty(one, dtype), fgrad_input=np.empty(other, dtype)))
+    for threads in (2, 4, 7):
+        with pyconv.num_threads(threads):
+            assert_as_before(maps())
 
 
 @every_layer
