@@ -89,11 +89,19 @@ def settings_of(
     return Settings(finput, fgrad_input, algorithm, allow_tf32, stream, accumulate, mode, dtype)
 
 
-def is_usual(settings: Settings) -> bool:
-    """Whether they are those of most calls, but for the buffers."""
-    return settings is DEFAULTS or (
-        settings.stream is settings.result is None and settings.allow_tf32 is settings.accumulate is False
-        and settings.algorithm is AUTO and settings.mode is ZEROS)
+def told(settings: Settings) -> tuple[Any, ...] | None:
+    """What tells a call in main memory with these settings from others, beside its buffers; None where it is not kept.
+    """
+    if settings is DEFAULTS:
+        return ()
+    if not (settings.stream is settings.result is None and settings.allow_tf32 is False) or (
+            type(settings.accumulate) is not bool):
+        return None
+    if settings.mode is ZEROS and settings.algorithm is AUTO:
+        return ("accumulate",) if settings.accumulate else ()
+    name, value = settings.mode
+    number = value.hex() if type(value) is float else value  # which tells -0.0 from 0.0
+    return settings.algorithm, +settings.accumulate, name, number
 
 
 def checked(settings: Settings, dtype: DType) -> Settings:
@@ -191,7 +199,7 @@ def evaluate_known(
     like it is known; each None where there is none. arrays: as _known has them. What is written to says nothing of it:
     `out` is checked as ever.
     """
-    key, found = look(True, numbers, arrays, (None, None))
+    key, found = look(numbers, (), arrays, (None, None))
     if found is None:
         return key, None
     if out is not None:
@@ -222,8 +230,9 @@ def evaluate_one(
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
-    if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, dtype)):
-        keep(key, calls[0][0], result.shape, dtype, geometry.rank)
+    if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, dtype)) and (
+            geometry.padding_mode == "zeros" or _takes_as_it_lies(geometry, result.terms[0], key)):
+        keep(key, calls[0][0], result.shape, dtype, geometry.rank, settings.accumulate)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
     if out is None and type(named[0][1]) is Visitor:
@@ -261,11 +270,12 @@ def evaluate(
 def run_as_it_lies(
     map: str, geometry: Geometry, dtype: DType, first: Array, second: Array, bias: Array | None, out: Array
 ) -> bool:
-    """Whether a plan takes these arrays as they are, and has summed them: most calls with the usual settings."""
-    if geometry.padding_mode != "zeros" or not first.size or not second.size:
+    """Whether a plan takes these arrays as they are, and has summed them: most calls with the usual settings, or with a
+    padding mode."""
+    if geometry.padding_mode == "constant" or not first.size or not second.size:
         return False
     key = cpu.form((), (first, second, bias), (out, None), geometry.rank, map == "grad_weight")
-    if key is None:
+    if key is None or not _takes_as_it_lies(geometry, (map, first, second, False), key):
         return False
     orders = orders_of(key, geometry.rank)
     if orders is not None:
@@ -297,6 +307,12 @@ def _evaluate_on_gpu(
 def _takes_last(map: str, geometry: Geometry) -> bool:
     """Whether a plan takes arrays whose channels lie last; one that is far (see _edges) takes copies in C order."""
     return map != "grad_input" or geometry.padding_mode == "zeros" or not is_far(of_volumes(geometry))
+
+
+def _takes_as_it_lies(geometry: Geometry, term: Term, key: Any) -> bool:
+    """Whether a plan of that key takes the very arrays of a term: not where one of no cells stands for others."""
+    map, first, _, _ = term
+    return first.size > 0 and (_takes_last(map, geometry) or orders_of(key, geometry.rank) is None)
 
 
 def _laid(

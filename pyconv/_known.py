@@ -1,8 +1,8 @@
 """Calls like one before: what they do is known by how their arrays lie, without asking for their geometry again.
 
-It takes less than half of the time in Python, which is most of a small call. Kept is what is most common: the usual
-settings, with buffers or without, numbers that are ints, NumPy's arrays that a plan takes as they are, in C order or
-with their channels last.
+It takes less than half of the time in Python, which is most of a small call. Kept is what is most common: numbers that
+are ints, floats, with buffers or without, NumPy's arrays that a plan takes as they are, in C order or with their
+channels last.
 """
 
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from pyconv._threads import get_num_threads
 
 KEPT = 1024
 READ = (ndarray, Visitor)
+TO_WEIGHT = ("weight_size", "weight_size of each sample")  # functions whose plan has both operands as images
 
 
 class Known(NamedTuple):
@@ -29,6 +30,7 @@ class Known(NamedTuple):
     shape: Shape
     dtype: DType
     orders: tuple[Shape | None, ...] | None  # see orders_of
+    accumulate: bool
 
     def run(
         self, first: Array, second: Array, bias: Array | None, out: Array | None, scratch: Array | None
@@ -40,7 +42,7 @@ class Known(NamedTuple):
         written = target
         if self.orders is not None:
             first, second, written = viewed(self.orders, first, second, target)
-        self.plan.run(first, second, written, bias, scratch, threads=get_num_threads())
+        self.plan.run(first, second, written, bias, scratch, self.accumulate, threads=get_num_threads())
         return target
 
 
@@ -61,25 +63,25 @@ _known: dict[Any, Known] = {}
 
 
 def look(
-    usual: bool, numbers: tuple[Any, ...], arrays: tuple[Any, ...], written: tuple[Any, ...]
+    numbers: tuple[Any, ...], settings: tuple[Any, ...] | None, arrays: tuple[Any, ...], written: tuple[Any, ...]
 ) -> tuple[Any, Known | None]:
     """The key of a call, and what is known of it; None where there is none.
 
-    usual: whether its settings are. arrays: first, second and bias, in the order of a backend's plan. written: `out`
-    and the buffer, each an array or None. The first of numbers says which function it is, the second the rank, if that
-    is known.
+    settings: what tells them from others; None where the call is not kept. arrays: first, second and bias, in the order
+    of a backend's plan. written: `out` and the buffer, each an array or None. The first of numbers says which function
+    it is, the second the rank, if that is known.
     """
-    if not usual or type(arrays[0]) not in READ:  # torch.compile, which reads this, cannot read Cython's functions
+    if settings is None or type(arrays[0]) not in READ:  # torch.compile, which reads this, cannot read Cython's
         return None, None
-    key = cpu.form(numbers, arrays, written, numbers[1], numbers[0] == "weight_size")
+    key = cpu.form(numbers + settings if settings else numbers, arrays, written, numbers[1], numbers[0] in TO_WEIGHT)
     return key, _known.get(key)
 
 
-def keep(key: Any, plan: Plan, shape: Shape, dtype: DType, rank: int) -> None:
+def keep(key: Any, plan: Plan, shape: Shape, dtype: DType, rank: int, accumulate: bool) -> None:
     """Calls of that key will find it."""
     if len(_known) >= KEPT:
         _known.clear()
-    _known[key] = Known(plan, shape, dtype, orders_of(key, rank))
+    _known[key] = Known(plan, shape, dtype, orders_of(key, rank), accumulate)
 
 
 def forget() -> None:

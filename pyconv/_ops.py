@@ -22,13 +22,13 @@ from pyconv._evaluate import (
     checked,
     evaluate_known,
     evaluate_one,
-    is_usual,
     settings_of,
+    told,
 )
 from pyconv._geometries import rank_of
 from pyconv._geometry import Geometry
 from pyconv._integers import exact_shape
-from pyconv._known import READ, look
+from pyconv._known import TO_WEIGHT, look
 from pyconv._known_on_gpu import known_or_read
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
@@ -43,8 +43,8 @@ def convolve(
     map = "grad_input" if transposed is True else "forward"
     numbers = (map, rank, stride, padding, dilation, groups, output_padding, output_size)
     written = (out, settings.fgrad_input if transposed is True else settings.finput)
-    usual = type(input) in READ and is_usual(settings) and type(transposed) is bool
-    key, found = look(usual, numbers, (input, weight, bias), written)
+    of_settings = told(settings) if type(transposed) is bool else None
+    key, found = look(numbers, of_settings, (input, weight, bias), written)
     if found is not None:
         return found.run(input, weight, bias, *written)
     names = ("input", "weight", "bias")
@@ -148,7 +148,7 @@ def _conv_input(rank: int) -> ConvInput:
         size: Any = tuple(input_size) if isinstance(input_size, tuple) else input_size  # a tensor's is no plain tuple
         numbers = ("input_size", rank, size, *steps)
         arrays = grad_output, weight, None
-        key, found = look(type(grad_output) in READ and is_usual(settings), numbers, arrays, (out, fgrad_input))
+        key, found = look(numbers, told(settings), arrays, (out, fgrad_input))
         if found is not None:
             return found.run(*arrays, out, fgrad_input)  # type: ignore[arg-type]
         size = exact_shape("input_size", size)
@@ -208,10 +208,10 @@ def _conv_weight(rank: int) -> ConvWeight:
             finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
         )
         size: Any = tuple(weight_size) if isinstance(weight_size, tuple) else weight_size
-        numbers = ("weight_size", rank, size, *steps)
-        usual = type(input) in READ and is_usual(settings) and per_sample is False
+        name = TO_WEIGHT[bool(per_sample)]
+        numbers = (name, rank, size, *steps)
         arrays = input, grad_output, None
-        key, found = look(usual, numbers, arrays, (out, finput))
+        key, found = look(numbers, told(settings), arrays, (out, finput))
         if found is not None:
             return found.run(*arrays, out, finput)  # type: ignore[arg-type]
         size = exact_shape("weight_size", size)
@@ -220,7 +220,7 @@ def _conv_weight(rank: int) -> ConvWeight:
                 rank, size, grad_output, steps, per_sample, out, settings
             )
         names = ("input", "grad_output")
-        numbers = ("weight_size of each sample" if per_sample else "weight_size", rank, size, *steps)
+        numbers = (name, rank, size, *steps)
         results, key, native, (x, y) = known_or_read(
             key, numbers, names, (input, grad_output), 2, 0,
             () if out is None else (out,), settings)

@@ -33,7 +33,8 @@ def no_geometry(*given):
 @pytest.mark.parametrize('laid', [lambda array, rank: array, calls.last], ids=['channels first', 'channels last'])
 @pytest.mark.parametrize('problem', EVERY, ids=str)
 def test_other_numbers_in_arrays_of_the_same_shapes(problem, laid, dtype, monkeypatch):
-    """The second call of each function, on other numbers; without a geometry where zeros pad and nothing is a list."""
+    """The second call of each function, on other numbers; without a geometry where nothing is a list, no input is
+    empty, and a plan takes the arrays as they lie."""
     data, wanted = problem.integers(dtype), expected(problem.name)
     data = data._replace(x=laid(data.x, problem.rank), y=laid(data.y, problem.rank))
     zeros = [np.zeros_like(array) for array in data]
@@ -50,7 +51,8 @@ def test_other_numbers_in_arrays_of_the_same_shapes(problem, laid, dtype, monkey
 
     for _ in all_calls(*zeros):
         pass
-    if problem.padding_mode == 'zeros' and '[' not in str(problem.keywords):
+    may_be_far = problem.padding_mode != 'zeros' and laid is calls.last
+    if '[' not in str(problem.keywords) and (problem.padding_mode == 'zeros' or data.x.size) and not may_be_far:
         monkeypatch.setattr(_ops.geometries, 'problem', no_geometry)
         monkeypatch.setattr(_ops.geometries, 'convolved', no_geometry)
     for found, right in all_calls(*data):
@@ -119,6 +121,12 @@ BEFORE = [
     lambda: backwards(fgrad_input=FINPUT), to_weight, lambda: to_weight(finput=FINPUT),
     lambda: to_weight(out=np.empty_like(W)), lambda: either(False), lambda: either(True),
     lambda: conv(V, V, None),
+    lambda: conv(padding_mode='circular'), lambda: conv(padding_mode='constant', padding_value=1.5),
+    lambda: conv(padding_mode='constant', padding_value=1), lambda: conv(padding_mode='constant', padding_value=0.0),
+    lambda: backwards(padding_mode='reflect'), lambda: to_weight(padding_mode='replicate'),
+    lambda: conv(out=np.ones_like(Y), accumulate=True), lambda: conv(algorithm='gemm'),
+    lambda: conv(out=np.ones_like(Y), accumulate=True, algorithm='winograd', finput=FINPUT),
+    lambda: to_weight(per_sample=True), lambda: to_weight(per_sample=True, out=np.ones((2, *W.shape)), accumulate=True),
 ]
 LATER = {
     'float stride': lambda out: conv(stride=1.0),
@@ -168,12 +176,27 @@ LATER = {
     'accumulate': lambda out: conv(out=out, accumulate=True),
     'accumulate, nowhere': lambda out: conv(accumulate=True),
     'int for accumulate': lambda out: conv(accumulate=0),
+    'numpy bool for accumulate': lambda out: conv(out=out, accumulate=np.True_),
+    'accumulate in another type': lambda out: conv(out=out.astype('f4'), accumulate=True),
     'padding mode': lambda out: conv(padding_mode='circular'),
+    'other padding mode': lambda out: conv(padding_mode='reflect'),
+    'unknown padding mode': lambda out: conv(padding_mode='round'),
+    'padding mode of its own type': lambda out: conv(padding_mode=np.str_('circular')),
+    'padding mode in a list': lambda out: conv(padding_mode=['circular']),
+    'value of another mode': lambda out: conv(padding_mode='circular', padding_value=1),
+    'minus zero': lambda out: conv(np.zeros_like(X), -W, None, padding_mode='constant', padding_value=-0.0),
+    'zero': lambda out: conv(np.zeros_like(X), -W, None, padding_mode='constant', padding_value=0),
+    'other value': lambda out: conv(padding_mode='constant', padding_value=2.5),
+    'bool for a value': lambda out: conv(padding_mode='constant', padding_value=True),
+    'complex value': lambda out: conv(padding_mode='constant', padding_value=1j),
+    'numpy value': lambda out: conv(padding_mode='constant', padding_value=np.float64(1.5)),
+    'value of no number': lambda out: conv(padding_mode='constant', padding_value=np.nan),
     'result type': lambda out: conv(dtype='f8'),
     'size in a list': lambda out: backwards(list(X.shape)),
     'size of floats': lambda out: backwards((2.0, 4, 5, 5)),
     'other size': lambda out: backwards((2, 4, 6, 5)),
     'per sample': lambda out: to_weight(per_sample=True),
+    'numpy bool for per_sample': lambda out: to_weight(per_sample=np.True_),
     'int for per_sample': lambda out: to_weight(per_sample=0),
     'from columns': lambda out: to_weight(None, finput=pyconv.unfold(X, 3, padding=1)),
     'no input for a weight': lambda out: to_weight(None),
@@ -259,8 +282,26 @@ def test_a_second_call_takes_few_functions(call):
     assert len(steps) <= 8, steps
 
 
-def test_settings_that_are_usual():
-    assert _evaluate.is_usual(_evaluate.DEFAULTS) and _evaluate.is_usual(_evaluate.settings_of(finput=FINPUT))
-    for more in ({'algorithm': 'gemm'}, {'allow_tf32': True}, {'allow_tf32': 0}, {'stream': 1}, {'accumulate': True},
-                 {'padding_mode': 'circular'}, {'padding_value': 1}, {'dtype': 'f4'}):
-        assert not _evaluate.is_usual(_evaluate.settings_of(**more))
+def test_an_input_of_no_cells_amid_a_constant():
+    """Others stand for it, which a call has to make."""
+    for value in (1.5, 2.5):
+        for _ in range(2):
+            found = conv(np.empty((2, 4, 0, 5)), W, None, padding=((2, 2), (0, 0)), padding_mode='constant',
+                         padding_value=value)
+            assert_same_bits(found, conv(np.full((2, 4, 4, 5), value), W, None, padding=0))
+
+
+def told(**settings):
+    return _evaluate.told(_evaluate.settings_of(**settings))
+
+
+def test_what_settings_tell():
+    """Nothing of what is usual, and whatever tells results apart; None where a call is not kept."""
+    assert _evaluate.told(_evaluate.DEFAULTS) == told(finput=FINPUT) == ()
+    apart = [(), *(told(**more) for more in (
+        {'algorithm': 'gemm'}, {'algorithm': 'winograd'}, {'accumulate': True}, {'padding_mode': 'circular'},
+        *({'padding_mode': 'constant', 'padding_value': value} for value in (1, 2.0, -0.0, 0.0)),
+        {'padding_mode': 'circular', 'accumulate': True}, {'padding_mode': 'circular', 'algorithm': 'gemm'}))]
+    assert None not in apart and len(set(apart)) == len(apart)
+    for more in ({'allow_tf32': True}, {'allow_tf32': 0}, {'stream': 1}, {'accumulate': 1}, {'dtype': 'f4'}):
+        assert told(**more) is None
