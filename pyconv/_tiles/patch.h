@@ -410,17 +410,16 @@ static void NAME(fold_plane)(const piece_t *piece, const NAME(region) *r, index_
     for (int a = 2; a > 0; a--) {
         const index_t cells = piece->count[a] - piece->before[a] - piece->behind[a], apart = a == 2 ? width : pitch;
         const index_t lines = a == 2 ? r->count[1] : 1, n = a == 2 ? width : r->count[2] * width;
-        for (index_t i = 0; i < r->count[a]; i++) {
-            const index_t cell = r->first[a] + i - piece->before[a];
-            if (cell >= 0 && cell < cells)
-                continue;
+        const index_t first = r->first[a] - piece->before[a], count = r->count[a];
+        index_t low, high;
+        NAME(cells_there)(first, count, cells, &low, &high);
+        for (index_t i = low > 0 ? 0 : high; i < count; i = i + 1 == low ? high : i + 1) {
             const REAL *from = plane + i * apart;
-            REAL *to = plane + (NAME(fold)(piece->folded, cell, cells) + piece->before[a] - r->first[a]) * apart;
+            REAL *to = plane + (NAME(fold)(piece->folded, first + i, cells) - first) * apart;
             for (index_t line = 0; line < lines && n == 1; line++)
                 to[line * pitch] += from[line * pitch];
             for (index_t line = 0; line < lines && n > 1; line++, from += pitch, to += pitch)
-                for (index_t k = 0; k < n; k++)
-                    to[k] += from[k];
+                NAME(add)(n, from, to);
         }
     }
 }

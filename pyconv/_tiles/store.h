@@ -258,7 +258,8 @@ static void NAME(store)(const work_t *work, void *result, const void *bias, void
     const layout_t *layout = &work->layout;
     const index_t row = work->part.row, rows = work->part.groups * work->part.rows;
     const NAME(runs) r = NAME(find_runs)(piece, block, layout);
-    const index_t first = NAME(first)(piece, block);
+    const index_t first = NAME(first)(piece, block), next = layout->axis[1];
+    const index_t below = piece->target_stride[1], step = piece->target_stride[2];
     index_t which;
     if (piece->turned) {
         NAME(store_turned)(piece, block, result, layout->pitch, row, rows, bias, target, accumulate);
@@ -269,12 +270,12 @@ static void NAME(store)(const work_t *work, void *result, const void *bias, void
         REAL *channel = (REAL *)target + NAME(row_at)(piece, row + i, &which) + first;
         const REAL b = bias ? ((const REAL *)bias)[which] : 0;
         for (index_t s = 0; s < block->samples; s++)
-            for (index_t z = 0; z < r.planes; z++)
-                for (index_t y = 0; y < r.rows; y++)
-                    NAME(store_run)(channel + s * piece->target_batch + z * piece->target_stride[0]
-                                    + y * piece->target_stride[1], piece->target_stride[2],
-                                    from + s * layout->batch + z * layout->axis[0] + y * layout->axis[1], r.run, b,
-                                    accumulate);
+            for (index_t z = 0; z < r.planes; z++) {
+                const REAL *row = from + s * layout->batch + z * layout->axis[0];
+                REAL *to = channel + s * piece->target_batch + z * piece->target_stride[0];
+                for (index_t y = 0; y < r.rows; y++, row += next, to += below)
+                    NAME(store_run)(to, step, row, r.run, b, accumulate);
+            }
     }
 }
 
