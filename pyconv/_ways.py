@@ -61,7 +61,7 @@ BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
 # in tiles of four rows any; those that lie apart, under so many rows of taps and more; those under several rows of so
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
-ONE_VECTOR = 0.7  # of that beside one vector of rows: four positions by one vector wait for their own sums
+ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
 
 
 class Asked(NamedTuple):
@@ -134,7 +134,7 @@ def unrolled_loses(piece: Piece, tile: Tile) -> float:
         loses = OVERLAPPING_BY_FOUR
     elif are_few(piece) and rows * x.taps < min(piece.weight.batch, piece.weight.channel):
         loses = FEW_BY_FOUR
-    return loses * (ONE_VECTOR if piece.rows <= tile.lanes else 1)
+    return loses * (ONE_VECTOR if piece.rows <= tile.lanes and x.taps >= MANY_TAPS and x.step > 1 else 1)
 
 
 def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
