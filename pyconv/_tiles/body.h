@@ -7,7 +7,8 @@
      NAME(x)         x made unique to (real type, instruction set)
      LEVEL           the instruction set
      BYTES           of a vector
-     ROWS            rows of the largest tile; V8 V4 V3 V2 V1: vectors that a tile of 8, 4, 3, 2, 1 rows holds at most */
+     ROWS            rows of the tile of most sums; V8 V4 V3 V2 V1: vectors that a tile of 8, 4, 3, 2, 1 rows holds at
+                     most */
 
 #include "vector.h"
 #include "layout.h"

@@ -212,7 +212,7 @@ SPREAD(8, 1) SPREAD(6, 2)
 #endif
 
 /* [positions][vectors - 1] */
-static const NAME(spread_function) NAME(spreads)[9][3] = {
+static const NAME(spread_function) NAME(spreads)[TALLEST + 1][3] = {
 #if V4 >= 3
     [1] = {NAME(spread_1x1), NAME(spread_1x2), NAME(spread_1x3)},
     [2] = {NAME(spread_2x1), NAME(spread_2x2), NAME(spread_2x3)},
@@ -361,11 +361,11 @@ typedef struct {
 
 /* How many of the next positions meet each panel in turn: a tile's, or where the first of the panels is as wide as any
    several tiles', which take its weights from L2 once and leave narrower panels as many as their tiles are high. */
-static inline index_t NAME(at_once)(index_t left, index_t wide, int woven)
+static inline index_t NAME(at_once)(index_t left, index_t vectors, int woven)
 {
-    if (TALLER && !woven && wide == V4)
+    if (TALLER && !woven && vectors == V4)
         return left < TOGETHER ? left : TOGETHER;
-    return woven ? NAME(tall)(left) : NAME(taller)(left, wide);
+    return woven ? NAME(tall)(left) : NAME(taller)(left, vectors);
 }
 
 /* All positions of a box, some of them for each of some panels. */

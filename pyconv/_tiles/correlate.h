@@ -164,7 +164,7 @@ CHAINS(8, 1) CHAINS(6, 2)
 #endif
 
 /* [channels and taps][vectors - 1] */
-static const NAME(chain_function) NAME(chains)[9][3] = {
+static const NAME(chain_function) NAME(chains)[TALLEST + 1][3] = {
 #if V4 >= 3
     [1] = {NAME(chains_1x1), NAME(chains_1x2), NAME(chains_1x3)},
     [2] = {NAME(chains_2x1), NAME(chains_2x2), NAME(chains_2x3)},
@@ -191,7 +191,7 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
 {
     const layout_t *layout = &work->layout;
     const REAL *source = cells->source;
-    index_t *row = (index_t *)(cells->list + layout->positions), cell[8], step;
+    index_t *row = (index_t *)(cells->list + layout->positions), cell[TALLEST], step;
     const index_t chains = NAME(list_chains)(work, reached, cells->unrolled, cells->list, &step);
     const index_t rows = NAME(list_rows)(work, box, row);
     for (index_t column = 0, wide; column < work->part.rows; column += wide * LANES) {

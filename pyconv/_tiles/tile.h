@@ -2,8 +2,9 @@
 
 #define KEPT(V) (CELL == 2 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
 
-#define SHALLOW 32 /* a depth that takes less time than memory: results are asked for a tile ahead */
+#define SHALLOW 32 /* a depth that takes less time than memory: results are asked for one tile along the row ahead */
 #define TALLER (ROWS == 4 && V4 == 3 && CELL == 1) /* there are taller tiles of few vectors: see `taller` */
+#define TALLEST 8 /* rows of a tile of any level */
 
 /* The same place, which the compiler does not know: it reads there anew. */
 static inline __attribute__((always_inline)) const REAL *NAME(anew)(const REAL *place)
@@ -53,7 +54,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     const REAL *many, index_t many_pitch, REAL *result, index_t pitch, int accumulate)
 {
     VECTOR sum[24];
-    const REAL *row[8], *asked = result + (depth < SHALLOW ? V * LANES : 0);
+    const REAL *row[TALLEST], *asked = result + (depth < SHALLOW ? V * LANES : 0);
 #pragma GCC unroll 24
     for (int i = 0; i < R * V; i++) {
         sum[i] = (VECTOR){0};
@@ -139,13 +140,13 @@ static inline index_t NAME(tall)(index_t rows)
     return rows >= 8 && ROWS == 8 ? 8 : rows >= 4 ? 4 : rows;
 }
 
-/* The same for a tile of so many vectors. Of four rows two vectors are eight chains, which two threads of one core do not
-   fill with products, and one is four, which nothing does: so of these there are taller ones. */
-static inline index_t NAME(taller)(index_t rows, index_t wide)
+/* The same for a tile of so many vectors. Four rows by two are eight sums, which two threads of one core are too few for,
+   and four rows by one are too few for one thread: each product waits for the sum before. So there are taller tiles. */
+static inline index_t NAME(taller)(index_t rows, index_t vectors)
 {
-    if (TALLER && wide == 2 && (rows == 6 || rows > 8))
+    if (TALLER && vectors == 2 && (rows == 6 || rows > 8))
         return 6;
-    return TALLER && wide == 1 && rows >= 8 ? 8 : NAME(tall)(rows);
+    return TALLER && vectors == 1 && rows >= 8 ? 8 : NAME(tall)(rows);
 }
 
 /* Vectors of the next tile: the widest, but the last two share what is left evenly (a tile of 8 x 1 wastes loads). */
@@ -164,12 +165,12 @@ static inline void NAME(fetch_ahead)(const REAL *at, const index_t *offset, inde
             __builtin_prefetch(at + offset[k] + i);
 }
 
-/* Rows of the next tile of some that are as tall: packed ones in whole panels. */
-static inline index_t NAME(next_rows)(index_t rows, index_t tall, index_t wide, int in_rows)
+/* Rows of the next tile, where the tiles of all these rows were to be `tall`: those of packed rows are whole panels. */
+static inline index_t NAME(next_rows)(index_t rows, index_t tall, index_t vectors, int in_rows)
 {
     if (!TALLER || tall < ROWS)
         return tall;
-    return in_rows || wide != 2 ? NAME(taller)(rows, wide) : rows >= 12 ? 12 : tall;
+    return in_rows || vectors != 2 ? NAME(taller)(rows, vectors) : rows >= 3 * ROWS ? 3 * ROWS : tall;
 }
 
 /* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. Weights
@@ -179,8 +180,8 @@ static inline __attribute__((always_inline)) void NAME(multiply_one)(
     const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int ahead)
 {
     const index_t vectors = (positions + LANES - 1) / LANES, each = in_rows ? row_pitch : depth;
-    index_t row[8];
-    for (int i = 0; in_rows && i < 8; i++)
+    index_t row[TALLEST];
+    for (int i = 0; in_rows && i < TALLEST; i++)
         row[i] = i * row_pitch;
     while (rows > 0) {
         const index_t tall = NAME(tall)(rows), same = tall == ROWS ? rows / tall * tall : tall;
