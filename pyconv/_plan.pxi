@@ -332,8 +332,8 @@ cdef class Plan:
                     self.is_exact)
 
     def scratch_size(self, threads):
-        """Elements that full speed wants on so many threads, and for batches of lower powers of two, whose tiles may want
-        more."""
+        """Elements that full speed wants on so many threads, and of batches of lower powers of two, whose tiles may
+        want more."""
         size = max(self.scratch_minimum, self.of_tasks(_tasks(threads, self.products)).own_scratch(threads))
         fewer = _blocks.power_of_two(self.geometry.batch) // 2
         return max(size, self.of_batch(fewer).scratch_size(threads)) if self.tiled and fewer else size

@@ -221,7 +221,7 @@ def test_results_that_are_one_run_are_not_moved(forget, monkeypatch):
 @pytest.mark.parametrize(('problem', 'by_four', 'by_eight'), [
     (P('a column of taps', (17, 17), (7, 1), (192, 192), padding=(3, 0), batch=8), 0, 2),
     (P('overlapping taps', (28, 28), (5, 5), (64, 64), padding=2, batch=8), 2, 2),
-    (P('one vector of rows', (14, 14), (5, 5), (6, 16), batch=64), 0, 0),
+    (P('one vector of rows', (14, 14), (5, 5), (6, 16), batch=64), 2, 0),
     (P('few cells', (14, 14), (3, 3), (512, 512), stride=2, padding=1), 2, 2)], ids=str)
 def test_tiles_of_four_rows_unroll_sooner(problem, by_four, by_eight):
     """But not several rows of many taps, and not a few cells under some of a kernel's taps: grad_input."""
@@ -239,6 +239,13 @@ def test_cells_that_lie_apart_are_broadcast_in_tiles_of_four_rows(kernel, itemsi
     taken = {way_of(P('strided', (size, size), kernel, channels, stride=2, padding=1), 'forward', _blocks.Tile(
         itemsize, 32 // itemsize, 4, 3))[0] for size, channels in ((56, (128, 128)), (131, (32, 64)), (112, (8, 16)))}
     assert taken == ways
+
+
+@pytest.mark.parametrize(('taps', 'way'), [(2, _blocks.GATHER_BROADCAST), (3, _blocks.GATHER_BROADCAST),
+                                           (5, _blocks.GATHER), (7, _blocks.GATHER)])
+def test_one_vector_of_rows_unrolls_cells_that_lie_apart_for_many_taps(taps, way):
+    problem = P('strided', (56, 56), (taps, taps), (16, 8), stride=2, padding=taps // 2)
+    assert way_of(problem, 'forward', BY_FOUR)[0] == way
 
 
 @pytest.mark.parametrize('tile', [BY_FOUR, BY_EIGHT], ids=['by four', 'by eight'])
