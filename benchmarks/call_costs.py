@@ -9,6 +9,7 @@ process, as in cpu.py; the times are medians:
     torch             torch.nn.functional, torch.ops.aten.convolution_backward
     pyconv            NumPy's arrays in C order
     out               the same, written to an array that is there
+    constant          NumPy's arrays amid a constant, 0, which is a setting as any other and gives the same result
     channels last     NumPy's arrays, the results new ones, in channels-last order
     tensors           torch's tensors, given to the plain functions
     pyconv.torch      torch's tensors, given to that door, without a gradient: forward alone
@@ -51,6 +52,7 @@ def calls_of(layer: Layer, map_name: str) -> dict:
         "torch": harness.torch_call(layer, map_name, *tensors),
         "pyconv": harness.pyconv_call(layer, map_name, x, w, y),
         "out": harness.pyconv_call(layer, map_name, x, w, y, lambda _: out),
+        "constant": harness.pyconv_call(layer, map_name, x, w, y, padding_mode="constant"),
         "channels last": harness.pyconv_call(
             layer, map_name, turned[0].numpy(), w, turned[2].numpy(), numpy.empty_like),
         "tensors": harness.pyconv_call(layer, map_name, *tensors),

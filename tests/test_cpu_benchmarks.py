@@ -134,7 +134,7 @@ def test_the_record_of_calls_is_written(monkeypatch, tmp_path, capsys, same_thre
     call_costs.main()
     record = json.loads(path.read_text())
     assert [row['map'] for row in record['rows']] == 2 * list(harness.MAPS)
-    ways = ['torch', 'pyconv', 'out', 'channels last', 'tensors']
+    ways = ['torch', 'pyconv', 'out', 'constant', 'channels last', 'tensors']
     assert [list(row['seconds']) for row in record['rows'][:2]] == [[*ways, 'pyconv.torch'], ways]
     assert all(row['right'] and min(row['seconds'].values()) > 0 for row in record['rows'])
     assert all(row['least_seconds'] <= row['median_seconds'] <= row['most_seconds'] for row in record['planning'])
