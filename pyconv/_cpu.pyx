@@ -164,7 +164,7 @@ def form(tuple numbers, tuple arrays, tuple written, rank=None, bint to_weight=F
     for array in arrays + written:
         if array is None:
             key.append(None)
-        elif not _is_float(array) or type_number not in (-1, cnp.PyArray_TYPE(array)):
+        elif not _is_number(array) or type_number not in (-1, cnp.PyArray_TYPE(array)):
             return None
         elif cnp.PyArray_ISCARRAY_RO(array):
             key.append(array.shape)
@@ -198,11 +198,12 @@ cdef bint _is_exact(number, int depth):
     return type(number) is int or number is None or type(number) is str
 
 
-cdef bint _is_float(array):
-    """Whether it is an array of NumPy's own type, or what it sees of another library's, aligned, of float32 or float64
-    in native byte order."""
-    return ((type(array) is cnp.ndarray or type(array) is Visitor) and cnp.PyArray_ISBEHAVED_RO(array)
-            and cnp.PyArray_TYPE(array) in (cnp.NPY_FLOAT, cnp.NPY_DOUBLE))
+cdef bint _is_number(array):
+    """Whether it is an array of NumPy's own type, or what it sees of another library's, aligned, of numbers in native
+    byte order, if of a type that another package has made, as bfloat16. Calls on those of no plan end with an error."""
+    return ((type(array) is cnp.ndarray or type(array) is Visitor) and cnp.PyArray_ISBEHAVED_RO(array) and (
+        cnp.PyArray_TYPE(array) < cnp.NPY_OBJECT or cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT16
+        or cnp.PyTypeNum_ISUSERDEF(cnp.PyArray_TYPE(array))))
 
 
 cdef bint _is_last(cnp.ndarray array, int rank):

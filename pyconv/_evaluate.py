@@ -100,6 +100,8 @@ def told(settings: Settings) -> tuple[Any, ...] | None:
     if settings.mode is ZEROS and settings.algorithm is AUTO:
         return ("accumulate",) if settings.accumulate else ()
     name, value = settings.mode
+    if type(value) not in (int, float):
+        return None
     number = value.hex() if type(value) is float else value  # which tells -0.0 from 0.0
     return settings.algorithm, +settings.accumulate, name, number
 
@@ -230,13 +232,15 @@ def evaluate_one(
     if settings is not DEFAULTS:
         named += (("out", out),)
     calls = _calls(geometry, dtype, result, out, named, settings, None)
-    if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, dtype)) and (
-            geometry.padding_mode == "zeros" or _takes_as_it_lies(geometry, result.terms[0], key)):
-        keep(key, calls[0][0], result.shape, dtype, geometry.rank, settings.accumulate)
+    own = written(dtype, settings)
+    if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, own)):
+        map, first, _, _ = result.terms[0]
+        if geometry.padding_mode == "zeros" or _takes_as_it_lies(map, geometry, first, key):
+            keep(key, calls[0][0], result.shape, own, geometry.rank, settings.accumulate)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
     if out is None and type(named[0][1]) is Visitor:
-        out = placed(None, named[0][1], result.shape, written(dtype, settings))
+        out = placed(None, named[0][1], result.shape, own)
     return delivered(_run(geometry, dtype, result, calls, out, settings), out, named[0][1])
 
 
@@ -272,10 +276,10 @@ def run_as_it_lies(
 ) -> bool:
     """Whether a plan takes these arrays as they are, and has summed them: most calls with the usual settings, or with a
     padding mode."""
-    if geometry.padding_mode == "constant" or not first.size or not second.size:
+    if geometry.padding_mode == "constant" or not second.size:
         return False
     key = cpu.form((), (first, second, bias), (out, None), geometry.rank, map == "grad_weight")
-    if key is None or not _takes_as_it_lies(geometry, (map, first, second, False), key):
+    if key is None or not _takes_as_it_lies(map, geometry, first, key):
         return False
     orders = orders_of(key, geometry.rank)
     if orders is not None:
@@ -309,9 +313,8 @@ def _takes_last(map: str, geometry: Geometry) -> bool:
     return map != "grad_input" or geometry.padding_mode == "zeros" or not is_far(of_volumes(geometry))
 
 
-def _takes_as_it_lies(geometry: Geometry, term: Term, key: Any) -> bool:
-    """Whether a plan of that key takes the very arrays of a term: not where one of no cells stands for others."""
-    map, first, _, _ = term
+def _takes_as_it_lies(map: str, geometry: Geometry, first: Array, key: Any) -> bool:
+    """Whether a plan of that key takes the very arrays of a call: not where others stand for one of no cells."""
     return first.size > 0 and (_takes_last(map, geometry) or orders_of(key, geometry.rank) is None)
 
 

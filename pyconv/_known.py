@@ -1,8 +1,8 @@
 """Calls like one before: what they do is known by how their arrays lie, without asking for their geometry again.
 
 It takes less than half of the time in Python, which is most of a small call. Kept is what is most common: numbers that
-are ints, floats, with buffers or without, NumPy's arrays that a plan takes as they are, in C order or with their
-channels last.
+are ints, NumPy's arrays of one type that a plan takes as they are, in C order or with their channels last, with buffers
+of that type or without.
 """
 
 from typing import Any, NamedTuple

@@ -28,7 +28,7 @@ from pyconv._evaluate import (
 from pyconv._geometries import rank_of
 from pyconv._geometry import Geometry
 from pyconv._integers import exact_shape
-from pyconv._known import TO_WEIGHT, look
+from pyconv._known import READ, TO_WEIGHT, look
 from pyconv._known_on_gpu import known_or_read
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
@@ -43,7 +43,7 @@ def convolve(
     map = "grad_input" if transposed is True else "forward"
     numbers = (map, rank, stride, padding, dilation, groups, output_padding, output_size)
     written = (out, settings.fgrad_input if transposed is True else settings.finput)
-    of_settings = told(settings) if type(transposed) is bool else None
+    of_settings = told(settings) if type(input) in READ and type(transposed) is bool else None
     key, found = look(numbers, of_settings, (input, weight, bias), written)
     if found is not None:
         return found.run(input, weight, bias, *written)
@@ -148,7 +148,7 @@ def _conv_input(rank: int) -> ConvInput:
         size: Any = tuple(input_size) if isinstance(input_size, tuple) else input_size  # a tensor's is no plain tuple
         numbers = ("input_size", rank, size, *steps)
         arrays = grad_output, weight, None
-        key, found = look(numbers, told(settings), arrays, (out, fgrad_input))
+        key, found = look(numbers, told(settings) if type(grad_output) in READ else None, arrays, (out, fgrad_input))
         if found is not None:
             return found.run(*arrays, out, fgrad_input)  # type: ignore[arg-type]
         size = exact_shape("input_size", size)
@@ -211,7 +211,7 @@ def _conv_weight(rank: int) -> ConvWeight:
         name = TO_WEIGHT[bool(per_sample)]
         numbers = (name, rank, size, *steps)
         arrays = input, grad_output, None
-        key, found = look(numbers, told(settings), arrays, (out, finput))
+        key, found = look(numbers, told(settings) if type(input) in READ else None, arrays, (out, finput))
         if found is not None:
             return found.run(*arrays, out, finput)  # type: ignore[arg-type]
         size = exact_shape("weight_size", size)

@@ -124,7 +124,7 @@ def unpadded(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice] | No
                 _, other = broadcast_blocking(piece, groups, blocking.channels, tile)
             if other is None:
                 return None
-            blocking = other._replace(rows=up_to(other.rows, piece.parts))
+            blocking = other._replace(rows=up_to(other.rows, piece.parts))  # no element's parts in two blocks
         found.append((piece, blocking._replace(paired=False, members=1, shares=False, one_panel=False)))
     return found
 

@@ -70,7 +70,7 @@ cdef class Plan:
         choices = None
         if not exact or self.gathers and algorithm != "columns":
             choices = self._choose(geometry, tile, False)
-            if exact:  # finite results are then as they are where all numbers are finite
+            if exact:
                 choices = _phases.unpadded(choices, self.groups, tile)
         if choices is None:
             choices = self._choose(geometry, tile, True)

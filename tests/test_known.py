@@ -3,6 +3,7 @@ import pickle
 import sys
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -57,6 +58,27 @@ def test_other_numbers_in_arrays_of_the_same_shapes(problem, laid, dtype, monkey
         monkeypatch.setattr(_ops.geometries, 'convolved', no_geometry)
     for found, right in all_calls(*data):
         assert_equal(found, right, dtype)
+
+
+@pytest.mark.parametrize('mode', ['zeros', 'reflect', 'constant'])
+@pytest.mark.parametrize('kind', ['float16', ml_dtypes.bfloat16, 'complex64', 'complex128', 'int8', 'uint8', 'int16',
+                                  'int32', 'uint64', 'int64', 'longlong'], ids=str)
+def test_other_numbers_of_any_type(kind, mode, monkeypatch):
+    """The second call, on other numbers and without a geometry, gives what it gives where nothing is known."""
+    rng = np.random.default_rng(0)
+    sets = [[rng.integers(0, 9, array.shape).astype(kind) for array in (X, W, Y)] for _ in range(2)]
+
+    def all_calls(x, w, y):
+        return [conv(x, w, None, padding_mode=mode), backwards(w=w, y=y, padding_mode=mode),
+                to_weight(x, y=y, padding_mode=mode), to_weight(x, y=y, padding_mode=mode, per_sample=True)]
+
+    wanted = all_calls(*sets[1])
+    _known.forget()
+    all_calls(*sets[0])
+    monkeypatch.setattr(_ops.geometries, 'problem', no_geometry)
+    monkeypatch.setattr(_ops.geometries, 'convolved', no_geometry)
+    for found, right in zip(all_calls(*sets[1]), wanted):
+        assert_same_bits(found, right)
 
 
 @pytest.mark.parametrize('call', [
@@ -126,6 +148,10 @@ BEFORE = [
     lambda: backwards(padding_mode='reflect'), lambda: to_weight(padding_mode='replicate'),
     lambda: conv(out=np.ones_like(Y), accumulate=True), lambda: conv(algorithm='gemm'),
     lambda: conv(out=np.ones_like(Y), accumulate=True, algorithm='winograd', finput=FINPUT),
+    *(lambda kind=kind: conv(X.astype(kind), W.astype(kind), None) for kind in (
+        'f2', ml_dtypes.bfloat16, 'c8', 'i1', 'i8', 'u8')),
+    lambda: conv(X.astype('f2'), W.astype('f2'), B.astype('f2'), out=np.empty(Y.shape, 'f2')),
+    lambda: conv(X.astype('i8'), W.astype('i8'), B.astype('i8'), out=np.ones(Y.shape, 'i8'), accumulate=True),
     lambda: to_weight(per_sample=True), lambda: to_weight(per_sample=True, out=np.ones((2, *W.shape)), accumulate=True),
 ]
 LATER = {
@@ -149,6 +175,23 @@ LATER = {
     'float32 weight': lambda out: conv(w=W.astype('f4')),
     'float32 bias': lambda out: conv(b=B.astype('f4')),
     'int64': lambda out: conv(X.astype('i8'), W.astype('i8'), B.astype('i8')),
+    **{f'{kind} for {name}': lambda out, kind=kind, one=name: conv(
+        **{name: array.astype(kind if name == one else 'f8') for name, array in (('x', X), ('w', W), ('b', B))})
+       for kind in ('f2', 'c16', 'i1', 'g', '?', 'O', 'm8', 'G') for name in 'xwb'},
+    **{f'{np.dtype(kind)} alone': lambda out, kind=kind: conv(X.astype(kind), W.astype(kind), None)
+       for kind in ('f2', ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, 'c8', 'c16', 'i1', 'u1', 'i8', 'u8', 'g', '?')},
+    'int8 with a bias of int8': lambda out: conv(X.astype('i1'), W.astype('i1'), B.astype('i1')),
+    'int8 with a bias of int32': lambda out: conv(X.astype('i1'), W.astype('i1'), B.astype('i4')),
+    'int8, summed in int64': lambda out: conv(X.astype('i1'), W.astype('i1'), None, dtype='i8'),
+    'int8, out of int8': lambda out: conv(X.astype('i1'), W.astype('i1'), None, out=out.astype('i1')),
+    'float16, a buffer of float16': lambda out: conv(
+        X.astype('f2'), W.astype('f2'), None, finput=np.zeros(5000, 'f2')),
+    'float16, a buffer of float32': lambda out: conv(
+        X.astype('f2'), W.astype('f2'), None, finput=np.zeros(5000, 'f4')),
+    'complex, a buffer of complex': lambda out: conv(
+        X.astype('c16'), W.astype('c16'), None, finput=np.zeros(5000, 'c16')),
+    'int8, a value that it has not': lambda out: conv(
+        X.astype('i1'), W.astype('i1'), None, padding_mode='constant', padding_value=300),
     'big-endian': lambda out: conv(X.astype('>f8')),
     'columns first': lambda out: conv(np.asfortranarray(X)),
     'channels last': lambda out: conv(calls.last(X, 2)),
@@ -189,6 +232,7 @@ LATER = {
     'other value': lambda out: conv(padding_mode='constant', padding_value=2.5),
     'bool for a value': lambda out: conv(padding_mode='constant', padding_value=True),
     'complex value': lambda out: conv(padding_mode='constant', padding_value=1j),
+    'text for a value': lambda out: conv(padding_mode='constant', padding_value=(1.5).hex()),
     'numpy value': lambda out: conv(padding_mode='constant', padding_value=np.float64(1.5)),
     'value of no number': lambda out: conv(padding_mode='constant', padding_value=np.nan),
     'result type': lambda out: conv(dtype='f8'),

@@ -271,10 +271,10 @@ static void NAME(store)(const work_t *work, void *result, const void *bias, void
         const REAL b = bias ? ((const REAL *)bias)[which] : 0;
         for (index_t s = 0; s < block->samples; s++)
             for (index_t z = 0; z < r.planes; z++) {
-                const REAL *row = from + s * layout->batch + z * layout->axis[0];
+                const REAL *run = from + s * layout->batch + z * layout->axis[0];
                 REAL *to = channel + s * piece->target_batch + z * piece->target_stride[0];
-                for (index_t y = 0; y < r.rows; y++, row += next, to += below)
-                    NAME(store_run)(to, step, row, r.run, b, accumulate);
+                for (index_t y = 0; y < r.rows; y++, run += next, to += below)
+                    NAME(store_run)(to, step, run, r.run, b, accumulate);
             }
     }
 }
