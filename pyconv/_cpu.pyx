@@ -200,7 +200,8 @@ cdef bint _is_exact(number, int depth):
 
 cdef bint _is_number(array):
     """Whether it is an array of NumPy's own type, or what it sees of another library's, aligned, of numbers in native
-    byte order, if of a type that another package has made, as bfloat16. Calls on those of no plan end with an error."""
+    byte order, even of a type that another package has made, as bfloat16. Calls on those of no plan end with an error.
+    """
     return ((type(array) is cnp.ndarray or type(array) is Visitor) and cnp.PyArray_ISBEHAVED_RO(array) and (
         cnp.PyArray_TYPE(array) < cnp.NPY_OBJECT or cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT16
         or cnp.PyTypeNum_ISUSERDEF(cnp.PyArray_TYPE(array))))

@@ -97,8 +97,8 @@ def told(settings: Settings) -> tuple[Any, ...] | None:
     if not (settings.stream is settings.result is None and settings.allow_tf32 is False) or (
             type(settings.accumulate) is not bool):
         return None
-    if settings.mode is ZEROS and settings.algorithm is AUTO:
-        return ("accumulate",) if settings.accumulate else ()
+    if settings.mode is ZEROS and settings.algorithm is AUTO and not settings.accumulate:
+        return ()
     name, value = settings.mode
     if type(value) not in (int, float):
         return None
@@ -234,9 +234,10 @@ def evaluate_one(
     calls = _calls(geometry, dtype, result, out, named, settings, None)
     own = written(dtype, settings)
     if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, own)):
-        map, first, _, _ = result.terms[0]
-        if geometry.padding_mode == "zeros" or _takes_as_it_lies(map, geometry, first, key):
-            keep(key, calls[0][0], result.shape, own, geometry.rank, settings.accumulate)
+        orders, (map, first, _, _) = orders_of(key, geometry.rank), result.terms[0]
+        stands_in = geometry.padding_mode == "constant" and first.size == 0  # another, which each call makes: see x_of
+        if not stands_in and (orders is None or _takes_last(map, geometry)):
+            keep(key, calls[0][0], result.shape, own, orders, settings.accumulate)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
     if out is None and type(named[0][1]) is Visitor:
@@ -276,13 +277,15 @@ def run_as_it_lies(
 ) -> bool:
     """Whether a plan takes these arrays as they are, and has summed them: most calls with the usual settings, or with a
     padding mode."""
-    if geometry.padding_mode == "constant" or not second.size:
+    if geometry.padding_mode == "constant" or not first.size or not second.size:
         return False
     key = cpu.form((), (first, second, bias), (out, None), geometry.rank, map == "grad_weight")
-    if key is None or not _takes_as_it_lies(map, geometry, first, key):
+    if key is None:
         return False
     orders = orders_of(key, geometry.rank)
     if orders is not None:
+        if not _takes_last(map, geometry):
+            return False
         last = dict(zip(ROLES[map], orders))
         geometry = geometry._replace(x_last=last["x"] is not None, y_last=last["y"] is not None)
         first, second, out = viewed(orders, first, second, out)
@@ -311,11 +314,6 @@ def _evaluate_on_gpu(
 def _takes_last(map: str, geometry: Geometry) -> bool:
     """Whether a plan takes arrays whose channels lie last; one that is far (see _edges) takes copies in C order."""
     return map != "grad_input" or geometry.padding_mode == "zeros" or not is_far(of_volumes(geometry))
-
-
-def _takes_as_it_lies(map: str, geometry: Geometry, first: Array, key: Any) -> bool:
-    """Whether a plan of that key takes the very arrays of a call: not where others stand for one of no cells."""
-    return first.size > 0 and (_takes_last(map, geometry) or orders_of(key, geometry.rank) is None)
 
 
 def _laid(

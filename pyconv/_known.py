@@ -77,11 +77,13 @@ def look(
     return key, _known.get(key)
 
 
-def keep(key: Any, plan: Plan, shape: Shape, dtype: DType, rank: int, accumulate: bool) -> None:
+def keep(
+    key: Any, plan: Plan, shape: Shape, dtype: DType, orders: tuple[Shape | None, ...] | None, accumulate: bool
+) -> None:
     """Calls of that key will find it."""
     if len(_known) >= KEPT:
         _known.clear()
-    _known[key] = Known(plan, shape, dtype, orders_of(key, rank), accumulate)
+    _known[key] = Known(plan, shape, dtype, orders, accumulate)
 
 
 def forget() -> None:

@@ -201,22 +201,20 @@ static void NAME(copy_plane)(const piece_t *piece, const NAME(row_cells) *line, 
 static void NAME(copy_edged)(const piece_t *piece, const NAME(row_cells) *line, NAME(plane) *plane, const REAL *source,
                              index_t y, index_t rows, REAL *to)
 {
-    const index_t low = line->low, high = line->high, pitch = plane->pitch;
+    const index_t low = line->low, high = line->high;
     plane->top = 0;
     plane->bottom = rows;
-    for (index_t row = 0; row < rows; row++, to += pitch) {
+    for (index_t row = 0; row < rows; row++, to += plane->pitch) {
         const index_t at = source ? NAME(fold)(piece->edge, y + row, piece->axis[1].size) : -1;
         if (at < 0) {
-            for (index_t i = 0; i < pitch; i++)
+            for (index_t i = 0; i < plane->pitch; i++)
                 to[i] = line->constant;
             continue;
         }
         const REAL *from = source + at * piece->source_stride[1];
         if (high > low)
             NAME(store_dense)(to + low, from + line->first + low, high - low, 0, 0);
-        for (index_t i = 0; i < low; i++)
-            to[i] = line->cell[i] < 0 ? line->constant : from[line->cell[i]];
-        for (index_t i = high; i < pitch; i++)
+        for (index_t i = low > 0 ? 0 : high; i < plane->pitch; i = i + 1 == low ? high : i + 1)
             to[i] = line->cell[i] < 0 ? line->constant : from[line->cell[i]];
     }
 }

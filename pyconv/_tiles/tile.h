@@ -4,7 +4,7 @@
 
 #define SHALLOW 32 /* a depth that takes less time than memory: results are asked for one tile along the row ahead */
 #define TALLER (ROWS == 4 && V4 == 3 && CELL == 1) /* there are taller tiles of few vectors: see `taller` */
-#define TALLEST 8 /* rows of a tile of any level */
+#define TALLEST 8 /* most rows of one tile, on any level */
 
 /* The same place, which the compiler does not know: it reads there anew. */
 static inline __attribute__((always_inline)) const REAL *NAME(anew)(const REAL *place)
