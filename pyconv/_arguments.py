@@ -246,11 +246,11 @@ def _of_dtype(name: str, given: Any, array: Any, dtype: DType, whose: str) -> Ar
 
 def is_on_gpu(value: Any) -> bool:
     """Whether its memory is a GPU's, as far as can be told without pyconv._gpu."""
+    if isinstance(value, HOST):
+        return False
     on_gpu = getattr(value, "is_cuda", None)
     if isinstance(on_gpu, bool):  # of a tensor of torch, which says so faster than by DLPack
         return on_gpu
-    if isinstance(value, HOST):
-        return False
     if hasattr(type(value), "__dlpack_device__"):
         try:
             return value.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged

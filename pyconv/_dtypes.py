@@ -30,7 +30,7 @@ def _native(dtype: DType) -> DType | None:
     native = _NUMBERED.get(dtype.num)  # NumPy takes a microsecond to name a dtype
     if native is not None:
         return native
-    return dtype if dtype.name == "bfloat16" else _NATIVE.get(dtype.name)
+    return np.dtype(dtype.type) if dtype.name == "bfloat16" else _NATIVE.get(dtype.name)
 
 
 def native_dtype(name: str, dtype: DType) -> DType:

@@ -204,6 +204,10 @@ def test_a_constant_around_nothing_and_arrays_of_nothing():
     ):
         assert lazily.shape == plainly.shape
         np.testing.assert_array_equal(lazily.compute(), plainly)
+    nobody = da.ones((0, 2, 100, 100), chunks=(1, 2, 50, 100))          # more than the few that dask has in one chunk
+    for w, image in ((np.ones((3, 2, 3, 3)), nobody), (np.ones((0, 2, 3, 3)), da.ones((4, 2, 100, 100)))):
+        assert door.conv2d(image, w).compute().shape == (len(image), len(w), 98, 98)
+    assert door.unfold(nobody, (3, 3)).compute().shape == (0, 18, 98 * 98)
 
 
 def test_empty_chunks_are_passed_over():

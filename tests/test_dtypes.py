@@ -224,10 +224,19 @@ def test_layouts(problem, dtype):
 
     for layout in (np.asfortranarray, lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),
                    lambda a: np.ascontiguousarray(a[..., ::-1])[..., ::-1], misaligned,
-                   lambda a: a if a.dtype.name == 'bfloat16' else a.astype(a.dtype.newbyteorder())):
+                   lambda a: a.byteswap().view(a.dtype.newbyteorder())):
         x, w, y = map(layout, data[:3])
         for answer, exact_one in zip(calls.three_maps(problem, x, w, y), wanted):
             same(answer, exact_one, result)
+            assert answer.dtype.isnative and calls.forward(problem, x, data.w).dtype == result
+
+
+def test_results_have_nothing_of_another_calls_dtype(dtype):
+    """Which metadata belong to, where NumPy keeps them."""
+    x, w = np.ones((1, 3, 4, 4), dtype), np.ones((1, 3, 2, 2), dtype)
+    for _ in range(2):
+        assert pyconv.conv2d(x.view(np.dtype(dtype, metadata={'unit': 'K'})), w).dtype.metadata is None
+        assert pyconv.conv2d(x, w).dtype.metadata is None
 
 
 def test_empty_batch(dtype):

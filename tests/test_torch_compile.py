@@ -3,6 +3,7 @@ import shutil
 import warnings
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch.library import opcheck
 from torch.masked import masked_tensor
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
+import pyconv
 import pyconv.torch as door
 from torch_problems import CONV, DERIVATIVES, TRANSPOSE, case_of
 
@@ -72,6 +74,16 @@ def test_other_types(type_):
         return door.conv1d(x, w, b, 2, 3, groups=2, padding_mode='constant', padding_value=2)
 
     assert_alike(compiled(function), function, x, w, b)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'complex64', 'int8', 'uint8', 'int64'])
+def test_plain_functions_inside(dtype):
+    """Of NumPy's arrays, which torch takes for tensors meanwhile: the same whether the call was ever made outside."""
+    x, w = np.arange(75).reshape(1, 3, 5, 5).astype(dtype), np.ones((2, 3, 3, 3), dtype)
+    for maker in (pyconv.conv2d, lambda x, w: pyconv.conv2d_input(x.shape, w, np.ones((1, 2, 3, 3), dtype))):
+        found = torch.compile(maker, backend='eager')(x, w)
+        wanted = maker(x, w)
+        assert found.dtype == wanted.dtype and np.array_equal(found, wanted)
 
 
 @pytest.mark.skipif(not (shutil.which('g++') or shutil.which('clang++')), reason='inductor needs a C++ compiler')

@@ -104,8 +104,8 @@ def key_of(array: da.Array | None) -> Any:
 
 
 def zeros(shape: Shape, dtype: DType) -> da.Array:
-    """As dask makes them, which has no types."""
-    return da.zeros(shape, dtype=dtype)  # type: ignore[no-any-return]
+    """As dask makes them, which has no types; where there are none, in one chunk: dask finds no others."""
+    return da.zeros(shape, dtype=dtype, chunks="auto" if all(shape) else shape)  # type: ignore[no-any-return]
 
 
 def of_dtype(array: da.Array, dtype: DType) -> da.Array:
