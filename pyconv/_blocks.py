@@ -45,7 +45,8 @@ class Tile(NamedTuple):
 
 # the ways of kernels.h
 (GATHER, GATHER_FLAT, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED, CORRELATE_FEW, GATHER_DIRECT,
- GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(14)
+ GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST, CORRELATE_ROWS, GATHER_WINOGRAD,
+ CORRELATE_WINOGRAD) = range(15)
 # those that multiply padding by factors which are looked through for NaN and infinities, as all do that read columns;
 # not so the tiles of GATHER_WINOGRAD: their results are, and what is not finite is worked out anew
 PADDED = frozenset((GATHER, CORRELATE_FEW, GATHER_DIRECT, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_WINOGRAD))

@@ -5,6 +5,7 @@ from math import prod
 from pyconv._blocks import (
     CORRELATE_LAST,
     CORRELATE_POSITIONS,
+    CORRELATE_ROWS,
     DEPTH,
     GATHER_DIRECT,
     GATHER_LAST,
@@ -75,26 +76,47 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
 
 
-def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
-    """Rows of positions that are gone through from the top down, where a channel of target has one of source and its
-    rows fill vectors: of one sample, so for any batch."""
+def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
+    """Whether a channel of target has one of source, and rows of positions may be vectors."""
     z, y, x = piece.axes
     strides = piece.source.axes[2], piece.target.axes[2], y.step, x.step
     if set(strides) != {1} or (z.taps, piece.channels, piece.parts) != (1, 1, 1) or (
             piece.turned or piece.swapped or piece.woven or any(n > 1 for n, _ in piece.row_taps)
             or piece.target.group != piece.rows * piece.target.channel):
-        return None
+        return False
     if groups == 1 and piece.rows > 2:  # tiles of more rows load a cell for all of them
-        return None
+        return False
     most_taps = 7 if tile.rows == 8 else 5  # as many rows of results, of two vectors, are kept in registers
     if y.taps != x.taps or x.taps not in range(3, most_taps + 1, 2) or {abs(y.tap_step), abs(x.tap_step)} != {1}:
-        return None
-    width, filled = x.positions, x.positions / up_to(x.positions, tile.lanes)
+        return False
+    return y.positions * z.positions > 0 and x.positions >= LEAST_FILLED * up_to(x.positions, tile.lanes)
+
+
+def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    """Rows of positions that are gone through from the top down, where they fill vectors: of one sample, so for any
+    batch."""
+    width = piece.axes[2].positions
     least_across = tile.lanes if piece.folded == "zeros" else 2 * tile.lanes  # results that are folded are stored after
-    if width < max(least_across, LEAST_ACROSS) or filled < LEAST_FILLED or not y.positions * z.positions:
+    if width < max(least_across, LEAST_ACROSS) or not _has_rows(piece, groups, tile):
         return None
+    return _in_rows(piece, groups, tile)
+
+
+def rows_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
+    """The same for grad_weight of 3 x 3 taps, whose sums are in registers; its rows may be narrower: none is stored."""
+    x = piece.axes[2]
+    if x.taps != 3 or not x.positions or not _has_rows(piece, groups, tile):
+        return None
+    found = _in_rows(piece, groups, tile._replace(tasks=tile.units))  # rather tasks than sums to be added up
+    blocks = blocks_of(piece, (1, found.extent, 0))
+    return found._replace(way=CORRELATE_ROWS, splits=splits_of(blocks, -(-groups // found.groups), tile.units))
+
+
+def _in_rows(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """Blocks of whole rows, or of parts that fill a vector."""
+    _, y, x = piece.axes
     _, least, (first, last) = least_of(piece)
-    across = holding(even_part(width, MOST_ACROSS), width, (first, max(last, tile.lanes)))  # rows that fill a vector
+    across = holding(even_part(x.positions, MOST_ACROSS), x.positions, (first, max(last, tile.lanes)))
     row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups, tile)
     strips = blocks_of(piece, (1, (1, y.positions, across), 0)) * groups
     shared = max(8 * y.taps, y.positions * strips // wanted)  # rows of a block where there are few strips

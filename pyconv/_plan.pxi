@@ -216,8 +216,8 @@ cdef class Plan:
         """Which operands are read and written through patches."""
         cdef int i
         edged = piece.edge != "zeros" and step.taps > 0 and way not in (
-            _blocks.GATHER_DIRECT, _blocks.GATHER_ROWS, _blocks.CORRELATE_DIRECT, _blocks.GATHER_WINOGRAD,
-            _blocks.CORRELATE_WINOGRAD)  # these fill edges from within
+            _blocks.GATHER_DIRECT, _blocks.GATHER_ROWS, _blocks.CORRELATE_DIRECT, _blocks.CORRELATE_ROWS,
+            _blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)  # these fill edges from within
         source = step.taps > 0 and (
             piece.patched[0] or piece.source_last and not _blocks.reads_last(way, piece.source))
         step.turns[0], step.piece.only_edges = source or edged, edged and not source

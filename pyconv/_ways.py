@@ -25,6 +25,7 @@ from pyconv._blocks import (
     CORRELATE_DIRECT,
     CORRELATE_FEW,
     CORRELATE_LAST,
+    CORRELATE_ROWS,
     CORRELATE_UNROLLED,
     CORRELATE_WINOGRAD,
     GATHER,
@@ -51,6 +52,7 @@ from pyconv._depthwise import (
     last_blocking,
     last_weight_blocking,
     rows_blocking,
+    rows_weight_blocking,
 )
 from pyconv._piece import Axis, Piece
 from pyconv._pieces import winograd
@@ -229,6 +231,10 @@ WAYS = (
         "groups of one channel and three taps along x, the channels lying last",
         "both operands are read where they lie; with more taps cells that are copied first are read less often",
         _summed(last_weight_blocking)),
+    Way("direct", (CORRELATE_ROWS,), WEIGHT, ANY,
+        "one channel in and a few out of each group, odd square kernels of 3 to 7 at stride 1, rows that fill vectors",
+        "vectors of neighbouring positions: grad_output is read where it lies, and nothing is turned",
+        _summed(rows_weight_blocking)),
     Way("direct", (CORRELATE_DIRECT,), WEIGHT, ANY,
         "several groups of few channels, where tiles of each group's own would cost more",
         "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),

@@ -1,4 +1,6 @@
 """Depthwise convolution by rows: a vector holds neighbours of one row, and results go where they belong at once."""
+import sys
+
 import numpy as np
 import pytest
 
@@ -13,14 +15,23 @@ from pyconv._backend import cpu
 
 pytestmark = pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
 every_problem = pytest.mark.parametrize('problem', FILLED, ids=str)
+# Of 3 by 3 taps; and rows that fill less than a vector of some type and level, which no other map takes by rows.
+WEIGHTS = [problem for problem in FILLED if problem.kernel[-2:] == (3, 3)] + [
+    P('narrow', (7, 7), (3, 3), (5, 5), groups=5, padding=1, batch=3),
+    P('narrow, one channel to two', (6, 16), (3, 3), (3, 6), groups=3, padding=(1, 0)),
+    P('narrow, far beyond the edges', (3, 2), (3, 3), (4, 4), groups=4, padding=((4, 1), (2, 5))),
+    P('narrow, cropped', (9, 9), (3, 3), (2, 2), groups=2, padding=((-1, 3), (-2, 1))),
+    P('narrow, reflect', (14, 6), (3, 3), (3, 3), groups=3, padding=1, padding_mode='reflect'),
+    P('narrow, one channel', (5, 3), (3, 3), (1, 1), padding=1)]
+every_weight = pytest.mark.parametrize('problem', WEIGHTS, ids=str)
 TILES = [_blocks.Tile(*tile) for tile in ((4, 16, 8, 3), (8, 8, 8, 3), (4, 8, 4, 3), (4, 4, 4, 3))]
 
 
-def chosen(problem, tile):
-    """How forward and grad_input of the problem are worked on."""
+def chosen(problem, tile, names=('forward', 'grad_input')):
+    """How these maps of the problem are worked on."""
     geometry = geometry_of(problem, padding_mode=problem.padding_mode)
     return [_ways.choose(name, piece, geometry.groups, tile, 'auto')[1]
-            for name in ('forward', 'grad_input') for piece in _pieces.pieces(name, geometry)]
+            for name in names for piece in _pieces.pieces(name, geometry)]
 
 
 @every_problem
@@ -30,6 +41,15 @@ def test_rows_are_taken(problem):
              for batch in (1, 2, 9, 70) for tile in TILES]
     assert any(any(ways) for ways in taken[:len(TILES)])
     assert all(taken[i::len(TILES)] == taken[i:i + 1] * 4 for i in range(len(TILES)))
+
+
+@every_weight
+def test_weights_by_rows_are_taken(problem):
+    """On some level, and on each of them in any batch."""
+    taken = [{found.way == _blocks.CORRELATE_ROWS
+              for batch in (1, 2, 9, 70) for found in chosen(problem._replace(batch=batch), tile, ('grad_weight',))}
+             for tile in TILES]
+    assert {True} in taken and all(len(ways) == 1 for ways in taken)
 
 
 @pytest.mark.parametrize('problem', [p for p in FILLED if p.padding_mode in ('replicate', 'reflect')], ids=str)
@@ -78,6 +98,22 @@ def test_exact_for_small_integers(problem, dtype, threads):
         assert_equal(out, with_bias + more + 1, dtype)
 
 
+@every_weight
+@pytest.mark.parametrize('threads', [1, 3])
+def test_weights_are_exact_for_small_integers(problem, dtype, threads):
+    data, wanted = problem.integers(dtype), whole(problem).grad_weight
+    with pyconv.num_threads(threads):
+        assert_equal(calls.grad_weight(problem, data.x, data.y), wanted, dtype)
+        out = np.ones_like(data.w)
+        calls.grad_weight(problem, data.x, data.y, out=out, accumulate=True)
+        assert_equal(out, wanted + 1, dtype)
+        x, y = (part[..., ::-1].copy()[..., ::-1] for part in (data.x, data.y))
+        assert_equal(calls.grad_weight(problem, x, y), wanted, dtype)
+        for other in (np.float16, np.int8, np.int64):
+            found = calls.grad_weight(problem, data.x.astype(other), data.y.astype(other))
+            assert np.array_equal(found, whole(problem).grad_weight.astype(found.dtype))
+
+
 @every_problem
 def test_nothing_is_written_beside_the_results(problem, dtype):
     data = problem.integers(dtype)
@@ -89,9 +125,45 @@ def test_nothing_is_written_beside_the_results(problem, dtype):
         assert np.isfinite(out).all() and np.isnan(room[:64]).all() and np.isnan(room[64 + like.size:]).all()
 
 
-@every_problem
+@pytest.mark.parametrize('problem', dict.fromkeys(FILLED + WEIGHTS), ids=str)
 def test_not_finite(problem):
     nonfinite.test_in_one_operand(problem, (np.inf, np.nan))
+
+
+@every_weight
+def test_weights_have_the_same_bits_beside_anything(problem, dtype):
+    """Vectors read what lies around the operands, or a copy where nothing does; a sample is summed as it is alone."""
+    data = problem.floats(dtype)
+    wanted, each = (calls.grad_weight(problem, data.x, data.y, per_sample=one) for one in (False, True))
+    for beside in (np.nan, 3):
+        x, y = (np.full((len(part) + 2, *part.shape[1:]), beside, dtype) for part in (data.x, data.y))
+        x[1:-1], y[1:-1] = data.x, data.y
+        assert_same_bits(calls.grad_weight(problem, x[1:-1], y[1:-1]), wanted)
+        assert_same_bits(calls.grad_weight(problem, x[1:-1], y[1:-1], per_sample=True), each)
+    with pyconv.num_threads(4):
+        assert_same_bits(calls.grad_weight(problem, data.x, data.y), wanted)
+    assert_same_bits(calls.grad_weight(problem, data.x[-1:], data.y[-1:], per_sample=True), each[-1:])
+
+
+AT_THE_ENDS = """
+import itertools, numpy as np, pyconv
+from guarded import at_an_end
+rng = np.random.default_rng(0)
+for dtype, size, padding, groups in itertools.product(
+        ('f4', 'f8', 'i4', 'i8'), ((7, 7), (3, 14), (4, 3), (3, 19), (5, 31)), (0, 1, 4), (1, 3)):
+    x = rng.integers(-9, 9, (2, groups, *size)).astype(dtype)
+    y = rng.integers(-9, 9, (2, groups, *(n + 2 * padding - 2 for n in size))).astype(dtype)
+    wanted = pyconv.conv2d_weight(x, (groups, 1, 3, 3), y, padding=padding, groups=groups)
+    for front in (False, True):
+        there = (at_an_end(x, front), wanted.shape, at_an_end(y, front))
+        found = pyconv.conv2d_weight(*there, padding=padding, groups=groups)
+        assert (found == wanted).all()
+"""
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
+def test_nothing_around_the_operands_is_read(run_python):
+    run_python(AT_THE_ENDS)
 
 
 @every_problem

@@ -134,8 +134,9 @@ def test_blocks_cover_the_positions_and_fit_scratch(name, map, itemsize, lanes):
 @pytest.mark.parametrize("channels, groups, direct",
                          [(384, 384, True), (128, 32, True), (64, 1, False), (64, 2, False)])
 def test_many_small_groups_are_done_directly(channels, groups, direct):
-    """Depthwise convolution and groups of few channels: a lane a group, for all three maps and any batch."""
-    ways = (_blocks.GATHER_DIRECT, _blocks.GATHER_DIRECT, _blocks.CORRELATE_DIRECT)
+    """Depthwise and groups of few channels, in any batch: a lane is a group, but not for weights of one channel."""
+    of_weight = _blocks.CORRELATE_ROWS if channels == groups else _blocks.CORRELATE_DIRECT
+    ways = (_blocks.GATHER_DIRECT, _blocks.GATHER_DIRECT, of_weight)
     for batch, (map, way) in product((1, 8), zip(MAPS, ways)):
         shapes = (batch, channels, 14, 14), (channels, channels // groups, 3, 3)
         g = convolved(2, *shapes, None, None, 1, 1, 1, groups)[0]

@@ -27,6 +27,7 @@
 #include "direct.h"
 #include "last.h"
 #include "rows.h"
+#include "rows_weight.h"
 #endif
 #if !defined(WHOLE) || CELL == 2
 #include "winograd.h"
@@ -63,6 +64,8 @@ const kernels_t NAME(kernels) = {
                               NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
         [CORRELATE_LAST] = {NAME(layout_last_turned), NAME(offsets_rows), NAME(unroll_broadcast), NAME(see_last),
                             NAME(correlate_last), NAME(store_weight_last)},
+        [CORRELATE_ROWS] = {NAME(layout_rows_turned), NAME(offsets_rows), NAME(unroll_ends), NAME(see_last),
+                            NAME(correlate_in_rows), NAME(store_weight_rows)},
 #endif
 #if !defined(WHOLE) || CELL == 2
         [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),

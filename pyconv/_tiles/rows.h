@@ -236,13 +236,14 @@ static void NAME(multiply_plane)(const work_t *work, NAME(plane) *plane, const R
     }
 }
 
-/* Some rows of positions, of the plane whose cells begin at `source`; NULL where there is none, but the padding. */
-static void NAME(multiply_some)(const work_t *work, const NAME(row_cells) *line, index_t start, const REAL *source,
-                                const REAL *weight, REAL *cells, REAL *result)
+/* What rows of positions read, of which `most` are done at a time -> `cells`: of the plane that begins at `source`, NULL
+   where there is none, but the padding. */
+static NAME(plane) NAME(find_plane)(const work_t *work, const NAME(row_cells) *line, index_t start, index_t most,
+                                    const REAL *source, REAL *cells)
 {
     const piece_t *piece = work->piece;
     const index_t step = piece->source_stride[1], y = NAME(first_cell)(work, 1, start);
-    const index_t left = work->block.extent[1] - start, most = NAME(rows_at_once)(work);
+    const index_t left = work->block.extent[1] - start;
     const index_t here = left < most ? left : most, rows = here + piece->axis[1].taps - 1;
     NAME(plane) plane = {0, 0, NAME(row_pitch)(work), here, work->block.extent[2], work->layout.axis[1], step, cells,
                          source ? source + (y + rows) * step + line->first : cells, NULL};
@@ -253,7 +254,15 @@ static void NAME(multiply_some)(const work_t *work, const NAME(row_cells) *line,
         NAME(copy_plane)(piece, line, &plane, source, y, cells);
     else
         plane.top = plane.bottom = 0;
-    NAME(multiply_plane)(work, &plane, weight, result + start * work->layout.axis[1]);
+    return plane;
+}
+
+/* The cells of a group's plane in source, NULL where the block meets none. */
+static inline const REAL *NAME(source_plane)(const work_t *work, const REAL *source, index_t group)
+{
+    const index_t at = NAME(plane_of)(work);
+    return at < 0 ? NULL : source + group * work->piece->source_group + work->block.sample * work->piece->source_batch
+        + at * work->piece->source_stride[0];
 }
 
 static NAME(row_cells) NAME(find_row_cells)(const work_t *work, index_t *cell)
@@ -271,8 +280,7 @@ static NAME(row_cells) NAME(find_row_cells)(const work_t *work, index_t *cell)
 static void NAME(multiply_rows)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                 void *result, int accumulate)
 {
-    const piece_t *piece = work->piece;
-    const index_t rows = work->part.rows, weights = rows * NAME(depth)(work), at = NAME(plane_of)(work);
+    const index_t rows = work->part.rows, weights = rows * NAME(depth)(work), most = NAME(rows_at_once)(work);
     const REAL *source = *(const REAL **)scratch;
     index_t *beside = (index_t *)((const REAL **)scratch + 1);
     REAL *cells = (REAL *)(beside + NAME(row_pitch)(work));
@@ -280,10 +288,11 @@ static void NAME(multiply_rows)(const work_t *work, const void *panel, const ind
     (void)offset, (void)accumulate; /* the one channel is there */
     NAME(zero)(NAME(scratch_of_rows)(work), cells);
     for (index_t group = 0; group < work->part.groups; group++) {
-        const REAL *plane = at < 0 ? NULL : source + group * piece->source_group
-            + work->block.sample * piece->source_batch + at * piece->source_stride[0];
-        for (index_t y = 0; y < work->block.extent[1]; y += NAME(rows_at_once)(work))
-            NAME(multiply_some)(work, &line, y, plane, (const REAL *)panel + group * weights, cells,
-                                (REAL *)result + group * rows * work->layout.pitch);
+        const REAL *from = NAME(source_plane)(work, source, group);
+        REAL *to = (REAL *)result + group * rows * work->layout.pitch;
+        for (index_t y = 0; y < work->block.extent[1]; y += most) {
+            NAME(plane) plane = NAME(find_plane)(work, &line, y, most, from, cells);
+            NAME(multiply_plane)(work, &plane, (const REAL *)panel + group * weights, to + y * work->layout.axis[1]);
+        }
     }
 }
