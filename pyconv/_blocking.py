@@ -54,6 +54,7 @@ LINE = 64
 # Bytes that the weights of a tile of four rows may take with the lines of cells that it reads, three quarters of L1,
 # where each tap has a line of its own, as of 7x1: of more channels every tile read both from L2.
 NEAR = 24 << 10
+ADD_COST = 4  # operations of keeping a part of a sum and of adding it to others, as measured
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
 WORK = 1 << 18  # products that make a task worth its handling
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
@@ -217,26 +218,29 @@ def _is_unrolled(piece: Piece, taps: int, tile: Tile) -> bool:
     return taps == 1 and piece.axes[2].step > 1 and tile.rows == 4 and not (piece.turned or piece.source_last)
 
 
-def _correlated(piece: Piece, taps: int, tile: Tile) -> tuple[int, int]:
+def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -> tuple[int, int]:
     """Channels and columns of a block of grad_weight: the source is read anew for each block of columns, the target
-    turned anew for each block of channels."""
+    turned anew for each block of channels; and where both leave fewer units than wanted, sums are made in parts."""
     room = CORRELATE_RESULTS // tile.itemsize
+    positions = max(1, piece.batch * prod(axis.positions for axis in piece.axes))
     streams = prod(axis.streams for axis in piece.axes) if taps <= CORRELATE_ROWS else taps
     read = 2 * streams * (1 if piece.axes[2].step == 1 else 3)
     deepest = CORRELATE_ROWS
     if _is_unrolled(piece, taps, tile):
         deepest = min(deepest, SCRATCH // (CORRELATE_POSITIONS * tile.itemsize))
 
-    def cost(option: tuple[int, int]) -> float:
+    def cost(option: tuple[int, int]) -> float:  # of a position
         channels, columns = option
-        return (-(-piece.rows // columns) * piece.channels * read
-                + -(-piece.channels // channels) * piece.rows * (tile.lanes.bit_length() + 2))
+        across, deep = -(-piece.rows // columns), -(-piece.channels // channels)
+        parts = min(-(-wanted // (groups * across * deep)), positions // LEAST_POSITIONS)
+        added = ADD_COST * parts * piece.rows * piece.channels * taps / positions if parts > 1 else 0.0
+        return across * piece.channels * read + deep * piece.rows * (tile.lanes.bit_length() + 2) + added
 
     options = []
-    for vectors in (3, 6, 9, 12, 18, 24, 36):
+    for vectors in (6, 9, 12, 18, 24, 36):
         columns = up_to(even_part(piece.rows, vectors * tile.lanes), tile.lanes)
         most = max(1, min(deepest, room // columns) // taps)
-        options.append((even_part(piece.channels, most), columns))
+        options += [(even_part(piece.channels, max(1, most // n)), columns) for n in (1, 2, 4)]
     return min(options, key=cost)
 
 
@@ -260,9 +264,9 @@ def _most_positions(piece: Piece, taps: int, tile: Tile) -> int:
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """For grad_weight: `rows` is here the block of output channels."""
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
-    channels, columns = _correlated(piece, taps, tile)
-    units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
     wanted = max(1, tile.units * wanted_tasks(piece, groups, tile) // TASKS)
+    channels, columns = _correlated(piece, groups, taps, wanted, tile)
+    units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
     most = max(LEAST_POSITIONS, min(_most_positions(piece, taps, tile), prod(count) * piece.batch * units // wanted))
     options = [(samples, extent, 0) for extent, _ in candidates(count, most, tile.lanes)
                for samples in ({1, even_part(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})
