@@ -145,6 +145,14 @@ def test_weights_have_the_same_bits_beside_anything(problem, dtype):
     assert_same_bits(calls.grad_weight(problem, data.x[-1:], data.y[-1:], per_sample=True), each[-1:])
 
 
+@pytest.mark.parametrize(('batch', 'size'), [(1, (4000, 6)), (64, (112, 112)), (8, (512, 512)), (64, (400, 8))])
+def test_rounding_errors_of_a_weight_grow_slowly(batch, size):
+    """Of 0.1, whose products are all rounded the same way: of those in the middle, the most error for their number."""
+    x = np.full((batch, 1, *size), 0.1, np.float32)
+    found = pyconv.conv2d_weight(x, (1, 1, 3, 3), x, padding=1)[0, 0, 1, 1]
+    assert abs(found / (x.size * np.float64(x.flat[0]) ** 2) - 1) < 1e-6
+
+
 AT_THE_ENDS = """
 import itertools, numpy as np, pyconv
 from guarded import at_an_end

@@ -125,9 +125,8 @@ static inline __attribute__((always_inline)) void NAME(sum_columns)(const int ON
 }
 
 /* All columns: vectors all of whose cells are there some at once, the others one by one; the last ends with the row,
-   whatever of it the one before has too. Some are summed apart, so that rounding errors grow with them and with their
-   number, not with the product of both. */
-static void NAME(sum_band)(const NAME(band) *band, REAL *sums)
+   whatever of it the one before has too. */
+static inline __attribute__((always_inline)) void NAME(sum_strips)(const NAME(band) *band, REAL *sums)
 {
     const index_t width = band->width, last = width - LANES, there = band->size - band->first - 2;
     const index_t low = band->first < 0 ? NAME(up)(-band->first) : 0;
@@ -143,6 +142,19 @@ static void NAME(sum_band)(const NAME(band) *band, REAL *sums)
             NAME(sum_columns)(0, band, at, at + wide, 0, sums);
         }
     }
+}
+
+/* sums += of a band. At most SUMMED_APART positions of a lane are summed in registers, and those of many columns apart
+   from those of other bands: rounding errors grow with the three numbers, not with their product. */
+static void NAME(sum_band)(const NAME(band) *band, REAL *sums)
+{
+    VECTOR own[9] __attribute__((aligned(64))); /* what is read again soon must not lie across two lines */
+    const int few = band->width <= 2 * LANES;
+    for (int i = 0; i < 9 && !few; i++)
+        own[i] = (VECTOR){0};
+    NAME(sum_strips)(band, few ? sums : (REAL *)own);
+    for (int i = 0; i < 9 && !few; i++)
+        STORE(sums + i * LANES, LOAD(sums + i * LANES) + own[i]);
 }
 
 /* Whether vectors may read the cells of a band where they lie: what they read more is memory between `begin` and `limit`.
@@ -215,7 +227,7 @@ static void NAME(correlate_some)(const work_t *work, const NAME(row_cells) *line
 static void NAME(correlate_in_rows)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                     void *result, int accumulate)
 {
-    const index_t most = NAME(rows_at_once)(work);
+    const index_t fit = NAME(rows_at_once)(work), most = fit < SUMMED_APART ? fit : SUMMED_APART;
     const REAL *other = *(const REAL *const *)panel + NAME(first)(work->piece, &work->block)
         + work->part.row * work->piece->target_channel;
     index_t *beside = (index_t *)((const REAL **)scratch + 3);
