@@ -218,6 +218,11 @@ def _is_unrolled(piece: Piece, taps: int, tile: Tile) -> bool:
     return taps == 1 and piece.axes[2].step > 1 and tile.rows == 4 and not (piece.turned or piece.source_last)
 
 
+def _blocks_of_channels(piece: Piece, channels: int, columns: int) -> tuple[int, int]:
+    """Of a group: blocks of the target's channels, and of the source's."""
+    return -(-piece.rows // columns), -(-piece.channels // channels)
+
+
 def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -> tuple[int, int]:
     """Channels and columns of a block of grad_weight: the source is read anew for each block of columns, the target
     turned anew for each block of channels; and where both leave fewer units than wanted, sums are made in parts."""
@@ -231,7 +236,7 @@ def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -
 
     def cost(option: tuple[int, int]) -> float:  # of a position
         channels, columns = option
-        across, deep = -(-piece.rows // columns), -(-piece.channels // channels)
+        across, deep = _blocks_of_channels(piece, channels, columns)
         parts = min(-(-wanted // (groups * across * deep)), positions // LEAST_POSITIONS)
         added = ADD_COST * parts * piece.rows * piece.channels * taps / positions if parts > 1 else 0.0
         return across * piece.channels * read + deep * piece.rows * (tile.lanes.bit_length() + 2) + added
@@ -266,7 +271,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     taps, count = max(1, prod(axis.taps for axis in piece.axes)), tuple(max(1, axis.positions) for axis in piece.axes)
     wanted = max(1, tile.units * wanted_tasks(piece, groups, tile) // TASKS)
     channels, columns = _correlated(piece, groups, taps, wanted, tile)
-    units = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
+    units = groups * prod(_blocks_of_channels(piece, channels, columns))
     most = max(LEAST_POSITIONS, min(_most_positions(piece, taps, tile), prod(count) * piece.batch * units // wanted))
     options = [(samples, extent, 0) for extent, _ in candidates(count, most, tile.lanes)
                for samples in ({1, even_part(piece.batch, max(1, most // prod(extent)))} if extent == count else {1})

@@ -11,13 +11,26 @@ typedef struct {
     const REAL *cells, *other;
 } NAME(band);
 
+/* Rows of positions of a band at most. */
+static inline index_t NAME(rows_of_band)(const work_t *work)
+{
+    const index_t fit = NAME(rows_at_once)(work);
+    return fit < SUMMED_APART ? fit : SUMMED_APART;
+}
+
+/* And those of grad_output that are copied at a time: rows that fill a vector are not. */
+static inline index_t NAME(rows_copied)(const work_t *work)
+{
+    return work->block.extent[2] < LANES ? NAME(rows_of_band)(work) : 0;
+}
+
 /* result[group][row][tap][lane], taps in the order of their cells. In scratch lie three pointers (see unroll_ends), then
    what rows.h keeps there, then rows of grad_output that are copied; the panel tells where that is. */
 static void NAME(layout_rows_turned)(work_t *work)
 {
     layout_t *layout = &work->layout;
     NAME(layout_rows)(work);
-    layout->scratch += (index_t)(2 * sizeof(REAL *) / sizeof(REAL)) + work->block.extent[1] * LANES;
+    layout->scratch += (index_t)(2 * sizeof(REAL *) / sizeof(REAL)) + NAME(rows_copied)(work) * LANES;
     layout->result = layout->sums = layout->panel * LANES;
     layout->panel = (index_t)((sizeof(REAL *) + sizeof(REAL) - 1) / sizeof(REAL));
 }
@@ -150,7 +163,7 @@ static void NAME(sum_band)(const NAME(band) *band, REAL *sums)
 {
     VECTOR own[9] __attribute__((aligned(64))); /* what is read again soon must not lie across two lines */
     const int few = band->width <= 2 * LANES;
-    for (int i = 0; i < 9 && !few; i++)
+    for (int i = 0; i < 9 && !few; i++) /* as vectors: they are read as such at once */
         own[i] = (VECTOR){0};
     NAME(sum_strips)(band, few ? sums : (REAL *)own);
     for (int i = 0; i < 9 && !few; i++)
@@ -175,11 +188,24 @@ static void NAME(copy_other)(NAME(band) *band, REAL *copy)
     band->below = LANES;
 }
 
+/* Where rows are copied to, which is made ready for the first of a block: seldom is one copied. */
+typedef struct {
+    int is_ready;
+    index_t *beside;
+    REAL *cells, *other;
+    NAME(row_cells) line;
+} NAME(copies);
+
 /* The same of cells that stand for others, or that may not be read where they lie. */
-static void NAME(copy_cells)(const work_t *work, const NAME(row_cells) *line, index_t start, index_t most,
-                             const REAL *source, REAL *copy, NAME(band) *band)
+static void NAME(copy_cells)(const work_t *work, NAME(copies) *to, index_t start, index_t most, const REAL *source,
+                             NAME(band) *band)
 {
-    const NAME(plane) plane = NAME(find_plane)(work, line, start, most, source, copy);
+    if (!to->is_ready) {
+        to->line = NAME(find_row_cells)(work, to->beside);
+        NAME(zero)(NAME(scratch_of_rows)(work), to->cells);
+        to->is_ready = 1;
+    }
+    const NAME(plane) plane = NAME(find_plane)(work, &to->line, start, most, source, to->cells);
     band->top = plane.top;
     band->bottom = plane.bottom;
     band->cells = plane.cells;
@@ -192,8 +218,8 @@ static void NAME(copy_cells)(const work_t *work, const NAME(row_cells) *line, in
 
 /* The products of all groups of some rows from `start` on. Behind the rows of all groups but the last there is memory that
    vectors may read. */
-static void NAME(correlate_some)(const work_t *work, const NAME(row_cells) *line, index_t start, index_t most,
-                                 const REAL *other, const void *scratch, REAL *copy, REAL *sums)
+static void NAME(correlate_some)(const work_t *work, index_t start, index_t most, const REAL *other,
+                                 const void *scratch, NAME(copies) *to, REAL *sums)
 {
     const piece_t *piece = work->piece;
     const REAL *const *ends = (const REAL *const *)scratch, *begin = ends[1], *limit = ends[2];
@@ -201,7 +227,7 @@ static void NAME(correlate_some)(const work_t *work, const NAME(row_cells) *line
     const index_t y = NAME(first_cell)(work, 1, start), left = work->block.extent[1] - start, rows = work->part.rows;
     const index_t groups = work->part.groups, next = piece->target_group, width = work->block.extent[2];
     const int moves = !source || piece->edge != EDGE_NONE, follows = width >= LANES || next + width >= LANES;
-    NAME(band) shape = {left < most ? left : most, width, 0, 0, line->first, piece->axis[2].size,
+    NAME(band) shape = {left < most ? left : most, width, 0, 0, NAME(first_cell)(work, 2, 0), piece->axis[2].size,
                         piece->source_stride[1], piece->target_stride[1], piece->source_group, next, NULL, NULL};
     NAME(cells_there)(y, shape.rows + 2, piece->axis[1].size, &shape.top, &shape.bottom);
     if (groups == 1) {
@@ -213,12 +239,12 @@ static void NAME(correlate_some)(const work_t *work, const NAME(row_cells) *line
         const REAL *from = source ? source + group * piece->source_group : NULL;
         band.cells = moves ? NULL : from + y * band.pitch + band.first;
         if (moves || !NAME(may_read)(&band, begin, limit))
-            NAME(copy_cells)(work, line, start, most, from, copy, &band);
+            NAME(copy_cells)(work, to, start, most, from, &band);
         for (index_t row = 0; row < rows; row++) {
             NAME(band) own = band;
             own.other = other + group * next + row * piece->target_channel + start * own.below;
             if (!follows || (width < LANES && group + 1 == groups))
-                NAME(copy_other)(&own, copy + NAME(scratch_of_rows)(work));
+                NAME(copy_other)(&own, to->other);
             NAME(sum_band)(&own, sums + row * 9 * LANES);
         }
     }
@@ -227,18 +253,17 @@ static void NAME(correlate_some)(const work_t *work, const NAME(row_cells) *line
 static void NAME(correlate_in_rows)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                     void *result, int accumulate)
 {
-    const index_t fit = NAME(rows_at_once)(work), most = fit < SUMMED_APART ? fit : SUMMED_APART;
+    const index_t most = NAME(rows_of_band)(work);
     const REAL *other = *(const REAL *const *)panel + NAME(first)(work->piece, &work->block)
         + work->part.row * work->piece->target_channel;
     index_t *beside = (index_t *)((const REAL **)scratch + 3);
     REAL *cells = (REAL *)(beside + NAME(row_pitch)(work));
-    const NAME(row_cells) line = NAME(find_row_cells)(work, beside);
+    NAME(copies) to = {0, beside, cells, cells + NAME(scratch_of_rows)(work), {0}};
     (void)offset;
     if (!accumulate)
         NAME(zero)(work->layout.sums, result);
-    NAME(zero)(NAME(scratch_of_rows)(work), cells);
     for (index_t y = 0; y < work->block.extent[1]; y += most)
-        NAME(correlate_some)(work, &line, y, most, other, scratch, cells, result);
+        NAME(correlate_some)(work, y, most, other, scratch, &to, result);
 }
 
 /* weight (+)= the sums of the lanes. */
