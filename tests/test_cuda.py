@@ -12,7 +12,7 @@ import pytest
 import calls
 import pyconv
 from calls import per_channel
-from gpus import IN_TILES, WAYS, Emulated, less, rounded, take_tile
+from gpus import DISTINCT, IN_TILES, WAYS, Emulated, less, rounded, take_tile
 from problems import MODES, PROBLEMS, VARIED, P, expected, maps, some
 from pyconv._gpu import tiles
 
@@ -80,7 +80,7 @@ def test_every_way(gpu, problem, way):
 
 
 @pytest.mark.parametrize(('way', 'size', 'problem'), [
-    (way, size, problem) for way, size in IN_TILES for problem in VARIED[::16 if size else 4] if size != 1], ids=str)
+    (way, size, problem) for way, size in IN_TILES for problem in VARIED[::16 if size else 8] if size != 1], ids=str)
 def test_large_tiles_and_parts(gpu, problem, way, size, tiles_alone, monkeypatch):
     """And in the tiles for 64 rows and for few."""
     dtype, keywords = WAYS[way]
@@ -92,7 +92,7 @@ def test_large_tiles_and_parts(gpu, problem, way, size, tiles_alone, monkeypatch
     P('2d patches of 24 channels', (6, 9), (2, 3), (24, 20), stride=(2, 3), batch=2), *some('2d stride 2 kernel 2')],
     ids=str)
 @pytest.mark.parametrize('size', range(2))
-@pytest.mark.parametrize('way', [way for way in WAYS if 'wgmma' not in way])
+@pytest.mark.parametrize('way', [way for way in DISTINCT if 'wgmma' not in way])
 def test_input_gradient_of_taps_that_do_not_overlap(gpu, problem, way, size, tiles_alone, monkeypatch):
     """All taps of a channel are rows of one product, in tiles of their own."""
     dtype, keywords = WAYS[way]

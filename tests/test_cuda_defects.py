@@ -16,7 +16,7 @@ import pytest
 import calls
 import pyconv
 from emulator import KernelError
-from gpus import WAYS, Emulated, take_tile
+from gpus import DISTINCT, WAYS, Emulated, take_tile
 from problems import P, maps
 from pyconv._gpu import tiles
 from test_cuda import same
@@ -27,7 +27,7 @@ PROBLEM = P('defects', (9, 13), (3, 3), (18, 20), padding=1, stride=(1, 2), dila
 DEEP = PROBLEM._replace(name='defects deep', channels=(50, 20), batch=8)  # of stages twice as long
 # On the last ones, float64 and float16 have no tensor cores.
 WITHOUT = [('float64', (8, 6)), ('float16', (7, 5))]
-CHIPS = [*((way, (9, 0)) for way in WAYS if 'wgmma' not in way), *WITHOUT]
+CHIPS = [*((way, (9, 0)) for way in DISTINCT if 'wgmma' not in way), *WITHOUT]
 MMA = [chip for chip in CHIPS if chip not in (('float32', (9, 0)), *WITHOUT)]
 PAIRS_OF_B = [chip for chip in MMA if not chip[0].startswith('float64')]
 DOUBLES = [chip for chip in MMA if chip[0].startswith('float64')]
@@ -116,7 +116,7 @@ def plant(gpu, kernel, change):
 def check(gpu, way, kernel):
     """One map that the kernel is of, in tiles and several parts, against the reference."""
     dtype, keywords = WAYS[way]
-    problem = DEEP if way in ('float16', 'bfloat16', 'tf32') and gpu.device.capability >= (8, 0) else PROBLEM
+    problem = DEEP if way in ('float16', 'tf32') and gpu.device.capability >= (8, 0) else PROBLEM
     data = problem.integers(np.dtype('float64'), low=-2, high=2)
     x, w, y = (gpu.upload(array, dtype) for array in (data.x, data.w, data.y))
     wanted = maps(problem, data.x, data.w, data.y)

@@ -10,7 +10,7 @@ import pytest
 import calls
 import emulator
 import pyconv
-from gpus import WAYS, Emulated, rounded, take_tile, tiles_of
+from gpus import DISTINCT, WAYS, Emulated, rounded, take_tile, tiles_of
 from problems import P, Problem, maps
 from pyconv import _cuda
 from pyconv._gpu import tiles
@@ -25,7 +25,7 @@ LAYERS = [
     Problem('volume of the GPU', (5, 6, 7), (3, 3, 3), (8, 12), padding=1),
 ]
 NAMES = ('forward', 'grad_input', 'grad_weight')
-every_way = pytest.mark.parametrize('way', WAYS)
+distinct_ways = pytest.mark.parametrize('way', DISTINCT)
 KINDS = 'normal', 'non-negative'
 
 # Relative error of a product: operands rounded to 11 bits, independently; three products of a split leave out the
@@ -149,7 +149,7 @@ def same_bits(found, wanted):
 
 
 @pytest.mark.parametrize('problem', LAYERS[:2], ids=str)
-@every_way
+@distinct_ways
 def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
     """A larger batch may take larger tiles, so the tile must not decide in which order a result is summed."""
     monkeypatch.setattr(tiles, 'DIRECT_RATE', 0.0)
@@ -164,7 +164,7 @@ def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
 
 
 @pytest.mark.parametrize('problem', LAYERS[:1], ids=str)
-@every_way
+@distinct_ways
 def test_same_bits_at_any_place_in_a_batch(gpu, way, problem):
     larger = problem._replace(batch=3 if isinstance(gpu, Emulated) else 5)
     (x, w), (w_in, y), _ = prepared(larger, way, 'normal')
@@ -240,7 +240,7 @@ def channels_last(array):
 
 
 @pytest.mark.parametrize('problem', LAYERS[:3:2], ids=str)
-@every_way
+@distinct_ways
 def test_same_bits_with_channels_last(gpu, way, problem):
     """Where the channels fill whole chunks nothing is copied on the way in, grad_output of a weight's gradient too."""
     pairs = prepared(problem, way, 'normal')

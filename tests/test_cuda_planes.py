@@ -10,7 +10,7 @@ import pytest
 import calls
 import pyconv
 from emulator import KernelError
-from gpus import WAYS, Emulated, take_tile, tiles_of
+from gpus import DISTINCT, WAYS, Emulated, take_tile, tiles_of
 from problems import P, maps
 from pyconv import _cuda
 from pyconv import _geometries as geometries
@@ -26,7 +26,7 @@ from test_cuda_pointwise import check_maps, noted
 # Cells, rows, channels and samples that fill no tile, no stage and no part; multiples of 16 bytes in every type.
 PROBLEM = P('planes', (8, 11), (1, 1), (37, 21), batch=7)
 PROBLEMS = [PROBLEM, P('planes 1d', (8,), (1,), (3, 2), batch=1), P('planes 3d', (2, 3, 4), (1, 1, 1), (72, 130))]
-OWN = [way for way in WAYS if way != 'tf32x3']
+OWN = [way for way in DISTINCT if way != 'tf32x3']
 IN_TILES = [(way, size) for way in OWN if not way.startswith('wgmma') for size in range(tiles_of(*WAYS[way]))]
 
 

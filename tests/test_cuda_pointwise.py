@@ -10,7 +10,7 @@ import pytest
 import calls
 from calls import last
 from emulator import KernelError
-from gpus import IN_TILES, WAYS, Emulated, take_tile
+from gpus import DISTINCT, IN_TILES, WAYS, Emulated, take_tile
 from problems import P, maps
 from pyconv import _cuda
 from pyconv._gpu import program, tiles
@@ -23,7 +23,7 @@ PROBLEMS = [
     CHANNELS, P('pointwise odd', (5, 7), (1, 1), (17, 5), batch=3), P('pointwise 1d', (13,), (1,), (8, 24)),
     P('pointwise 3d', (3, 3, 5), (1, 1, 1), (16, 8)), P('pointwise one cell', (1, 1), (1, 1), (65, 33), batch=9),
     P('pointwise one of each', (1, 1), (1, 1), (1, 1), batch=1)]
-OWN = [way for way in WAYS if not way.startswith(('float64', 'wgmma'))]  # with pointwise kernels
+OWN = [way for way in DISTINCT if not way.startswith(('float64', 'wgmma'))]  # with pointwise kernels
 
 
 def noted(gpu, constant='POINTWISE'):

@@ -13,7 +13,7 @@ import reference
 from calls import last, per_channel
 from emulated_device import EmulatedArray
 from emulator import run
-from gpus import WAYS, Emulated, less, rounded, take_tile
+from gpus import DISTINCT, WAYS, Emulated, less, rounded, take_tile
 from problems import BY_NAME, VARIED, P, expected, maps, some
 from pyconv import _cuda
 from pyconv._gpu import tiles
@@ -333,7 +333,7 @@ def test_a_bias_that_is_broadcast(gpu, channels):
 # --- NaN and infinity ---
 
 @pytest.mark.parametrize('problem', FEW[::2], ids=str)
-@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize('way', DISTINCT)
 def test_not_finite(gpu, problem, way, tiles_alone):
     """Exactly where the definition puts them, in every operand in turn; the rest are the same integers."""
     dtype, keywords = WAYS[way]
@@ -410,7 +410,7 @@ DEEP = P('deep', (4, 4), (3, 3), (256, 16), padding=1)
 
 
 @pytest.mark.parametrize('problem', [*FEW[1::2], DEEP], ids=str)
-@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize('way', DISTINCT)
 def test_bits_of_a_sample_know_neither_batch_nor_buffer(gpu, problem, way, tiles_alone, monkeypatch):
     dtype, keywords = WAYS[way]
     if problem is DEEP and isinstance(gpu, Emulated):
