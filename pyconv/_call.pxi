@@ -397,8 +397,9 @@ cdef class Call:
         desk.results, desk.part = desk.result, desk.result + step.result * item
         desk.interleaved = desk.result + step.members * step.result * item
         desk.patch[0] = desk.interleaved + step.interleaved * item
-        if not self.plan.gathers and step.splits > 1:
-            desk.patch[0] = desk.part + step.result * item
+        if not self.plan.gathers:
+            desk.recent = desk.part + (step.result * item if step.splits > 1 else 0)
+            desk.patch[0] = desk.recent + (step.result * item if step.in_runs else 0)
         desk.patch[1] = desk.patch[0] + step.patch[0] * item
         desk.patch[2] = desk.patch[1] + step.patch[1] * item
         desk.work.piece = &step.piece
@@ -494,13 +495,16 @@ cdef class Call:
     cdef void correlate_blocks(self, step_t *step, index_t sample, index_t split, desk_t *desk,
                                char *result) noexcept nogil:
         """result <- the sum over one split of the blocks of positions, of all terms and of the batch or from one sample
-        on."""
+        on. Many are summed in runs, about as many as each has blocks: rounding errors grow with the two numbers, not
+        with their product."""
         cdef work_t *work = &desk.work
         cdef block_t block
         cdef char *target
         cdef const index_t *place = NULL
         cdef index_t blocks = step.block_count * max(1, self.terms), which, first = blocks * split // step.splits
-        cdef index_t last = blocks * (split + 1) // step.splits
+        cdef index_t last = blocks * (split + 1) // step.splits, done = 0
+        cdef index_t run = max(LEAST_RUN, <index_t>sqrt(<double>(last - first)))
+        cdef char *sums = desk.recent if step.in_runs and last - first > 2 * run else result
         if first == last:
             work.block = step.block
             step.way.layout(work)
@@ -517,4 +521,10 @@ cdef class Call:
             if step.turns[1]:
                 target = self.turn_in(step, desk, TARGET, target)
             step.way.pack(work, target, desk.panel)
-            step.way.multiply(work, desk.panel, desk.offset, desk.scratch, result, which > first)
+            step.way.multiply(work, desk.panel, desk.offset, desk.scratch, sums,
+                              which > first if sums == result else done % run > 0)
+            done += 1
+            if sums != result and (done % run == 0 or which + 1 == last):
+                if done == run:
+                    self.plan.kernels.clear(work.layout.sums, result)
+                self.plan.kernels.add(work.layout.sums, sums, result)

@@ -28,6 +28,8 @@ from pyconv._blocks import (
 from pyconv._piece import Piece, Triple
 
 BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
+LEAST_DOWN = 6  # for grad_weight: rows whose products are worth more than what a plane of them costs besides,
+MOST_DOWN = 512  # and rows of a block, as rounding errors grow with them
 LEAST_ACROSS, MOST_ACROSS = 12, 512  # positions of a row that are worth more than turned vectors; of a block's row
 LEAST_FILLED = 0.7  # of a row's vectors, if they are
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
@@ -99,28 +101,28 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     least_across = tile.lanes if piece.folded == "zeros" else 2 * tile.lanes  # results that are folded are stored after
     if width < max(least_across, LEAST_ACROSS) or not _has_rows(piece, groups, tile):
         return None
-    return _in_rows(piece, groups, tile)
+    return _in_rows(piece, groups, tile, piece.axes[1].positions)
 
 
 def rows_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """The same for grad_weight of 3 x 3 taps, whose sums are in registers; its rows may be narrower: none is stored."""
-    x = piece.axes[2]
-    if x.taps != 3 or not x.positions or not _has_rows(piece, groups, tile):
+    _, y, x = piece.axes
+    if x.taps != 3 or not x.positions or y.positions < LEAST_DOWN or not _has_rows(piece, groups, tile):
         return None
-    found = _in_rows(piece, groups, tile._replace(tasks=tile.units))  # rather tasks than sums to be added up
+    found = _in_rows(piece, groups, tile._replace(tasks=tile.units), MOST_DOWN)  # rather tasks than sums to be added up
     blocks = blocks_of(piece, (1, found.extent, 0))
     return found._replace(way=CORRELATE_ROWS, splits=splits_of(blocks, -(-groups // found.groups), tile.units))
 
 
-def _in_rows(piece: Piece, groups: int, tile: Tile) -> Blocking:
-    """Blocks of whole rows, or of parts that fill a vector."""
+def _in_rows(piece: Piece, groups: int, tile: Tile, most: int) -> Blocking:
+    """Blocks of so many rows at most, whole or parts that fill a vector."""
     _, y, x = piece.axes
     _, least, (first, last) = least_of(piece)
     across = holding(even_part(x.positions, MOST_ACROSS), x.positions, (first, max(last, tile.lanes)))
     row, wanted = piece.rows * across * tile.itemsize, wanted_tasks(piece, groups, tile)
     strips = blocks_of(piece, (1, (1, y.positions, across), 0)) * groups
     shared = max(8 * y.taps, y.positions * strips // wanted)  # rows of a block where there are few strips
-    down = holding(even_part(y.positions, max(1, min(BOX // row, shared))), y.positions, least)
+    down = holding(even_part(y.positions, max(1, min(BOX // row, shared, most))), y.positions, least)
     tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
     together = max(1, min(groups, tasks, GROUPS // (row * down)))
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)

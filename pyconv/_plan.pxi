@@ -286,6 +286,10 @@ cdef class Plan:
                 own += step.result
                 if step.apart == 1:  # else they would grow with the batch, whose samples are enough to share
                     self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
+            # not of tiles, whose blocks may be smaller in less scratch, with the sums in the same order
+            step.in_runs = not self.gathers and not self.tiled
+            if step.in_runs:
+                own += step.result
             self.thread_scratch = max(self.thread_scratch, own)
         self.least_scratch = self.thread_scratch + LINE // self.kernels.itemsize
         if self.padding is not None:

@@ -13,6 +13,7 @@ cdef struct step_t:
     index_t groups, group_block, group_blocks  # in all; those that one task does at once; and how often
     index_t batch, biases  # samples, and biases of a group
     index_t splits
+    int in_runs  # many blocks' sums are added up some by some
     index_t scratch, panel, result  # elements: unrolled block; the other operand packed; results
     index_t packed  # where its packed weights begin
     index_t offsets, picked  # elements that the offsets of its taps take, and those of one of several steps
@@ -45,6 +46,7 @@ cdef struct desk_t:
     char *result
     char *results  # of the first of several steps
     char *part
+    char *recent  # the sums of a run of blocks
     char *interleaved  # two of the results of several steps
     char *patch[3]  # of source, of target, of the weight
     piece_t seen  # with patches for operands

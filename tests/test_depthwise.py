@@ -15,14 +15,20 @@ from pyconv._backend import cpu
 
 pytestmark = pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
 every_problem = pytest.mark.parametrize('problem', FILLED, ids=str)
-# Of 3 by 3 taps; and rows that fill less than a vector of some type and level, which no other map takes by rows.
-WEIGHTS = [problem for problem in FILLED if problem.kernel[-2:] == (3, 3)] + [
+# Of 3 by 3 taps and enough rows; and rows that fill less than a vector of some type and level, which no other map takes
+# by rows.
+WEIGHTS = [problem for problem in FILLED if problem.kernel[-2:] == (3, 3) and problem.positions[-2] > 5] + [
+    P('planes', (3, 7, 16), (1, 3, 3), (3, 3), groups=3, padding=(1, 1, 1), batch=2),
+    P('planes, circular', (3, 7, 8), (1, 3, 3), (3, 3), groups=3, padding=(1, 1, 1), padding_mode='circular', batch=2),
+    P('planes, reflect', (3, 6, 17), (1, 3, 3), (2, 4), groups=2, padding=(1, 1, 0), padding_mode='reflect'),
     P('narrow', (7, 7), (3, 3), (5, 5), groups=5, padding=1, batch=3),
     P('narrow, one channel to two', (6, 16), (3, 3), (3, 6), groups=3, padding=(1, 0)),
     P('narrow, far beyond the edges', (3, 2), (3, 3), (4, 4), groups=4, padding=((4, 1), (2, 5))),
     P('narrow, cropped', (9, 9), (3, 3), (2, 2), groups=2, padding=((-1, 3), (-2, 1))),
     P('narrow, reflect', (14, 6), (3, 3), (3, 3), groups=3, padding=1, padding_mode='reflect'),
-    P('narrow, one channel', (5, 3), (3, 3), (1, 1), padding=1)]
+    P('narrow, circular', (7, 7), (3, 3), (2, 2), groups=2, padding=1, padding_mode='circular', batch=2),
+    P('two vectors, replicate', (7, 15), (3, 3), (2, 2), groups=2, padding=(2, 1), padding_mode='replicate', batch=2),
+    P('narrow, one channel', (6, 3), (3, 3), (1, 1), padding=1)]
 every_weight = pytest.mark.parametrize('problem', WEIGHTS, ids=str)
 TILES = [_blocks.Tile(*tile) for tile in ((4, 16, 8, 3), (8, 8, 8, 3), (4, 8, 4, 3), (4, 4, 4, 3))]
 
@@ -145,7 +151,9 @@ def test_weights_have_the_same_bits_beside_anything(problem, dtype):
     assert_same_bits(calls.grad_weight(problem, data.x[-1:], data.y[-1:], per_sample=True), each[-1:])
 
 
-@pytest.mark.parametrize(('batch', 'size'), [(1, (4000, 6)), (64, (112, 112)), (8, (512, 512)), (64, (400, 8))])
+@pytest.mark.parametrize(('batch', 'size'), [
+    (1, (4000, 6)), (64, (112, 112)), (8, (512, 512)), (64, (400, 8)), (64, (3000, 8)), (20000, (6, 7)),
+    (9000, (2, 7))])
 def test_rounding_errors_of_a_weight_grow_slowly(batch, size):
     """Of 0.1, whose products are all rounded the same way: of those in the middle, the most error for their number."""
     x = np.full((batch, 1, *size), 0.1, np.float32)
@@ -157,14 +165,20 @@ AT_THE_ENDS = """
 import itertools, numpy as np, pyconv
 from guarded import at_an_end
 rng = np.random.default_rng(0)
-for dtype, size, padding, groups in itertools.product(
-        ('f4', 'f8', 'i4', 'i8'), ((7, 7), (3, 14), (4, 3), (3, 19), (5, 31)), (0, 1, 4), (1, 3)):
+for dtype, size, padding, groups, mode in itertools.product(
+        ('f4', 'f8', 'i4', 'i8'), ((7, 7), (8, 14), (9, 3), (8, 19), (8, 31)), (0, 1, 4), (1, 3),
+        ('zeros', 'constant', 'circular', 'replicate', 'reflect')):
+    if padding >= min(size) and mode in ('circular', 'reflect'):
+        continue
+    settings = dict(padding=padding, groups=groups, padding_mode=mode)
+    if mode == 'constant':
+        settings['padding_value'] = 3
     x = rng.integers(-9, 9, (2, groups, *size)).astype(dtype)
     y = rng.integers(-9, 9, (2, groups, *(n + 2 * padding - 2 for n in size))).astype(dtype)
-    wanted = pyconv.conv2d_weight(x, (groups, 1, 3, 3), y, padding=padding, groups=groups)
+    wanted = pyconv.conv2d_weight(x, (groups, 1, 3, 3), y, **settings)
     for front in (False, True):
         there = (at_an_end(x, front), wanted.shape, at_an_end(y, front))
-        found = pyconv.conv2d_weight(*there, padding=padding, groups=groups)
+        found = pyconv.conv2d_weight(*there, **settings)
         assert (found == wanted).all()
 """
 
