@@ -399,7 +399,7 @@ cdef class Call:
         desk.patch[0] = desk.interleaved + step.interleaved * item
         if not self.plan.gathers:
             desk.recent = desk.part + (step.result * item if step.splits > 1 else 0)
-            desk.patch[0] = desk.recent + (step.result * item if step.in_runs else 0)
+            desk.patch[0] = desk.recent + (step.result * item if self.plan.sums_runs() else 0)
         desk.patch[1] = desk.patch[0] + step.patch[0] * item
         desk.patch[2] = desk.patch[1] + step.patch[1] * item
         desk.work.piece = &step.piece
@@ -504,7 +504,7 @@ cdef class Call:
         cdef index_t blocks = step.block_count * max(1, self.terms), which, first = blocks * split // step.splits
         cdef index_t last = blocks * (split + 1) // step.splits, done = 0
         cdef index_t run = max(LEAST_RUN, <index_t>sqrt(<double>(last - first)))
-        cdef char *sums = desk.recent if step.in_runs and last - first > 2 * run else result
+        cdef char *sums = desk.recent if self.plan.sums_runs() and last - first > 2 * run else result
         if first == last:
             work.block = step.block
             step.way.layout(work)

@@ -286,14 +286,17 @@ cdef class Plan:
                 own += step.result
                 if step.apart == 1:  # else they would grow with the batch, whose samples are enough to share
                     self.shared_scratch = max(self.shared_scratch, step.tasks * step.splits * step.result)
-            # not of tiles, whose blocks may be smaller in less scratch, with the sums in the same order
-            step.in_runs = not self.gathers and not self.tiled
-            if step.in_runs:
+            if self.sums_runs():
                 own += step.result
             self.thread_scratch = max(self.thread_scratch, own)
         self.least_scratch = self.thread_scratch + LINE // self.kernels.itemsize
         if self.padding is not None:
             self.least_scratch = max(self.least_scratch, self.padding.least_scratch)
+
+    cdef bint sums_runs(self) noexcept nogil:
+        """Whether sums of many blocks are made in runs: not of tiles, whose blocks may be smaller in less scratch, with
+        the sums in the same order."""
+        return not self.gathers and not self.tiled
 
     cdef Plan of_tasks(self, int tasks):
         """The same in at least so many blocks, where there is work for them: of grad_weight only tiles' sums are in the

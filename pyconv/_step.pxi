@@ -13,7 +13,6 @@ cdef struct step_t:
     index_t groups, group_block, group_blocks  # in all; those that one task does at once; and how often
     index_t batch, biases  # samples, and biases of a group
     index_t splits
-    int in_runs  # many blocks' sums are added up some by some
     index_t scratch, panel, result  # elements: unrolled block; the other operand packed; results
     index_t packed  # where its packed weights begin
     index_t offsets, picked  # elements that the offsets of its taps take, and those of one of several steps

@@ -213,6 +213,7 @@ static inline __attribute__((always_inline)) void NAME(sum_strips)(const int EDG
     }
 }
 
+/* A function of its own: within its caller it takes a tenth to a fifth longer. */
 static void __attribute__((noinline)) NAME(sum_edged_strips)(const NAME(band) *band, REAL *sums)
 {
     NAME(sum_strips)(1, band, sums);
