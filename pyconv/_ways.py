@@ -64,6 +64,7 @@ BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
+MOST_SUMMED = 64  # rows of positions of a block, if samples are whole: rounding errors grow with them
 
 
 class Asked(NamedTuple):
@@ -185,8 +186,10 @@ def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     blocking = direct_blocking(piece, groups, tile, DIRECT_RESULTS)
     if blocking is None:
         return None
-    blocks = blocks_of(piece, (blocking.samples, blocking.extent, 0))
-    return blocking._replace(way=CORRELATE_DIRECT, splits=splits_of(
+    z, y, _ = blocking.extent
+    samples = even_part(piece.batch, max(1, min(blocking.samples, MOST_SUMMED // (z * y))))
+    blocks = blocks_of(piece, (samples, blocking.extent, 0))
+    return blocking._replace(way=CORRELATE_DIRECT, samples=samples, splits=splits_of(
         blocks, -(-groups // blocking.groups), tile.units))
 
 

@@ -161,6 +161,15 @@ def test_rounding_errors_of_a_weight_grow_slowly(batch, size):
     assert abs(found / (x.size * np.float64(x.flat[0]) ** 2) - 1) < 1e-6
 
 
+def test_rounding_errors_of_short_planes_grow_slowly():
+    """Of random numbers, in blocks of many samples: within what is promised for a layer."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((20000, 8, 4, 7), np.float32) for _ in range(2))
+    wanted = (x.astype(float) * y).sum((0, 2, 3))
+    found = pyconv.conv2d_weight(x, (8, 1, 3, 3), y, padding=1, groups=8)[:, 0, 1, 1]
+    assert np.linalg.norm(found - wanted) < 1e-6 * np.linalg.norm(wanted)
+
+
 AT_THE_ENDS = """
 import itertools, numpy as np, pyconv
 from guarded import at_an_end
@@ -176,10 +185,13 @@ for dtype, size, padding, groups, mode in itertools.product(
     x = rng.integers(-9, 9, (2, groups, *size)).astype(dtype)
     y = rng.integers(-9, 9, (2, groups, *(n + 2 * padding - 2 for n in size))).astype(dtype)
     wanted = pyconv.conv2d_weight(x, (groups, 1, 3, 3), y, **settings)
+    w = rng.integers(-9, 9, wanted.shape).astype(dtype)
+    forward, back = pyconv.conv2d(x, w, **settings), pyconv.conv2d_input(x.shape, w, y, **settings)
     for front in (False, True):
-        there = (at_an_end(x, front), wanted.shape, at_an_end(y, front))
-        found = pyconv.conv2d_weight(*there, **settings)
-        assert (found == wanted).all()
+        cells, other = at_an_end(x, front), at_an_end(y, front)
+        assert (pyconv.conv2d_weight(cells, wanted.shape, other, **settings) == wanted).all()
+        assert (pyconv.conv2d(cells, w, **settings) == forward).all()
+        assert (pyconv.conv2d_input(x.shape, w, other, **settings) == back).all()
 """
 
 
@@ -204,9 +216,13 @@ def test_other_types_and_orders(problem):
 
 @every_problem
 def test_the_same_bits(problem, dtype):
-    """In any batch, of a sample alone, with a bias that is zero, and with the least scratch."""
+    """In any batch, of a sample alone, with a bias that is zero, with the least scratch, and beside anything."""
     data = problem.floats(dtype)
     y, x = calls.forward(problem, data.x, data.w), calls.grad_input(problem, data.w, data.y)
+    cells, other = (np.full((len(part) + 2, *part.shape[1:]), np.nan, dtype) for part in (data.x, data.y))
+    cells[1:-1], other[1:-1] = data.x, data.y
+    assert_same_bits(calls.forward(problem, cells[1:-1], data.w), y)
+    assert_same_bits(calls.grad_input(problem, data.w, other[1:-1]), x)
     assert_same_bits(calls.forward(problem, data.x, data.w, 0 * data.b), y)
     assert_same_bits(calls.forward(problem, data.x[-1], data.w), y[-1])
     assert_same_bits(calls.grad_input(problem, data.w, data.y[-1]), x[-1])

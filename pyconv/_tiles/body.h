@@ -26,6 +26,7 @@
 #include "correlate.h"
 #include "direct.h"
 #include "last.h"
+#include "bands.h"
 #include "rows.h"
 #include "rows_weight.h"
 #endif
@@ -58,7 +59,7 @@ const kernels_t NAME(kernels) = {
                            NAME(multiply_direct), NAME(store_direct)},
         [GATHER_LAST] = {NAME(layout_last), NAME(offsets_rows), NAME(unroll_broadcast), NAME(pack_last),
                          NAME(multiply_last), NAME(store_in_last)},
-        [GATHER_ROWS] = {NAME(layout_rows), NAME(offsets_rows), NAME(unroll_broadcast), NAME(pack_rows),
+        [GATHER_ROWS] = {NAME(layout_rows), NAME(offsets_rows), NAME(unroll_ends), NAME(pack_rows),
                          NAME(multiply_rows), NAME(store)},
         [CORRELATE_DIRECT] = {NAME(layout_direct_turned), NAME(offsets_direct), NAME(unroll_direct),
                               NAME(turn_direct), NAME(correlate_direct), NAME(store_weight_direct)},
