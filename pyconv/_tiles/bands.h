@@ -1,10 +1,7 @@
 /* Bands: some rows of positions and the rows of cells that they meet, where rows of positions fill vectors. Cells are read
-   where they lie, and what stands for one beside a row is put into the vector at that end of it; or, if more than one
-   does, and where vectors would read more than memory, they are copied first. See body.h for the macros. */
+   where they lie, and what stands for one beside a row is put into the vector at that end of it. Where the callers cannot
+   do this, and where vectors would read more than memory, they are copied first. See body.h for the macros. */
 
-#ifndef LINES
-enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE }; /* what some vectors of cells have put into them */
-#endif
 #define LINES (1 << 14) /* bytes of the cells that are worked on at a time: part of L1 */
 
 /* Row r of positions meets, under row t of taps, row r + t of cells, if that lies in [top, bottom); there column c meets,
@@ -15,7 +12,7 @@ typedef struct {
     index_t rows, width, top, bottom, first, size, pitch, next_pitch, below;
     const REAL *cells, *other, *next_cells, *next_other;
     REAL *result;
-    index_t low, high; /* columns of which whole vectors lie in the row with all cells under three taps */
+    index_t low, high; /* for grad_weight: columns of which whole vectors lie in the row with all cells */
     int has_ends; /* beside its rows lie other cells than what stands there */
     /* Of cells that stand for others, and are no copy: how they do; which of the plane's `height` rows row 0 is; where
        column 0 of the plane's own first row begins; and how far the cells that stand before a row and behind it are from
@@ -49,11 +46,11 @@ static inline index_t NAME(cells_copied)(const work_t *work)
     return all < most ? all : most;
 }
 
-/* Elements that hold what stands beside every row, or a row that is nothing else. */
+/* Elements of a row that is nothing but the constant. */
 static inline index_t NAME(constants)(const work_t *work)
 {
     const index_t width = work->block.extent[2], taps = work->piece->axis[2].taps;
-    return work->piece->edge == EDGE_CONSTANT ? (width < LANES ? LANES : width) + taps - 1 : 1;
+    return work->piece->edge == EDGE_CONSTANT ? (width < LANES ? LANES : width) + taps - 1 : 0;
 }
 
 /* The cell of one of the block's positions under the tap that is first in memory; positions are a cell apart. */
@@ -83,8 +80,8 @@ typedef struct {
 } NAME(row_cells);
 
 /* How a block's cells are read: its first group's plane, NULL where none is; the memory that may be read; where cells are
-   copied to, which is made ready for the first of a block, as seldom is one copied; and what scratch has behind all of
-   this. */
+   copied to, and whether that is ready, as it is from the first copy of a block on; and what scratch has behind all this.
+   */
 typedef struct {
     const REAL *source, *begin, *limit;
     int is_ready;
@@ -133,13 +130,13 @@ static NAME(reader) NAME(open_reader)(const work_t *work, void *scratch)
     return reader;
 }
 
-/* Rows from cell y on to where zeros lie beside them. */
+/* Rows from cell y on to where zeros lie beside them: to each is added what changes no number, nor the sign of zero. */
 static void NAME(copy_plane)(const NAME(row_cells) *line, const NAME(band) *band, const REAL *source, index_t step,
                              REAL *to)
 {
     const REAL *from = source + (band->start + band->top) * step + line->first + line->low;
     for (index_t row = band->top; row < band->bottom; row++, from += step)
-        NAME(store_dense)(to + row * band->pitch + line->low, from, line->high - line->low, 0, 0);
+        NAME(store_dense)(to + row * band->pitch + line->low, from, line->high - line->low, (REAL)-0.0, 0);
 }
 
 /* The same with what stands for the cells beyond; of no plane, all of it is the constant. */
@@ -158,7 +155,7 @@ static void NAME(copy_edged)(const NAME(row_cells) *line, NAME(band) *band, inde
         }
         const REAL *from = source + at * step;
         if (high > low)
-            NAME(store_dense)(to + low, from + line->first + low, high - low, 0, 0);
+            NAME(store_dense)(to + low, from + line->first + low, high - low, (REAL)-0.0, 0);
         for (index_t i = low > 0 ? 0 : high; i < band->pitch; i = i + 1 == low ? high : i + 1)
             to[i] = line->cell[i] < 0 ? line->constant : from[line->cell[i]];
     }
@@ -197,11 +194,9 @@ static void NAME(copy_band)(const work_t *work, NAME(reader) *reader, const REAL
         NAME(copy_plane)(&reader->line, band, source, step, reader->cells);
 }
 
-/* The row of cells that stands for one beyond the plane, NULL where none does. */
+/* The row of cells that stands for one beyond the plane. */
 static inline __attribute__((always_inline)) const REAL *NAME(row_beyond)(const NAME(band) *band, index_t row)
 {
-    if (band->edge == EDGE_NONE)
-        return NULL;
     const index_t at = NAME(fold)(band->edge, band->start + row, band->height);
     return at < 0 ? band->constant : band->plane + at * band->pitch;
 }
@@ -239,12 +234,13 @@ static inline __attribute__((always_inline)) VECTOR NAME(put_in)(VECTOR cells, c
     return (VECTOR)((NAME(mask))cells | (lanes & bits));
 }
 
-/* Whether vectors may read the cells of a band where they lie: what they read more is memory between these two. */
+/* Whether vectors may read the cells of a band where they lie: what they read more is memory. No row lies before the one
+   above it. */
 static inline int NAME(may_read)(const work_t *work, const NAME(band) *band, const NAME(reader) *reader)
 {
     const index_t wide = (band->width < LANES ? LANES : band->width) + work->piece->axis[2].taps - 1;
     const int reaches_out = band->top > 0 || band->bottom < band->rows + work->piece->axis[1].taps - 1;
-    const int is_any = band->edge > EDGE_CONSTANT && reaches_out; /* row of the plane may be one beyond it */
+    const int is_any = band->edge > EDGE_CONSTANT && reaches_out; /* row of the plane may stand for one beyond it */
     const REAL *first = is_any ? band->plane : band->cells + band->top * band->pitch;
     const index_t rows = is_any ? band->height : band->bottom - band->top;
     return rows <= 0 || (first >= reader->begin && first + (rows - 1) * band->pitch + wide <= reader->limit);
@@ -276,6 +272,7 @@ static NAME(band) *NAME(read_band)(const work_t *work, NAME(reader) *reader, ind
 {
     const piece_t *piece = work->piece;
     const REAL *source = reader->source ? reader->source + group * piece->source_group : NULL;
+    band->plane = band->cells = band->next_cells = reader->cells;
     if (source) {
         band->plane = source + band->first;
         band->cells = band->plane + band->start * band->pitch;

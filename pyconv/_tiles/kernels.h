@@ -28,6 +28,7 @@ enum {
     CONVERTED = 256,     /* numbers of columns in another type that are converted at a time: even, for whole cells */
 };
 enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
+enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE }; /* what vectors at the ends of a row have put into them */
 
 /* A piece: a box of positions times a box of taps. All strides count elements.
    source  is read through the axes: forward's input, grad_input's grad_output, grad_weight's input;

@@ -51,7 +51,7 @@ typedef struct {
     NAME(mask) first, last, before, behind;
 } NAME(kept);
 
-/* The same of vectors of columns from `first` and `last` on: of others than a row's own all lanes are kept. */
+/* The same of vectors of columns from `first` and `last` on: all lanes of one that is not at that end of the row. */
 static inline __attribute__((always_inline)) NAME(kept) NAME(find_kept)(const NAME(band) *band, index_t first,
                                                                         index_t last)
 {
@@ -112,18 +112,15 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
     for (int i = 0; i < T * V; i++)
         sum[i] = (VECTOR){0};
     for (index_t row = 0; row < last; row++, line += pitch, next += next_pitch) {
-        const REAL *here = NULL, *cells[4];
-        int is_there = row >= top && row < bottom;
-        if (ENDS == CELLS_BESIDE) {
-            here = is_there ? line : NAME(find_row_beyond)(band, row);
-            is_there = here != NULL;
-        }
+        const int is_there = row >= top && row < bottom;
+        const REAL *here = ENDS == CELLS_BESIDE && !is_there ? NAME(find_row_beyond)(band, row) : line, *cells[4];
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++, from[v - 1] += pitch) {
             __builtin_prefetch(next + at[v], 0, 2);
             cells[v] = ENDS == CELLS_BESIDE ? here + at[v] : from[v];
         }
-        if (is_there)
+        /* here is never NULL: unasked, GCC loads the weights of the next row ahead, to the stack */
+        if (ENDS == CELLS_BESIDE ? here != NULL : is_there)
 #pragma GCC unroll 7
             for (int x = 0; x < T; x++) {
                 VECTOR cell[4];
@@ -170,7 +167,8 @@ typedef void (*NAME(down_function))(const NAME(band) *, const REAL *, const inde
 #else
 #define OF_THREE(ENDS) {OF(3, 1, ENDS), OF(3, 2, ENDS), OF(3, 3, ENDS)}
 #endif
-static const NAME(down_function) NAME(downs)[3][3][4] = { /* of 3, 5, 7 taps; of ends; of vectors */
+/* Of 3, 5 and 7 taps, of which only 3 are not copied; of what is put in; of vectors. */
+static const NAME(down_function) NAME(downs)[3][3][4] = {
     {OF_THREE(NO_ENDS), OF_THREE(ZEROS_BESIDE), OF_THREE(CELLS_BESIDE)},
 #if ROWS == 8
     {{OF(5, 1, NO_ENDS), OF(5, 2, NO_ENDS), OF(5, 3, NO_ENDS), OF(5, 4, NO_ENDS)}},

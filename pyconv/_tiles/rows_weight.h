@@ -182,7 +182,7 @@ static void NAME(sum_band)(const NAME(band) *band, REAL *sums)
 static void NAME(copy_other)(NAME(band) *band, REAL *copy)
 {
     for (index_t row = 0; row < band->rows; row++)
-        NAME(store_dense)(copy + row * LANES, band->other + row * band->below, band->width, 0, 0);
+        NAME(store_dense)(copy + row * LANES, band->other + row * band->below, band->width, (REAL)-0.0, 0);
     band->other = copy;
     band->below = LANES;
 }
