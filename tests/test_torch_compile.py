@@ -76,7 +76,7 @@ def test_other_types(type_):
     assert_alike(compiled(function), function, x, w, b)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'float16', 'int8'])
+@pytest.mark.parametrize('dtype', ['float32', 'int8'])
 def test_plain_functions_inside(dtype):
     """Of NumPy's arrays, which torch takes for tensors meanwhile: the same whether the call was ever made outside."""
     x, w = np.arange(75).reshape(1, 3, 5, 5).astype(dtype), np.ones((2, 3, 3, 3), dtype)
