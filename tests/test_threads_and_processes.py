@@ -549,8 +549,8 @@ def test_bits_on_every_instruction_set(level, run_python):
 
 @pytest.mark.parametrize('level', LEVELS)
 def test_every_type_and_algorithm_on_every_other_instruction_set(level, run_python):
-    """Half of their own tests once more along two axes, but for those of buffers and bits, of large problems, of float64,
-    which the tests above have, and of integers that are read as others are."""
+    """Half of their own tests along two axes once more, but for those of buffers and bits, of large problems, of
+    float64, which the tests above have, and of integers that are read as others are."""
     if missing := lacks(level):
         pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
     if level == cpu.config()['level']:
