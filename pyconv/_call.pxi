@@ -478,13 +478,13 @@ cdef class Call:
             desk.result = self.partial_at(step, task, 0)
             desk.work.block = step.block
             step.way.layout(&desk.work)
-        else:
-            self.correlate_blocks(step, sample, 0, &desk, desk.result)
+        elif not self.correlate_blocks(step, sample, 0, &desk, desk.result):
+            return
         for split in range(1, step.splits):
             if kept:
                 desk.part = self.partial_at(step, task, split)
-            else:
-                self.correlate_blocks(step, sample, split, &desk, desk.part)
+            elif not self.correlate_blocks(step, sample, split, &desk, desk.part):
+                return
             kernels.add(desk.work.layout.sums, desk.part, desk.result)
         if not step.turns[2]:
             step.way.store(&desk.work, desk.result, NULL, weight, self.accumulate, self.doubtful)
@@ -492,11 +492,11 @@ cdef class Call:
         step.way.store(&desk.work, desk.result, NULL, self.turn_in(step, &desk, WEIGHT, NULL), False, self.doubtful)
         self.turn_out(step, &desk, WEIGHT, weight, self.accumulate)
 
-    cdef void correlate_blocks(self, step_t *step, index_t sample, index_t split, desk_t *desk,
+    cdef bint correlate_blocks(self, step_t *step, index_t sample, index_t split, desk_t *desk,
                                char *result) noexcept nogil:
         """result <- the sum over one split of the blocks of positions, of all terms and of the batch or from one sample
-        on. Many are summed in runs, about as many as each has blocks: rounding errors grow with the two numbers, not
-        with their product."""
+        on; whether it was not stopped before. Many are summed in runs, about as many as each has blocks: rounding
+        errors grow with the two numbers, not with their product."""
         cdef work_t *work = &desk.work
         cdef block_t block
         cdef char *target
@@ -511,7 +511,7 @@ cdef class Call:
             self.plan.kernels.clear(work.layout.sums, result)
         for which in range(first, last):
             if self.watch.look():
-                return
+                return False
             _decode(step, which % step.block_count, &block)
             block.sample += sample
             if self.places != NULL:
@@ -528,3 +528,4 @@ cdef class Call:
                 if done == run:
                     self.plan.kernels.clear(work.layout.sums, result)
                 self.plan.kernels.add(work.layout.sums, sums, result)
+        return True
