@@ -71,12 +71,10 @@ static inline index_t NAME(plane_of)(const work_t *work)
 }
 
 /* A row of a copy: it begins with cell `first` of the axis, and [low, high) of it are there. Where source has cells
-   beyond its edges, which cell each other place holds, -1 for the constant. Of a patch, all are there, and the constant
-   is none. */
+   beyond its edges, which cell each other place holds, -1 for the constant. Of a patch, all are there. */
 typedef struct {
     index_t first, low, high;
     const index_t *cell;
-    REAL constant;
 } NAME(row_cells);
 
 /* How a block's cells are read: its first group's plane, NULL where none is; the memory that may be read; where cells are
@@ -130,13 +128,19 @@ static NAME(reader) NAME(open_reader)(const work_t *work, void *scratch)
     return reader;
 }
 
-/* Rows from cell y on to where zeros lie beside them: to each is added what changes no number, nor the sign of zero. */
+/* Neighbouring numbers as they are: what is added changes none of them, nor the sign of zero. */
+static inline __attribute__((always_inline)) void NAME(copy_run)(REAL *to, const REAL *from, index_t n)
+{
+    NAME(store_dense)(to, from, n, (REAL)-0.0, 0);
+}
+
+/* The band's rows of cells, to where zeros lie beside them. */
 static void NAME(copy_plane)(const NAME(row_cells) *line, const NAME(band) *band, const REAL *source, index_t step,
                              REAL *to)
 {
     const REAL *from = source + (band->start + band->top) * step + line->first + line->low;
     for (index_t row = band->top; row < band->bottom; row++, from += step)
-        NAME(store_dense)(to + row * band->pitch + line->low, from, line->high - line->low, (REAL)-0.0, 0);
+        NAME(copy_run)(to + row * band->pitch + line->low, from, line->high - line->low);
 }
 
 /* The same with what stands for the cells beyond; of no plane, all of it is the constant. */
@@ -150,14 +154,14 @@ static void NAME(copy_edged)(const NAME(row_cells) *line, NAME(band) *band, inde
         const index_t at = source ? NAME(fold)(band->edge, band->start + row, band->height) : -1;
         if (at < 0) {
             for (index_t i = 0; i < band->pitch; i++)
-                to[i] = line->constant;
+                to[i] = *band->constant;
             continue;
         }
         const REAL *from = source + at * step;
         if (high > low)
-            NAME(store_dense)(to + low, from + line->first + low, high - low, (REAL)-0.0, 0);
+            NAME(copy_run)(to + low, from + line->first + low, high - low);
         for (index_t i = low > 0 ? 0 : high; i < band->pitch; i = i + 1 == low ? high : i + 1)
-            to[i] = line->cell[i] < 0 ? line->constant : from[line->cell[i]];
+            to[i] = line->cell[i] < 0 ? *band->constant : from[line->cell[i]];
     }
 }
 
@@ -165,9 +169,8 @@ static NAME(row_cells) NAME(find_row_cells)(const work_t *work, index_t *cell)
 {
     const piece_t *piece = work->piece;
     const index_t n = NAME(row_pitch)(work), size = piece->axis[2].size;
-    NAME(row_cells) line = {NAME(first_cell)(work, 2, 0), 0, 0, cell, 0};
+    NAME(row_cells) line = {NAME(first_cell)(work, 2, 0), 0, 0, cell};
     NAME(cells_there)(line.first, n, size, &line.low, &line.high);
-    __builtin_memcpy(&line.constant, piece->edge_value, sizeof(REAL));
     for (index_t i = 0; i < n && piece->edge != EDGE_NONE; i++)
         cell[i] = NAME(fold)(piece->edge, line.first + i, size);
     return line;
@@ -263,6 +266,12 @@ static NAME(band) NAME(band_of)(const work_t *work, const NAME(reader) *reader, 
         band.behind = NAME(fold)(piece->edge, size, size) - first;
     }
     return band;
+}
+
+/* Whether under three taps a row has cells beside none but its first position and its last. */
+static inline int NAME(has_near_ends)(const NAME(band) *band)
+{
+    return band->first >= -1 && band->first + band->width + 1 <= band->size;
 }
 
 /* A band's cells in one group, where they lie or, if they are not to be READ there or may not be, copied: then the band is

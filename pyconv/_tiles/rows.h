@@ -180,12 +180,6 @@ static const NAME(down_function) NAME(downs)[3][3][4] = {
 #undef OF_THREE
 #undef OF
 
-/* Whether a row has cells beside none but its first position and its last, under three taps: what go_down can put in. */
-static int NAME(has_near_ends)(const NAME(band) *band, index_t taps)
-{
-    return taps == 3 && band->first >= -1 && band->first + band->width + 1 <= band->size;
-}
-
 /* The products of one group's band of cells, for each of its rows of the weight. Of the vectors of a row, which fills
    one, the last ends with it, whatever of it the one before has too. */
 static void NAME(multiply_band)(const work_t *work, NAME(band) *band, const REAL *weight, REAL *result)
@@ -217,10 +211,10 @@ static void NAME(multiply_rows)(const work_t *work, const void *panel, const ind
     (void)offset, (void)accumulate; /* the one channel is there */
     for (index_t y = 0; y < work->block.extent[1]; y += most) {
         NAME(band) band = NAME(band_of)(work, &reader, y, most), copied;
-        const int is_near = NAME(has_near_ends)(&band, work->piece->axis[2].taps);
+        const int is_read = work->piece->axis[2].taps == 3 && NAME(has_near_ends)(&band);
         band.below = work->layout.axis[1];
         for (index_t group = 0; group < work->part.groups; group++) {
-            NAME(band) *own = NAME(read_band)(work, &reader, group, is_near, &band, &copied);
+            NAME(band) *own = NAME(read_band)(work, &reader, group, is_read, &band, &copied);
             NAME(multiply_band)(work, own, (const REAL *)panel + group * weights,
                                 (REAL *)result + group * rows * work->layout.pitch + y * band.below);
         }

@@ -182,7 +182,7 @@ static void NAME(sum_band)(const NAME(band) *band, REAL *sums)
 static void NAME(copy_other)(NAME(band) *band, REAL *copy)
 {
     for (index_t row = 0; row < band->rows; row++)
-        NAME(store_dense)(copy + row * LANES, band->other + row * band->below, band->width, (REAL)-0.0, 0);
+        NAME(copy_run)(copy + row * LANES, band->other + row * band->below, band->width);
     band->other = copy;
     band->below = LANES;
 }
@@ -196,12 +196,12 @@ static void NAME(correlate_some)(const work_t *work, index_t start, index_t most
     const index_t rows = work->part.rows, groups = work->part.groups, next = piece->target_group;
     NAME(band) band = NAME(band_of)(work, reader, start, most), copied, dense;
     const index_t there = band.size - band.first - 2, below = band.below;
-    const int is_near = piece->edge == EDGE_NONE || (band.first >= -1 && there >= band.width - 1);
+    const int is_read = piece->edge == EDGE_NONE || NAME(has_near_ends)(&band);
     const int follows = band.width >= LANES || next + band.width >= LANES;
     band.low = band.first < 0 ? NAME(up)(-band.first) : 0;
     band.high = (there < band.width ? there : band.width) / LANES * LANES;
     for (index_t group = 0; group < groups; group++, sums += rows * 9 * LANES) {
-        NAME(band) *own = NAME(read_band)(work, reader, group, is_near, &band, &copied);
+        NAME(band) *own = NAME(read_band)(work, reader, group, is_read, &band, &copied);
         for (index_t row = 0; row < rows; row++) {
             own->other = other + group * next + row * piece->target_channel + start * below;
             own->next_other = own->other + (groups == 1 ? band.rows * below : next);
