@@ -1,12 +1,15 @@
 """What the test files share as fixtures."""
 import contextlib
 import gc
+import heapq
 import importlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -21,14 +24,49 @@ import numpy as np  # noqa: E402
 
 import gpus  # noqa: E402
 import pyconv  # noqa: E402
+from problems import TEST_ALL  # noqa: E402
 
 hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile('pyconv')
 
 
+NOTHING = SimpleNamespace(params={})
+
+
+def meeting(items):
+    """Some of one test's items, in which every two values of its parameters that meet in one of all meet."""
+    names = {}                                           # of values, which items share
+
+    def pairs(item):
+        values = sorted((key, names.setdefault(id(value), repr(value))) for key, value in item.callspec.params.items())
+        return set(itertools.combinations(values, 2))
+
+    shown, kept = [pairs(item) for item in items], set()
+    missing, queue = set().union(*shown), [(-len(pairs), place) for place, pairs in enumerate(shown)]
+    heapq.heapify(queue)
+    while missing:
+        _, place = heapq.heappop(queue)
+        new = len(shown[place] & missing)                # no more than when it was put into the queue
+        if queue and (-new, place) > queue[0]:
+            heapq.heappush(queue, (-new, place))
+        else:
+            kept.add(place)
+            missing -= shown[place]
+    return [items[place] for place in sorted(kept)]
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    """A file's tests of one problem follow each other, so that what is planned for it is found again."""
+def pytest_collection_modifyitems(config, items):
+    """Of a test with three parameters and more so many that every two values meet, but on a GPU, which is quick, all. A
+    file's tests of one problem follow each other, so that what is planned for it is found again."""
+    functions = {}
+    for item in items:
+        if len(getattr(item, 'callspec', NOTHING).params) > 2 and not (TEST_ALL or item.get_closest_marker('gpu')):
+            functions.setdefault((item.path, item.cls, item.originalname), []).append(item)
+    left = set(itertools.chain(*functions.values())).difference(*map(meeting, functions.values()))
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=list(left))
+
     def group(item):
         problem = item.callspec.params.get('problem') if hasattr(item, 'callspec') else None
         return (item.path, str(problem)) if problem else item

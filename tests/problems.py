@@ -5,6 +5,7 @@ reads y and gives x, and the transposed convolution that undoes it reads y and g
 Data are small integers, so that float32 is exact and answers are compared with ==.
 """
 import math
+import os
 import zlib
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -12,6 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 import reference
+
+# PYCONV_TEST_ALL=1: every test with all of its parameters, every kernel of the GPU compiled.
+TEST_ALL = os.environ.get('PYCONV_TEST_ALL') == '1'
 
 
 class Data(NamedTuple):

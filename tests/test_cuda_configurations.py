@@ -18,7 +18,7 @@ import pyconv
 from compiled import OPCODES, OPCODES_BEFORE_SM80, number
 from emulated_device import SHARED_LIMITS
 from gpus import WAYS, Emulated, take_tile, tiles_of
-from problems import P, some
+from problems import TEST_ALL, P, some
 from pyconv import _cuda
 from pyconv._gpu import configurations, kinds, launch, single, tiles
 
@@ -26,8 +26,6 @@ needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec('numba_cuda') is None,
     reason=f'the compiler is not installed: {launch.install_command()}')
 ALL = compiled.by_name()
-# PYCONV_TEST_ALL=1 compiles all.
-EVERY = os.environ.get('PYCONV_TEST_ALL') == '1'
 MULTIPLYING = 'depthwise', 'depthwise_weight', 'direct', 'direct_weight'       # without tiles
 
 
@@ -87,7 +85,7 @@ def multiplied_as(name):
     return one.way, one.element if one.way != 'fma' or one.element.size > 2 else tiles.ELEMENTS['float32']
 
 
-MADE = {name: ALL[name] for name in (ALL if EVERY else some_of_all())}
+MADE = {name: ALL[name] for name in (ALL if TEST_ALL else some_of_all())}
 PAIRS = [(name, capability) for name, configuration in MADE.items()
          for capability in compiled.capabilities(configuration)]
 TOGETHER = 12                           # kernels that a process makes at a time: nvdisasm starts once for them

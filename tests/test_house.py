@@ -2,6 +2,7 @@
 import ast
 import doctest
 import inspect
+import itertools
 import pickle
 import re
 import subprocess
@@ -9,9 +10,11 @@ import sys
 import tomllib
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import conftest
 import pyconv
 
 PACKAGE = Path(pyconv.__file__).parent
@@ -222,3 +225,15 @@ def test_lines_and_files_stay_short():
         lines = path.read_text().splitlines()
         assert max(map(len, lines), default=0) <= 120, path.name
         assert len(lines) <= 600, path.name
+
+
+def test_every_two_values_of_a_test_s_parameters_meet():
+    """In fewer of its items than there are, whichever are left out beforehand."""
+    values = {'dtype': [float, int], 'rank': [1, 2, 3], 'groups': ['1', '2', '4'], 'gpu': ['emulated']}
+    items = [SimpleNamespace(callspec=SimpleNamespace(params=dict(zip(values, chosen))))
+             for chosen in itertools.product(*values.values())]
+    for some in (items, items[::2], items[:1]):
+        found = conftest.meeting(some)
+        pairs, kept = ({pair for item in of for pair in itertools.combinations(item.callspec.params.items(), 2)}
+                       for of in (some, found))
+        assert kept == pairs and len(found) <= 10
