@@ -25,6 +25,7 @@ from pyconv._blocks import (
     up_to,
     wanted_tasks,
 )
+from pyconv._edges import NO_FOLDS
 from pyconv._piece import Piece, Triple
 
 BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
@@ -94,11 +95,21 @@ def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
     return y.positions * z.positions > 0 and x.positions >= LEAST_FILLED * up_to(x.positions, tile.lanes)
 
 
+def in_rows(piece: Piece, tile: Tile) -> Piece:
+    """The piece as rows have it. Of three taps whatever is beyond the edges by one is summed with the cells that it is
+    added to: but for the second one of a row, which must not be in two vectors."""
+    made, lanes = piece.at_cells, tile.lanes
+    is_apart = piece.folded == "replicate" or not lanes < made.axes[2].positions < lanes + 2
+    is_near = max(map(max, piece.folds)) <= 1 and made.axes[2].taps == 3
+    return made if is_near and is_apart else piece
+
+
 def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """Rows of positions that are gone through from the top down, where they fill vectors: of one sample, so for any
     batch."""
+    piece = in_rows(piece, tile)
     width = piece.axes[2].positions
-    least_across = tile.lanes if piece.folded == "zeros" else 2 * tile.lanes  # results that are folded are stored after
+    least_across = tile.lanes if piece.folds == NO_FOLDS else 2 * tile.lanes  # results that are folded are stored after
     if width < max(least_across, LEAST_ACROSS) or not _has_rows(piece, groups, tile):
         return None
     return _in_rows(piece, groups, tile, piece.axes[1].positions)

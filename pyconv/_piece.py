@@ -113,6 +113,13 @@ class Piece(NamedTuple):
     weight_woven: int = 0  # from one of these to the next in weight
 
     @property
+    def at_cells(self) -> "Piece":
+        """The same at target's own cells alone, to which what is beyond its edges is added as it is summed."""
+        axes = tuple(axis._replace(positions=axis.positions - sum(fold), offset=axis.offset + axis.step * fold[0])
+                     for axis, fold in zip(self.axes, self.folds))
+        return self._replace(axes=axes, folds=NO_FOLDS)
+
+    @property
     def source_last(self) -> bool:
         """Whether the channels of source lie last in memory: rows of its cells do not."""
         return self.source.axes[2] > 1 and not self.turned and not self.patched[0]

@@ -200,7 +200,7 @@ cdef class Plan:
         row_by_row, of_channels = (piece.target.axes[2] == 1, piece.target.channel == 1)
         if step.turns[1]:
             row_by_row, of_channels = True, False  # so patches lie
-        step.in_place = step.members == 1 and not (piece.turned or step.piece.folded) and all(
+        step.in_place = step.members == 1 and not piece.turned and piece.folds == _blocks.NO_FOLDS and all(
             n == 1 for n, _ in piece.row_taps) and (
             step.anywhere or step.group_block == 1 and (
                 blocking.way == _blocks.GATHER_BROADCAST and of_channels and step.depth_blocks == 1
@@ -224,10 +224,10 @@ cdef class Plan:
         stores_folds = way == _blocks.GATHER_WINOGRAD and max(piece.folds[2]) <= _blocks.FOLDED_TILES
         in_result = stores_folds or way == _blocks.GATHER_DIRECT or not (  # need what is beyond the edges no patch?
             way == _blocks.GATHER_WINOGRAD or piece.turned or piece.target.channel == 1)
-        step.turns[1] = piece.patched[1] or piece.folded != "zeros" and not in_result or (
+        step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or (
             piece.target_last and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
-        step.folds = piece.folded != "zeros" and (step.turns[1] or not stores_folds)
+        step.folds = piece.folds != _blocks.NO_FOLDS and (step.turns[1] or not stores_folds)
         for i in range(3):
             step.piece.stored[i] = self.stored[i]
         if piece.edge == "constant":

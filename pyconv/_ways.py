@@ -49,6 +49,7 @@ from pyconv._depthwise import (
     DIRECT_RESULTS,
     DIRECT_WEIGHTS,
     direct_blocking,
+    in_rows,
     last_blocking,
     last_weight_blocking,
     rows_blocking,
@@ -290,7 +291,8 @@ def choose(
         source=piece.source._replace(base=0), target=piece.target._replace(base=0),
         weight=piece.weight._replace(base=0), wave=0, accumulate=False)
     way, blocking = _first(anywhere, Asked(map, groups, tile, most_taps, may_direct), algorithm)
-    return in_tiles(piece, way.outputs), blocking
+    made = in_tiles(piece, way.outputs)
+    return in_rows(made, tile) if blocking.way == GATHER_ROWS else made, blocking
 
 
 def in_tiles(piece: Piece, outputs: int) -> Piece:

@@ -12,6 +12,7 @@ from plan_runs import geometry_of
 from problems import FILLED, P, maps, whole
 from pyconv import _blocks, _pieces, _ways
 from pyconv._backend import cpu
+from pyconv._edges import NO_FOLDS
 
 pytestmark = pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
 every_problem = pytest.mark.parametrize('problem', FILLED, ids=str)
@@ -60,13 +61,17 @@ def test_weights_by_rows_are_taken(problem):
 
 @pytest.mark.parametrize('problem', [p for p in FILLED if p.padding_mode in ('replicate', 'reflect')], ids=str)
 def test_rows_are_folded(problem):
-    """What is beyond the edges of grad_input is worked out by rows too, in whatever blocks."""
+    """What is beyond the edges of grad_input is worked out by rows too, in whatever blocks; of three taps, if it is beyond
+    by one, with the cells that it is added to."""
     geometry = geometry_of(problem, padding_mode=problem.padding_mode)
     pieces = _pieces.pieces('grad_input', geometry)
-    ways = {_ways.choose('grad_input', piece, geometry.groups, tile, 'auto')[1].way
-            for piece in pieces for tile in TILES}
-    assert all(piece.folded == problem.padding_mode for piece in pieces)
-    assert _blocks.GATHER_ROWS in ways or problem.channels[1] > problem.channels[0]
+    taken = [made for piece in pieces for tile in TILES
+             for made, found in [_ways.choose('grad_input', piece, geometry.groups, tile, 'auto')]
+             if found.way == _blocks.GATHER_ROWS]
+    assert all(piece.folded == problem.padding_mode for piece in [*pieces, *taken])
+    assert taken or problem.channels[1] > problem.channels[0]
+    is_near = problem.kernel[-2:] == (3, 3) and max(map(max, pieces[0].folds)) == 1
+    assert all((made.folds == NO_FOLDS) == is_near for made in taken)
 
 
 @pytest.mark.parametrize('problem', [

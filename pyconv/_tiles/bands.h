@@ -20,6 +20,12 @@ typedef struct {
     int edge;
     index_t start, height, before, behind;
     const REAL *plane, *constant;
+    /* Where target has positions beyond its edges, whose sums are added to cells of it, under three taps: the column
+       that the one before a row is added to, and that of the one behind it; the row of cells that the row of positions
+       above meets, and that which the row beneath meets; -1 where there are none. Whether rows are added to target's
+       outermost: else to the next. */
+    int to_outermost;
+    index_t left, right, above, beneath;
 } NAME(band);
 
 /* From one row of a copy of cells to the next: */
@@ -223,6 +229,12 @@ static inline __attribute__((always_inline)) NAME(mask) NAME(lanes_between)(inde
     return *(const NAME(mask) *)(run + 16 - low) & *(const NAME(mask) *)(run + 32 - high);
 }
 
+/* The lane, if there is one of that number. */
+static inline __attribute__((always_inline)) NAME(mask) NAME(lane)(index_t number)
+{
+    return NAME(lanes_between)(number, number + 1);
+}
+
 /* Those lanes of a vector, and zeros. */
 static inline __attribute__((always_inline)) VECTOR NAME(keep)(VECTOR cells, NAME(mask) lanes)
 {
@@ -249,6 +261,26 @@ static inline int NAME(may_read)(const work_t *work, const NAME(band) *band, con
     return rows <= 0 || (first >= reader->begin && first + (rows - 1) * band->pitch + wide <= reader->limit);
 }
 
+/* Of the positions beyond target's edges, which cells they are added to, and when. Before target there is one if it
+   meets, under the last tap, the first cell, behind it, under the first one, the last. */
+static void NAME(find_positions_beside)(const work_t *work, NAME(band) *band, index_t start)
+{
+    const piece_t *piece = work->piece;
+    const index_t *count = piece->count, *at = work->block.start, first = band->start - at[1] - start;
+    band->left = band->right = band->above = band->beneath = -1;
+    if (piece->folded == EDGE_NONE || NAME(has_positions_beyond)(piece)) /* of which results are folded */
+        return;
+    if (first >= -1)
+        band->above = -band->start;
+    if (first + count[1] < band->height)
+        band->beneath = band->height - 1 - band->start;
+    if (at[2] == 0 && band->first >= -1)
+        band->left = NAME(fold)(piece->folded, -1, count[2]);
+    if (at[2] + band->width == count[2] && band->first + band->width < band->size)
+        band->right = NAME(fold)(piece->folded, count[2], count[2]) - at[2];
+    band->to_outermost = NAME(fold)(piece->folded, -1, count[1]) == 0;
+}
+
 /* Some rows of positions from `start` on, `most` at a time, of any group: where none of its rows is said. */
 static NAME(band) NAME(band_of)(const work_t *work, const NAME(reader) *reader, index_t start, index_t most)
 {
@@ -265,6 +297,7 @@ static NAME(band) NAME(band_of)(const work_t *work, const NAME(reader) *reader, 
         band.before = NAME(fold)(piece->edge, -1, size) - first;
         band.behind = NAME(fold)(piece->edge, size, size) - first;
     }
+    NAME(find_positions_beside)(work, &band, start);
     return band;
 }
 

@@ -28,7 +28,8 @@ enum {
     CONVERTED = 256,     /* numbers of columns in another type that are converted at a time: even, for whole cells */
 };
 enum { EDGE_NONE, EDGE_CONSTANT, EDGE_CIRCULAR, EDGE_REPLICATE, EDGE_REFLECT };
-enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE }; /* what vectors at the ends of a row have put into them */
+/* What vectors at the ends of a row have put into them: with positions beside target, zeros beside the cells. */
+enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE, POSITIONS_BESIDE };
 
 /* A piece: a box of positions times a box of taps. All strides count elements.
    source  is read through the axes: forward's input, grad_input's grad_output, grad_weight's input;
@@ -55,7 +56,8 @@ enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE }; /* what vectors at the ends of a r
    phases, of which panel_before are in front of this one's; 0 where a piece has a panel of its own.
    every: of the piece with all of their taps, which is packed: phases have every so many along each axis. Else 0.
    folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
-   cells of target that lie in the same block. */
+   cells of target that lie in the same block. Where there are none, those that cells of source have products for are
+   summed with these cells (see rows.h). */
 typedef struct {
     axis_t axis[3];
     index_t count[3], rows;

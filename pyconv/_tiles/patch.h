@@ -101,7 +101,8 @@ static REAL *NAME(see_patch)(const work_t *work, int which, const NAME(region) *
         seen->target_channel = channel;
         seen->target_group = part->rows * channel;
         seen->target_batch = part->groups * seen->target_group;
-        seen->folded = EDGE_NONE; /* it has what is beyond the edges too */
+        if (NAME(has_positions_beyond)(work->piece))
+            seen->folded = EDGE_NONE; /* it has them too */
         patch -= work->block.sample * seen->target_batch + part->row * channel;
         for (int a = 0; a < 3; a++) {
             seen->target_stride[a] = stride[a];

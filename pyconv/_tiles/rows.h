@@ -96,10 +96,13 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
 {
     const index_t top = band->top, bottom = band->bottom, last = band->rows + T - 1;
     const index_t pitch = band->pitch, next_pitch = band->next_pitch, below = band->below;
+    const index_t before = band->left < 0 ? 0 : -band->first;
+    const index_t behind = band->right < 0 ? 0 : band->size - 1 - band->first;
     const REAL *from[4], *line = band->cells, *next = band->next_cells;
     REAL *to = band->result;
     index_t at[4];
     NAME(kept) kept;
+    NAME(mask) left, right; /* the columns that positions beside the row are added to */
     VECTOR sum[7 * 4];
 #pragma GCC unroll 4
     for (int v = 0; v < V; v++) {
@@ -108,6 +111,10 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
     }
     if (ENDS)
         kept = NAME(find_kept)(band, at[0], at[V - 1]);
+    if (ENDS == POSITIONS_BESIDE) {
+        left = NAME(lane)(band->left - at[0]);
+        right = NAME(lane)(band->right - at[V - 1]);
+    }
 #pragma GCC unroll 28
     for (int i = 0; i < T * V; i++)
         sum[i] = (VECTOR){0};
@@ -123,14 +130,22 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
         if (ENDS == CELLS_BESIDE ? here != NULL : is_there)
 #pragma GCC unroll 7
             for (int x = 0; x < T; x++) {
-                VECTOR cell[4];
+                VECTOR cell[4], beside = {0};
                 NAME(load_cells)(T, V, ENDS, x, band, &kept, cells, ENDS ? NAME(beside_row)(band, here) : NULL, cell);
+                if (ENDS == POSITIONS_BESIDE && x == 0)
+                    beside = NAME(put_in)(beside, line + behind, right);
+                if (ENDS == POSITIONS_BESIDE && x == T - 1)
+                    beside = NAME(put_in)(beside, line + before, left);
 #pragma GCC unroll 7
                 for (int t = 0; t < T; t++) {
                     const REAL w = weight[t * T + x];
 #pragma GCC unroll 4
                     for (int v = 0; v < V; v++)
                         sum[t * V + v] += w * cell[v];
+                    if (ENDS == POSITIONS_BESIDE && x == 0)
+                        sum[t * V + V - 1] += w * beside;
+                    if (ENDS == POSITIONS_BESIDE && x == T - 1)
+                        sum[t * V] += w * beside;
                 }
             }
         if (row >= T - 1) {
@@ -152,7 +167,7 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
     {                                                                                                                 \
         NAME(go_down)(T, V, ENDS, band, weight, at);                                                                  \
     }
-#define DOWN_ENDS(V) DOWN(3, V, NO_ENDS) DOWN(3, V, ZEROS_BESIDE) DOWN(3, V, CELLS_BESIDE)
+#define DOWN_ENDS(V) DOWN(3, V, NO_ENDS) DOWN(3, V, ZEROS_BESIDE) DOWN(3, V, CELLS_BESIDE) DOWN(3, V, POSITIONS_BESIDE)
 DOWN_ENDS(1) DOWN_ENDS(2) DOWN_ENDS(3) DOWN(5, 1, NO_ENDS) DOWN(5, 2, NO_ENDS)
 #if ROWS == 8
 DOWN_ENDS(4) DOWN(5, 3, NO_ENDS) DOWN(5, 4, NO_ENDS) DOWN(7, 1, NO_ENDS) DOWN(7, 2, NO_ENDS) DOWN(7, 3, NO_ENDS)
@@ -168,8 +183,8 @@ typedef void (*NAME(down_function))(const NAME(band) *, const REAL *, const inde
 #define OF_THREE(ENDS) {OF(3, 1, ENDS), OF(3, 2, ENDS), OF(3, 3, ENDS)}
 #endif
 /* Of 3, 5 and 7 taps, of which only 3 are not copied; of what is put in; of vectors. */
-static const NAME(down_function) NAME(downs)[3][3][4] = {
-    {OF_THREE(NO_ENDS), OF_THREE(ZEROS_BESIDE), OF_THREE(CELLS_BESIDE)},
+static const NAME(down_function) NAME(downs)[3][4][4] = {
+    {OF_THREE(NO_ENDS), OF_THREE(ZEROS_BESIDE), OF_THREE(CELLS_BESIDE), OF_THREE(POSITIONS_BESIDE)},
 #if ROWS == 8
     {{OF(5, 1, NO_ENDS), OF(5, 2, NO_ENDS), OF(5, 3, NO_ENDS), OF(5, 4, NO_ENDS)}},
     {{OF(7, 1, NO_ENDS), OF(7, 2, NO_ENDS), OF(7, 3, NO_ENDS)}},
@@ -179,6 +194,34 @@ static const NAME(down_function) NAME(downs)[3][3][4] = {
 };
 #undef OF_THREE
 #undef OF
+
+/* Of a row of positions above target or beneath it, which meets one row of cells, under one row of weights: its sums are
+   added to a row of results, if that is in the band. Of the last vector, lanes that the one before has are left out. */
+static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t result, const REAL *weight)
+{
+    const index_t width = band->width;
+    if (row < 0 || result < 0 || result >= band->rows)
+        return;
+    const REAL *line = band->cells + row * band->pitch;
+    REAL *to = band->result + result * band->below;
+    for (index_t first = 0; first < width; first += LANES) {
+        const index_t at = first + LANES < width ? first : width - LANES;
+        const REAL *from = line + at;
+        const NAME(kept) kept = NAME(find_kept)(band, at, at);
+        VECTOR sum = {0};
+#pragma GCC unroll 3
+        for (int x = 0; x < 3; x++) {
+            VECTOR cell;
+            NAME(load_cells)(3, 1, ZEROS_BESIDE, x, band, &kept, &from, NULL, &cell);
+            sum += weight[x] * cell;
+        }
+        if (band->left >= 0)
+            sum += weight[2] * NAME(put_in)((VECTOR){0}, line - band->first, NAME(lane)(band->left - at));
+        if (band->right >= 0)
+            sum += weight[0] * NAME(put_in)((VECTOR){0}, line - band->first + band->size - 1, NAME(lane)(band->right - at));
+        STORE(to + at, LOAD(to + at) + NAME(keep)(sum, NAME(lanes_between)(first - at, LANES)));
+    }
+}
 
 /* The products of one group's band of cells, for each of its rows of the weight. Of the vectors of a row, which fills
    one, the last ends with it, whatever of it the one before has too. */
@@ -194,12 +237,16 @@ static void NAME(multiply_band)(const work_t *work, NAME(band) *band, const REAL
         for (index_t part = 0; part < parts; part++) {
             const index_t first = vectors * part / parts, wide = vectors * (part + 1) / parts - first;
             const int has_ends = (before && part == 0) || (behind && part == parts - 1);
-            const int ends = band->edge != EDGE_NONE ? CELLS_BESIDE : has_ends ? ZEROS_BESIDE : NO_ENDS;
+            const int has_more = (band->left >= 0 && part == 0) || (band->right >= 0 && part == parts - 1);
+            const int of_cells = band->edge != EDGE_NONE ? CELLS_BESIDE : has_ends ? ZEROS_BESIDE : NO_ENDS;
+            const int ends = has_more ? POSITIONS_BESIDE : of_cells;
             index_t at[4];
             for (index_t v = 0; v < wide; v++)
                 at[v] = first + v == vectors - 1 ? width - LANES : (first + v) * LANES;
             NAME(downs)[taps / 2 - 1][ends][wide - 1](band, weight, at);
         }
+        NAME(add_row_beyond)(band, band->above, band->above - band->to_outermost, weight + 2 * taps);
+        NAME(add_row_beyond)(band, band->beneath, band->beneath - (band->to_outermost ? 1 : 2), weight);
     }
 }
 
