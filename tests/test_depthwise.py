@@ -61,8 +61,8 @@ def test_weights_by_rows_are_taken(problem):
 
 @pytest.mark.parametrize('problem', [p for p in FILLED if p.padding_mode in ('replicate', 'reflect')], ids=str)
 def test_rows_are_folded(problem):
-    """What is beyond the edges of grad_input is worked out by rows too, in whatever blocks; of three taps, if it is beyond
-    by one, with the cells that it is added to."""
+    """What is beyond the edges of grad_input is worked out by rows too, in whatever blocks; of three taps and beyond by
+    one, with the cells that it is added to."""
     geometry = geometry_of(problem, padding_mode=problem.padding_mode)
     pieces = _pieces.pieces('grad_input', geometry)
     taken = [made for piece in pieces for tile in TILES
