@@ -196,19 +196,21 @@ static const NAME(down_function) NAME(downs)[3][4][4] = {
 #undef OF
 
 /* Of a row of positions above target or beneath it, which meets one row of cells, under one row of weights: its sums are
-   added to a row of results, if that is in the band. Of the last vector, lanes that the one before has are left out. */
+   added to a row of results, if that is in the band. The last vector has lanes of the one before, and so is read before
+   that is stored. */
 static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t result, const REAL *weight)
 {
     const index_t width = band->width;
     if (row < 0 || result < 0 || result >= band->rows)
         return;
     const REAL *line = band->cells + row * band->pitch;
-    REAL *to = band->result + result * band->below;
+    REAL *to = band->result + result * band->below, *to_last = to;
+    VECTOR last = LOAD(to);
     for (index_t first = 0; first < width; first += LANES) {
         const index_t at = first + LANES < width ? first : width - LANES;
         const REAL *from = line + at;
         const NAME(kept) kept = NAME(find_kept)(band, at, at);
-        VECTOR sum = {0};
+        VECTOR sum = LOAD(to + at);
 #pragma GCC unroll 3
         for (int x = 0; x < 3; x++) {
             VECTOR cell;
@@ -219,8 +221,11 @@ static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t re
             sum += weight[2] * NAME(put_in)((VECTOR){0}, line - band->first, NAME(lane)(band->left - at));
         if (band->right >= 0)
             sum += weight[0] * NAME(put_in)((VECTOR){0}, line - band->first + band->size - 1, NAME(lane)(band->right - at));
-        STORE(to + at, LOAD(to + at) + NAME(keep)(sum, NAME(lanes_between)(first - at, LANES)));
+        STORE(to_last, last);
+        last = sum;
+        to_last = to + at;
     }
+    STORE(to_last, last);
 }
 
 /* The products of one group's band of cells, for each of its rows of the weight. Of the vectors of a row, which fills
