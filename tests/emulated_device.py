@@ -1,4 +1,5 @@
 """A GPU for the tests of machines without one: memory, arrays and launches of pyconv's CUDA backend, emulated."""
+import math
 import weakref
 from array import array
 from typing import Any, NamedTuple
@@ -31,8 +32,8 @@ class EmulatedArray:
     @classmethod
     def empty(cls, memory, shape, dtype):
         """In C order, of poison."""
-        strides = tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
-        address = memory.allocate(int(np.prod(shape)) * stored_as(dtype).itemsize)
+        strides = tuple(math.prod(shape[axis + 1:]) for axis in range(len(shape)))
+        address = memory.allocate(math.prod(shape) * stored_as(dtype).itemsize)
         return cls(memory, address, shape, strides, dtype).owning(address)
 
     @classmethod
