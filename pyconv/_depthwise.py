@@ -97,9 +97,9 @@ def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
 
 def in_rows(piece: Piece, tile: Tile) -> Piece:
     """The piece as rows have it. Of three taps whatever is beyond the edges by one is summed with the cells that it is
-    added to: but for the second one of a row, which must not be in two vectors."""
-    made, lanes = piece.at_cells, tile.lanes
-    is_apart = piece.folded == "replicate" or not lanes < made.axes[2].positions < lanes + 2
+    added to. To a row's second cell it is added in the first vector, which the last one must not be stored over."""
+    made = piece.at_cells
+    is_apart = piece.folded == "replicate" or made.axes[2].positions != tile.lanes + 1
     is_near = max(map(max, piece.folds)) <= 1 and made.axes[2].taps == 3
     return made if is_near and is_apart else piece
 

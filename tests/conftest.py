@@ -59,9 +59,10 @@ def meeting(items):
 def pytest_collection_modifyitems(config, items):
     """Of a test with three parameters and more so many that every two values meet, but on a GPU, which is quick, all. A
     file's tests of one problem follow each other, so that what is planned for it is found again."""
-    functions = {}
+    functions, are_named = {}, any('::' in argument for argument in config.args)
     for item in items:
-        if len(getattr(item, 'callspec', NOTHING).params) > 2 and not (TEST_ALL or item.get_closest_marker('gpu')):
+        if len(getattr(item, 'callspec', NOTHING).params) > 2 and not (
+                TEST_ALL or are_named or item.get_closest_marker('gpu')):
             functions.setdefault((item.path, item.cls, item.originalname), []).append(item)
     left = set(itertools.chain(*functions.values())).difference(*map(meeting, functions.values()))
     items[:] = [item for item in items if item not in left]

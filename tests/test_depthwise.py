@@ -239,6 +239,10 @@ def test_the_same_bits(problem, dtype):
     assert_same_bits(calls.forward(problem, cells[1:-1], data.w), y)
     assert_same_bits(calls.grad_input(problem, data.w, other[1:-1]), x)
     assert_same_bits(calls.forward(problem, data.x, data.w, 0 * data.b), y)
+    wants = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+    scratch = [np.full(size, np.nan, dtype) for size in (wants.finput, wants.fgrad_input)]
+    assert_same_bits(calls.forward(problem, data.x, data.w, finput=scratch[0]), y)
+    assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=scratch[1]), x)
     assert_same_bits(calls.forward(problem, data.x[-1], data.w), y[-1])
     assert_same_bits(calls.grad_input(problem, data.w, data.y[-1]), x[-1])
     with pyconv.num_threads(4):

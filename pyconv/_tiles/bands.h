@@ -261,18 +261,19 @@ static inline int NAME(may_read)(const work_t *work, const NAME(band) *band, con
     return rows <= 0 || (first >= reader->begin && first + (rows - 1) * band->pitch + wide <= reader->limit);
 }
 
-/* Of the positions beyond target's edges, which cells they are added to, and when. Before target there is one if it
-   meets, under the last tap, the first cell, behind it, under the first one, the last. */
+/* Of the positions beyond target's edges, of which there is one at most on each side (see in_rows of _depthwise.py), the
+   columns that they are added to, and the rows of cells that they meet. There is one before target if it meets the first
+   cell under the last tap, and one behind it if it meets the last cell under the first tap. */
 static void NAME(find_positions_beside)(const work_t *work, NAME(band) *band, index_t start)
 {
     const piece_t *piece = work->piece;
-    const index_t *count = piece->count, *at = work->block.start, first = band->start - at[1] - start;
+    const index_t *count = piece->count, *at = work->block.start, top = band->start - at[1] - start; /* of target's row 0 */
     band->left = band->right = band->above = band->beneath = -1;
     if (piece->folded == EDGE_NONE || NAME(has_positions_beyond)(piece)) /* of which results are folded */
         return;
-    if (first >= -1)
+    if (top >= -1)
         band->above = -band->start;
-    if (first + count[1] < band->height)
+    if (top + count[1] < band->height)
         band->beneath = band->height - 1 - band->start;
     if (at[2] == 0 && band->first >= -1)
         band->left = NAME(fold)(piece->folded, -1, count[2]);

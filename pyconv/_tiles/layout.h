@@ -56,7 +56,6 @@ static inline void NAME(window)(const piece_t *piece, int a, index_t *low, index
     }
 }
 
-/* The cell that is read for one: itself, the one that stands for it, or one of these. */
 /* Whether some of a piece's positions lie beyond the edges of target. */
 static inline int NAME(has_positions_beyond)(const piece_t *piece)
 {
@@ -64,6 +63,7 @@ static inline int NAME(has_positions_beyond)(const piece_t *piece)
     return before[0] || before[1] || before[2] || behind[0] || behind[1] || behind[2];
 }
 
+/* The cell that is read for one: itself, the one that stands for it, or one of these. */
 #define NOTHING (-1)
 #define CONSTANT (-2)
 static inline index_t NAME(cell_for)(const piece_t *piece, int a, index_t cell)

@@ -196,12 +196,12 @@ static const NAME(down_function) NAME(downs)[3][4][4] = {
 #undef OF
 
 /* Of a row of positions above target or beneath it, which meets one row of cells, under one row of weights: its sums are
-   added to a row of results, if that is in the band. The last vector has lanes of the one before, and so is read before
-   that is stored. */
+   added to a row of results, if both are in the band; these are stored, and nothing has been added to them. The last
+   vector has lanes of the one before, and so is read before that is stored. */
 static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t result, const REAL *weight)
 {
     const index_t width = band->width;
-    if (row < 0 || result < 0 || result >= band->rows)
+    if (row < band->top || row >= band->bottom || result < 0 || result >= band->rows)
         return;
     const REAL *line = band->cells + row * band->pitch;
     REAL *to = band->result + result * band->below, *to_last = to;
