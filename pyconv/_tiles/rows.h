@@ -89,7 +89,8 @@ static const REAL *__attribute__((noinline)) NAME(find_row_beyond)(const NAME(ba
 /* V vectors of the positions of every row, those from at[v] on. Of T rows of results that wait, row t has had the
    products of T - 1 - t rows of taps less than all: sum[t][v] is that of the row of cells less t. A tap's vector of
    cells is loaded for T rows and a weight for V vectors, so loads are (2 V T + T T) for V T T products, those across two
-   lines counted twice. What follows in source is asked for meanwhile. */
+   lines counted twice. What follows in source is asked for meanwhile. A position beside target meets the cell at its end
+   of a row, which is multiplied into the column that it is added to. */
 static inline __attribute__((always_inline)) void NAME(go_down)(const int T, const int V, const int ENDS,
                                                                 const NAME(band) *band, const REAL *weight,
                                                                 const index_t *columns)
