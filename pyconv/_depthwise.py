@@ -98,6 +98,8 @@ def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
 def in_rows(piece: Piece, tile: Tile) -> Piece:
     """The piece as rows have it. Of three taps whatever is beyond the edges by one is summed with the cells that it is
     added to. To a row's second cell it is added in the first vector, which the last one must not be stored over."""
+    if piece.folds == NO_FOLDS:
+        return piece
     made = piece.at_cells
     is_apart = piece.folded == "replicate" or made.axes[2].positions != tile.lanes + 1
     is_near = max(map(max, piece.folds)) <= 1 and made.axes[2].taps == 3

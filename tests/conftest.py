@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -28,9 +27,6 @@ from problems import TEST_ALL  # noqa: E402
 
 hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile('pyconv')
-
-
-NOTHING = SimpleNamespace(params={})
 
 
 def meeting(items):
@@ -59,10 +55,10 @@ def meeting(items):
 def pytest_collection_modifyitems(config, items):
     """Of a test with three parameters and more so many that every two values meet, but on a GPU, which is quick, all. A
     file's tests of one problem follow each other, so that what is planned for it is found again."""
-    functions, are_named = {}, any('::' in argument for argument in config.args)
+    functions, all_run = {}, TEST_ALL or any('::' in argument for argument in config.args)  # or those that are named
     for item in items:
-        if len(getattr(item, 'callspec', NOTHING).params) > 2 and not (
-                TEST_ALL or are_named or item.get_closest_marker('gpu')):
+        has_several = hasattr(item, 'callspec') and len(item.callspec.params) > 2
+        if has_several and not (all_run or item.get_closest_marker('gpu')):
             functions.setdefault((item.path, item.cls, item.originalname), []).append(item)
     left = set(itertools.chain(*functions.values())).difference(*map(meeting, functions.values()))
     items[:] = [item for item in items if item not in left]

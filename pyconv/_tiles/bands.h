@@ -21,9 +21,9 @@ typedef struct {
     index_t start, height, before, behind;
     const REAL *plane, *constant;
     /* Where target has positions beyond its edges, whose sums are added to cells of it, under three taps: the column
-       that the one before a row is added to, and that of the one behind it; the row of cells that the row of positions
-       above meets, and that which the row beneath meets; -1 where there are none. Whether rows are added to target's
-       outermost: else to the next. */
+       that the one before a row is added to, and that of the one behind it, which meet the cells `before` and `behind`
+       from column 0; the row of cells that the row of positions above meets, and that which the row beneath meets; -1
+       where there are none. Whether rows are added to target's outermost: else to the next. */
     int to_outermost;
     index_t left, right, above, beneath;
 } NAME(band);
@@ -275,10 +275,14 @@ static void NAME(find_positions_beside)(const work_t *work, NAME(band) *band, in
         band->above = -band->start;
     if (top + count[1] < band->height)
         band->beneath = band->height - 1 - band->start;
-    if (at[2] == 0 && band->first >= -1)
+    if (at[2] == 0 && band->first >= -1) {
         band->left = NAME(fold)(piece->folded, -1, count[2]);
-    if (at[2] + band->width == count[2] && band->first + band->width < band->size)
+        band->before = -band->first;
+    }
+    if (at[2] + band->width == count[2] && band->first + band->width < band->size) {
         band->right = NAME(fold)(piece->folded, count[2], count[2]) - at[2];
+        band->behind = band->size - 1 - band->first;
+    }
     band->to_outermost = NAME(fold)(piece->folded, -1, count[1]) == 0;
 }
 

@@ -97,8 +97,7 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
 {
     const index_t top = band->top, bottom = band->bottom, last = band->rows + T - 1;
     const index_t pitch = band->pitch, next_pitch = band->next_pitch, below = band->below;
-    const index_t before = band->left < 0 ? 0 : -band->first;
-    const index_t behind = band->right < 0 ? 0 : band->size - 1 - band->first;
+    const index_t before = band->before, behind = band->behind;
     const REAL *from[4], *line = band->cells, *next = band->next_cells;
     REAL *to = band->result;
     index_t at[4];
@@ -219,9 +218,9 @@ static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t re
             sum += weight[x] * cell;
         }
         if (band->left >= 0)
-            sum += weight[2] * NAME(put_in)((VECTOR){0}, line - band->first, NAME(lane)(band->left - at));
+            sum += weight[2] * NAME(put_in)((VECTOR){0}, line + band->before, NAME(lane)(band->left - at));
         if (band->right >= 0)
-            sum += weight[0] * NAME(put_in)((VECTOR){0}, line - band->first + band->size - 1, NAME(lane)(band->right - at));
+            sum += weight[0] * NAME(put_in)((VECTOR){0}, line + band->behind, NAME(lane)(band->right - at));
         STORE(to_last, last);
         last = sum;
         to_last = to + at;

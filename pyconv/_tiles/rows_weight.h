@@ -113,7 +113,7 @@ static inline __attribute__((always_inline)) void NAME(sum_columns)(const int ON
     const index_t cell = band->first + at, most = band->width - at, there = band->size - cell;
     NAME(ends) ends;
     if (HAS)
-        ends = (NAME(ends)){NAME(lanes_between)(-1 - cell, -cell), NAME(lanes_between)(there - 2, there - 1)};
+        ends = (NAME(ends)){NAME(lane)(-1 - cell), NAME(lane)(there - 2)};
     VECTOR sum[9];
 #pragma GCC unroll 9
     for (int i = 0; i < 9; i++)
