@@ -51,16 +51,36 @@ def meeting(items):
     return [items[place] for place in sorted(kept)]
 
 
+def in_turns(items):
+    """Half of one test's items: each problem with every other of the values that it is tested with, and the next problem
+    with those between."""
+    rows, columns = {}, {}                               # of a chess board, whose white squares are kept
+
+    def is_kept(item):
+        values = {name: index for name, index in item.callspec.indices.items() if name != 'problem'}
+        row = rows.setdefault(item.callspec.indices['problem'], len(rows))
+        return (row + columns.setdefault(tuple(values.items()), len(columns))) % 2 == 0
+    return list(filter(is_kept, items))
+
+
+def shown_by(items):
+    """Those of one test's items that run: see `in_turns` where its parameters are a problem and something else, and
+    `meeting` where they are more."""
+    names = [name for name in items[0].callspec.indices if len({item.callspec.indices[name] for item in items}) > 1]
+    if len(names) == 2 and 'problem' in names:
+        return in_turns(items)
+    return meeting(items) if len(names) > 2 else items
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Of a test with three parameters and more so many that every two values meet, but on a GPU, which is quick, all. A
-    file's tests of one problem follow each other, so that what is planned for it is found again."""
+    """Of a test with several parameters those cases that show most, unless it is marked `every`; but on a GPU, which is
+    quick, all. A file's tests of one problem follow each other, so that what is planned for it is found again."""
     functions, all_run = {}, TEST_ALL or any('::' in argument for argument in config.args)  # or those that are named
     for item in items:
-        has_several = hasattr(item, 'callspec') and len(item.callspec.params) > 2
-        if has_several and not (all_run or item.get_closest_marker('gpu')):
+        if hasattr(item, 'callspec') and not (all_run or any(map(item.get_closest_marker, ('gpu', 'every')))):
             functions.setdefault((item.path, item.cls, item.originalname), []).append(item)
-    left = set(itertools.chain(*functions.values())).difference(*map(meeting, functions.values()))
+    left = set(itertools.chain(*functions.values())).difference(*map(shown_by, functions.values()))
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=list(left))
 

@@ -111,10 +111,10 @@ def test_another_environment_is_that_of_its_process_alone():
 
 
 def test_the_record_of_the_cpu_is_written_and_drawn(monkeypatch, tmp_path, capsys, same_threads):
-    """All of a run but the machine's limits, of few samples."""
-    path = tmp_path / 'cpu.json'
-    monkeypatch.setattr(cpu_benchmark, 'measured_limits', lambda threads: dict.fromkeys(
-        ('float32', 'float64', 'bandwidth'), 1e10))
+    """All of a run but the machine's limits, of few samples; of these the higher ones are the rows' bounds."""
+    path, rates = tmp_path / 'cpu.json', iter((1e10, 2e10))
+    monkeypatch.setattr(cpu_benchmark, 'measured_limits', lambda threads: {
+        'float32': next(rates), 'float64': 1e10, 'bandwidth': 1e12})
     monkeypatch.setattr(sys, 'argv', [
         'cpu.py', '--networks', 'tiny', '--maps', 'forward', '--dtype', 'float32', '--threads', '1', '--seconds', '0',
         '--output', str(path)])
@@ -122,6 +122,7 @@ def test_the_record_of_the_cpu_is_written_and_drawn(monkeypatch, tmp_path, capsy
     record = json.loads(path.read_text())
     [means] = record['order_means']
     assert means['layers'] == sum(row['pyconv_channels_last_seconds'] is not None for row in record['rows']) > 0
+    assert all(row['bound_seconds'] == max(row['flop'] / 2e10, 4 * row['elements'] / 1e12) for row in record['rows'])
     assert all(row['right'] for row in record['rows']) and path.with_suffix('.png').stat().st_size > 1000
     assert 'pyconv / pyconv with channels last' in capsys.readouterr().out
 

@@ -84,6 +84,7 @@ def test_padding_modes_in_tiles(gpu, problem, tiles_alone):
     check_maps(gpu, problem, 'float32')
 
 
+@pytest.mark.every
 @pytest.mark.parametrize('problem', VARIED[1::4], ids=str)
 @every_way
 def test_every_way(gpu, problem, way):

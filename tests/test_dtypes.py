@@ -110,6 +110,7 @@ def check_maps(problem, data, result, **more):
     same(calls.grad_weight(problem, data.x, data.y, per_sample=True, **more), alone, result)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize('problem', PROBLEMS, ids=str)
 def test_maps(problem, dtype):
     check_maps(problem, data_of(problem, dtype), result_of(dtype))

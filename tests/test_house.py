@@ -227,13 +227,34 @@ def test_lines_and_files_stay_short():
         assert len(lines) <= 600, path.name
 
 
+def cases(**values):
+    """Items of a test, of every choice of its parameters' values."""
+    numbered = itertools.product(*map(enumerate, values.values()))
+    return [SimpleNamespace(callspec=SimpleNamespace(
+        params={name: value for name, (_, value) in zip(values, chosen)},
+        indices={name: index for name, (index, _) in zip(values, chosen)})) for chosen in numbered]
+
+
+def shown(items):
+    return [item.callspec.params for item in conftest.shown_by(items)]
+
+
 def test_every_two_values_of_a_test_s_parameters_meet():
     """In fewer of its items than there are, whichever are left out beforehand."""
-    values = {'dtype': [float, int], 'rank': [1, 2, 3], 'groups': ['1', '2', '4'], 'gpu': ['emulated']}
-    items = [SimpleNamespace(callspec=SimpleNamespace(params=dict(zip(values, chosen))))
-             for chosen in itertools.product(*values.values())]
+    items = cases(dtype=[float, int], rank=[1, 2, 3], groups=['1', '2', '4'], gpu=['emulated'])
     for some in (items, items[::2], items[:1]):
-        found = conftest.meeting(some)
+        found = conftest.shown_by(some)
         pairs, kept = ({pair for item in of for pair in itertools.combinations(item.callspec.params.items(), 2)}
                        for of in (some, found))
         assert kept == pairs and len(found) <= 10
+
+
+@pytest.mark.parametrize('others', [{'dtype': [float, int]}, {'gpu': ['emulated'], 'way': 'abcde'}])
+def test_a_problem_meets_every_other_value_in_turns(others):
+    """And each value every other problem, all of them where the problem is all that varies."""
+    found = shown(cases(problem=range(9), **others))
+    (name, values), problems = list(others.items())[-1], {}
+    for chosen in found:
+        problems.setdefault(chosen[name], []).append(chosen['problem'])
+    assert problems == {value: list(range(place % 2, 9, 2)) for place, value in enumerate(values)}
+    assert len(shown(cases(problem=range(9), gpu=['emulated']))) == 9

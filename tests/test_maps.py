@@ -14,6 +14,7 @@ from calls import assert_equal, per_channel, poisoned
 from problems import BY_NAME, EVERY, PHASES, PROBLEMS, ROWS, VARIED, VARIED_MODES, expected
 from pyconv import _geometries
 
+pytestmark = pytest.mark.every
 every_problem = pytest.mark.parametrize('problem', EVERY + ROWS, ids=str)
 every_gathered = pytest.mark.parametrize('problem', EVERY + ROWS + PHASES, ids=str)
 
