@@ -172,7 +172,7 @@ CLASSES = (
         12, 4 and 12 at dilation 12, 10, 8 and 10 at dilation 18, which tiles of eight do not divide: likely, not
         measured. Packing 19 MB of weights (2048 channels) is 3 to 6 %."""),
     Class("Dilated layers", lambda case: case.three_taps and case.layer.dilation > 1, """
-        Three taps go through Winograd's tiles on the lattices of the dilation, unless the channels lie last."""),
+        Three taps go through Winograd's tiles on the lattices of the dilation."""),
     Class("3×3 on 7×7", lambda case: case.three_taps and max(case.layer.size) <= 7, """
         7×7 takes 16 of Winograd's tiles, 256 products in place of 361, so that products alone would allow 1.4 times the
         bound. They are 81 to 84 % of the profile (77 % of the weight's gradient): 16 matrix products of 512 by 512

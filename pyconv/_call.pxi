@@ -178,12 +178,12 @@ cdef class Call:
     cdef char *turn_in(self, const step_t *step, desk_t *desk, int operand, char *data) noexcept nogil:
         """The block's box of an operand, or its part of the weight, as a patch that stands for it, if it needs one."""
         cdef work_t whole = desk.work
-        whole.piece = &step.piece
+        whole.piece = desk.piece
         return <char *>self.plan.kernels.turn_in(&whole, operand, data, desk.patch[operand], &desk.seen)
 
     cdef void store(self, const step_t *step, desk_t *desk, char *bias, int accumulate, bint in_place) noexcept nogil:
         """target (+)= the result of a gathering map, which may be in its patch."""
-        cdef char *target = self.target_at(&step.piece, &desk.work.part)
+        cdef char *target = self.target_at(desk.piece, &desk.work.part)
         cdef char *patch
         if not step.turns[1]:
             if step.folds:
@@ -201,14 +201,14 @@ cdef class Call:
     cdef void fold(self, const step_t *step, desk_t *desk, char *bias) noexcept nogil:
         """The patch of target += what is beyond its edges, at the cells that stand for it, and the bias."""
         cdef work_t whole = desk.work
-        whole.piece = &step.piece
+        whole.piece = desk.piece
         self.plan.kernels.fold_patch(&whole, desk.patch[TARGET], bias)
 
     cdef void turn_out(self, const step_t *step, desk_t *desk, int operand, char *data,
                        int accumulate) noexcept nogil:
         """operand (+)= its patch."""
         cdef work_t whole = desk.work
-        whole.piece = &step.piece
+        whole.piece = desk.piece
         self.plan.kernels.turn_out(&whole, operand, desk.patch[operand], data, accumulate)
 
     cdef void gather_any(self, index_t task, int thread) noexcept nogil:
@@ -231,6 +231,7 @@ cdef class Call:
         cdef int i
         self.sit(step, thread, &desk)
         _decode(step, task // parts, &block)
+        self.find_lattice(step, &block, &desk)
         if step.shares:
             self.gather_shared(step, share, &block, &desk)
         elif step.one_panel:
@@ -259,7 +260,8 @@ cdef class Call:
         """Member i of a step: its piece, its result, and what it has of the block; whether that is anything."""
         cdef bint some = True
         cdef int a
-        desk.work.piece, desk.work.block = &step[i].piece, block[0]
+        desk.piece = desk.work.piece = &step[i].piece
+        desk.work.block = block[0]
         desk.work.block.shared = step[i].block.shared
         for a in range(3):
             desk.work.block.extent[a] = max(0, min(block.extent[a], step[i].count[a] - block.start[a]))
@@ -293,7 +295,7 @@ cdef class Call:
         cdef int i
         for depth in range(step.depth_blocks):
             _part(step, depth * parts + share, &desk.work.part)
-            desk.work.piece = &step.whole
+            desk.piece, desk.work.piece = &step.piece, &step.whole
             self.unroll(step, block, desk, 0)
             cells = desk.work.layout
             for i in range(step.members):
@@ -358,7 +360,7 @@ cdef class Call:
         """Have the block's results written where they belong in target or its patch, if they lie there as they do."""
         cdef work_t *work = &desk.work
         cdef const block_t *block = &work.block
-        cdef const piece_t *piece = &step.piece
+        cdef const piece_t *piece = desk.piece
         cdef char *target = self.target_at(piece, &work.part)
         if not step.in_place or not step.turns[1] and (self.accumulate or step.accumulate):
             return False
@@ -402,19 +404,25 @@ cdef class Call:
             desk.patch[0] = desk.recent + (step.result * item if self.plan.sums_runs() else 0)
         desk.patch[1] = desk.patch[0] + step.patch[0] * item
         desk.patch[2] = desk.patch[1] + step.patch[1] * item
-        desk.work.piece = &step.piece
+        desk.piece = desk.work.piece = &step.piece
         if step.turns[0] or step.turns[1] or step.turns[2]:
             desk.seen = step.piece
             desk.work.piece = &desk.seen
         desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
         desk.work.layout.first = 0
 
+    cdef void find_lattice(self, const step_t *step, block_t *block, desk_t *desk) noexcept nogil:
+        """A block of a piece whose lattices are seen one by one is one of its lattice."""
+        if step.lattices > 1:
+            _see_lattice(step, block, &desk.lattice)
+            desk.piece, desk.seen = &desk.lattice, desk.lattice
+
     cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk, index_t place) noexcept nogil:
         """The block's source into scratch, `place` bytes from the first volume; the offsets are made anew only when it
         has another size."""
         cdef work_t *work = &desk.work
         cdef bint same = desk.channels >= work.part.channels and work.block.samples == block.samples
-        cdef char *source = self.source_at(&step.piece, &work.part) + place
+        cdef char *source = self.source_at(desk.piece, &work.part) + place
         cdef char *patch
         cdef int a
         for a in range(3):
@@ -514,10 +522,11 @@ cdef class Call:
                 return False
             _decode(step, which % step.block_count, &block)
             block.sample += sample
+            self.find_lattice(step, &block, desk)
             if self.places != NULL:
                 place = self.places + which // step.block_count * 2
             self.unroll(step, &block, desk, 0 if place == NULL else place[0])
-            target = self.target_at(&step.piece, &work.part) + (0 if place == NULL else place[1])
+            target = self.target_at(desk.piece, &work.part) + (0 if place == NULL else place[1])
             if step.turns[1]:
                 target = self.turn_in(step, desk, TARGET, target)
             step.way.pack(work, target, desk.panel)

@@ -120,6 +120,12 @@ class Piece(NamedTuple):
         return self._replace(axes=axes, folds=NO_FOLDS)
 
     @property
+    def in_lattices(self) -> bool:
+        """Whether blocks of tiles are of one lattice along y each, as patches are that operands have."""
+        copied = self.source_last or self.target_last or any(self.patched[:2])
+        return self.tile[1] > 1 and self.axes[1].tap_step > 1 and copied
+
+    @property
     def source_last(self) -> bool:
         """Whether the channels of source lie last in memory: rows of its cells do not."""
         return self.source.axes[2] > 1 and not self.turned and not self.patched[0]

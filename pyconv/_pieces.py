@@ -432,9 +432,7 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
         return None
     others = [axis if axis.taps == 3 else axis._replace(tap_step=1) for axis in others]
     if others[1].tap_step > LARGEST_TAP_STEP[outputs] or (
-            any(axis.tap_step > 1 for axis in others) and (
-                piece.source_last or piece.target_last or any(piece.patched)
-                or (piece.edge, piece.folded) != ("zeros", "zeros"))) or (
+            any(axis.tap_step > 1 for axis in others) and (piece.edge, piece.folded) != ("zeros", "zeros")) or (
             any(axis.lattice < 1 for axis in piece.axes)):
         return None
     # a tile must not see what no position reads

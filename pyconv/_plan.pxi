@@ -227,6 +227,7 @@ cdef class Plan:
         step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or (
             piece.target_last and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
+        step.lattices = piece.axes[1].tap_step if piece.in_lattices else 1
         step.folds = piece.folds != _blocks.NO_FOLDS and (step.turns[1] or not stores_folds)
         for i in range(3):
             step.piece.stored[i] = self.stored[i]
@@ -245,7 +246,8 @@ cdef class Plan:
             step.block.extent[a] = blocking.extent[a]
             lattices = step.piece.axis[a].tap_step if step.piece.tile[a] > 1 else 1
             step.count[a] = lattices * _parts(step.piece.count[a], lattices * step.piece.tile[a])
-            step.blocks[a + 1] = _parts(step.count[a], blocking.extent[a])
+            lattices = step.lattices if a == 1 else 1
+            step.blocks[a + 1] = lattices * _parts(step.count[a] // lattices, blocking.extent[a])
             step.block_count *= step.blocks[a + 1]
         step.tasks = step.row_blocks * step.group_blocks * (step.block_count if self.gathers else step.depth_blocks)
         step.tasks *= step.apart

@@ -23,6 +23,7 @@ cdef struct step_t:
     int in_place  # rows of positions lie in target, or its patch, as they do in a result
     int anywhere  # and it does not matter how far apart they are, nor whether they are whole vectors
     int turns[3]  # source, target, weight do not lie in memory as the way wants them
+    index_t lattices  # along y, each of which is a piece of its own to blocks whose operands have patches; else 1
     int folds  # what is beyond target's edges is added before it is stored: Winograd's tiles store it there themselves
     index_t patch[3]  # elements of the patches that stand for them
     index_t apart  # samples whose results are kept apart, in grad_weight
@@ -48,6 +49,8 @@ cdef struct desk_t:
     char *recent  # the sums of a run of blocks
     char *interleaved  # two of the results of several steps
     char *patch[3]  # of source, of target, of the weight
+    const piece_t *piece  # the step's, or
+    piece_t lattice  # the lattice of it that the block is of
     piece_t seen  # with patches for operands
     work_t work
     index_t channels
@@ -115,17 +118,41 @@ cdef inline int _tasks(int threads, double products) noexcept nogil:
 
 
 cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept nogil:
-    """The which-th block of a step, the last one of an axis cut to what is left; gives back which part it is for."""
+    """The which-th block of a step, the last one of an axis, or of a lattice of it, cut to what is left; gives back
+    which part it is for."""
     cdef int a
-    cdef index_t rest = which
+    cdef index_t rest = which, lattices, count, blocks, number
     block[0] = step.block
     for a in range(2, -1, -1):
-        block.start[a] = rest % step.blocks[a + 1] * step.block.extent[a]
-        block.extent[a] = min(step.block.extent[a], step.count[a] - block.start[a])
+        lattices = step.lattices if a == 1 else 1
+        count, blocks = step.count[a] // lattices, step.blocks[a + 1] // lattices
+        number = rest % step.blocks[a + 1]
+        block.start[a] = number % blocks * step.block.extent[a]
+        block.extent[a] = min(step.block.extent[a], count - block.start[a])
+        block.start[a] += number // blocks * count
         rest //= step.blocks[a + 1]
     block.sample = rest % step.blocks[0] * step.block.samples
     block.samples = min(step.block.samples, step.batch - block.sample)
     return rest // step.blocks[0]
+
+
+cdef void _see_lattice(const step_t *step, block_t *block, piece_t *piece) noexcept nogil:
+    """The lattice along y that a block's tiles lie in as a piece, and the block as one of it: position q of lattice l
+    is position l + lattices * q of the step's piece, and so are the cells that it reads."""
+    cdef index_t steps = step.lattices, high = step.count[1] // steps, number = block.start[1] // high
+    cdef index_t first = number + step.piece.axis[1].offset, shift = first // steps, cell
+    if first < shift * steps:
+        shift -= 1
+    cell = first - shift * steps
+    piece[0] = step.piece
+    piece.count[1] = _parts(max(0, piece.count[1] - number), steps)
+    piece.axis[1].tap_step, piece.axis[1].offset = 1, shift
+    piece.axis[1].size = _parts(max(0, piece.axis[1].size - cell), steps)
+    piece.source_base += cell * piece.source_stride[1]
+    piece.target_base += number * piece.target_stride[1]
+    piece.source_stride[1] *= steps
+    piece.target_stride[1] *= steps
+    block.start[1] -= number * high
 
 
 cdef void _part(const step_t *step, index_t task, part_t *part) noexcept nogil:

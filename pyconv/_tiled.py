@@ -69,13 +69,16 @@ def tiling_pays(map: str, piece: Piece) -> bool:
     return tiled + transforms < 0.9 * direct
 
 
-def _blocks(one: Piece, tile: Tile) -> set[Block]:
-    """Blocks of tiles: some vectors of them, no cells between their rows."""
+def _blocks(piece: Piece, tile: Tile) -> set[Block]:
+    """Blocks of tiles: some vectors of them, no cells between their rows; of one lattice along y if they have to be."""
+    one = of_frequency(piece)
     count = tuple(axis.positions for axis in one.axes)
     whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
     unit = lcm(tile.lanes, one.axes[2].tap_step)
+    high = count[1] // one.axes[1].tap_step if piece.in_lattices else count[1]
+    within = (1, high, count[2]) if piece.in_lattices else count
     return {(n, extent, 1 << first) for vectors in range(1, MOST_VECTORS, 2)
-            for extent, first in candidates(count, vectors * tile.lanes, unit, least_of(one))
+            for extent, first in candidates(within, vectors * tile.lanes, unit, least_of(one))
             for n in (whole if extent == count else (1,))}
 
 
@@ -116,7 +119,7 @@ def gather(piece: Piece, tile: Tile) -> Blocking:
         return (products + transforms) * up_to(blocks_of(one, block) * -(-piece.rows // rows), tile.tasks)
 
     sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}
-    rows, block = min(product(sorted(sizes), sorted(_blocks(one, tile))), key=cost)
+    rows, block = min(product(sorted(sizes), sorted(_blocks(piece, tile))), key=cost)
     return Blocking(GATHER_WINOGRAD, *block, channels, rows)
 
 
@@ -134,7 +137,7 @@ def correlate(piece: Piece, groups: int, tile: Tile) -> Blocking:
 @lru_cache(maxsize=256)
 def _sums(piece: Piece, groups: int, tile: Tile) -> tuple[Block, int]:
     """The blocks of grad_weight's positions, and how many partial sums there are."""
-    blocks = sorted(_blocks(of_frequency(piece), tile))
+    blocks = sorted(_blocks(piece, tile))
     (_, splits, _), block = min((min(_costs(piece, groups, tile, block)), block) for block in blocks)
     return block, splits
 

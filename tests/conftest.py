@@ -52,7 +52,7 @@ def meeting(items):
 
 
 def in_turns(items):
-    """Half of one test's items: each problem with every other of the values that it is tested with, and the next problem
+    """Half of one test's items: each problem with every other of the values that it is tested with, and the next one
     with those between."""
     rows, columns = {}, {}                               # of a chess board, whose white squares are kept
 

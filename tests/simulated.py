@@ -5,6 +5,7 @@ barrier that some threads do not reach is an error. The text is that which would
 on one thread's values, Python integers and NumPy floats, in the emulator's memory. Products of tiles need whole warps
 at once and stay the emulator's.
 """
+import functools
 import threading
 
 import numpy as np
@@ -163,10 +164,18 @@ def closed():
 
 def run_in_turns(self, place, *arguments):
     """In the place of the simulator's own, which asks all threads again and again whether they wait. A block begins
-    with shared memory that nobody has written."""
+    with shared memory that nobody has written. Without barriers a thread's turn is all of it, and one does for all."""
+    def until_the_end(places):
+        thread = threading.current_thread()
+        for place in places:
+            thread.threadIdx = simulator.Dim3(*place)
+            self._f(*arguments)
+
     simulator._get_kernel_context().shared._dynshared.fill(-1)
-    threads = [ThreadInTurn(lambda: self._f(*arguments), self, place, at, self._debug)
-               for at in np.ndindex(*self._block_dim)]
+    places = list(np.ndindex(*self._block_dim))
+    turns = [[one] for one in places] if 'barrier' in self._f.__code__.co_names else [places]
+    threads = [ThreadInTurn(functools.partial(until_the_end, turn), self, place, turn[0], self._debug)
+               for turn in turns]
     mine = closed()
     for thread, after in zip(threads, [*(thread.turn for thread in threads[1:]), mine]):
         thread.after = after

@@ -366,7 +366,7 @@ def test_nothing_else_is_asked_for(monkeypatch, capability, size):
     take_tile(monkeypatch, size)
     ways = [*WAYS.values(), ('complex64', {}), ('complex64', {'algorithm': 'tf32x3'}), ('complex128', {})]
     without_tiles = size == 0 and capability == (9, 0)
-    problems = [*(ASKING[::2] if size else [*ASKING, *OTHERS, *SINGLE, *PHASES]), PATCHES, PLANES]  # tiles are alike
+    problems = [*([*ASKING, *OTHERS, *SINGLE, *PHASES] if without_tiles else ASKING[::2]), PATCHES, PLANES]
     for problem, (dtype, keywords) in itertools.product(problems, ways):
         if others_ask_too(problem, dtype, keywords, capability, size):
             continue

@@ -1,8 +1,9 @@
 """The kernels without tiles under Numba's simulator, against the reference with ==.
 
-Beyond what the emulator sees: every thread is one of the operating system, with values of its own, and runs to its next
-barrier before others get their turn, where the emulator goes forward with all at once. So threads of one warp race too,
-a barrier that some threads do not reach is an error, and nothing rests on how the emulator spreads values over threads.
+Beyond what the emulator sees: every thread has values of its own, and runs to its next barrier before others get their
+turn, where the emulator goes forward with all at once. So threads of one warp race too, a barrier that some threads do
+not reach is an error, and nothing rests on how the emulator spreads values over threads. Where kernels have barriers a
+thread is one of the operating system; blocks are a fourth of those that ship.
 """
 import importlib.util
 
@@ -20,6 +21,8 @@ import sys
 import types
 import numpy as np
 import pytest
+from pyconv._gpu import plain
+plain.THREADS //= 4                 # before others read it
 import calls, gpus, plan_runs, pyconv, simulated, test_cuda_padding
 from calls import last
 from problems import P, maps

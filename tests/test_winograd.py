@@ -2,16 +2,19 @@
 
 `auto` and `winograd` use it where it pays, which is where channels are many; here it is used wherever it is possible.
 """
+import functools
 import tracemalloc
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import calls
 import pyconv
+import reference
 import test_bits as bits
 import test_nonfinite as nonfinite
-from calls import assert_equal, assert_same_bits
+from calls import assert_equal, assert_same_bits, last
 from problems import PROBLEMS, P, maps, whole
 from pyconv import _blocks, _known, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
@@ -86,6 +89,46 @@ def test_large_tiles_are_near(problem, dtype):
     for actual, right in zip(calls.three_maps(problem, data.x, data.w, data.y, algorithm='winograd'), wanted):
         scale = np.linalg.norm(right) or 1
         assert np.linalg.norm(actual - right) <= limit * scale
+
+
+LATTICES = [problem for problem in TILED if max(problem.per_axis(problem.dilation)[-2:]) > 1]
+# Orders and types of which blocks are copied first, and so are of one lattice along y.
+COPIED = {
+    'float32 last': lambda part: last(part.astype(np.float32), part.ndim - 2),
+    'float64 last': lambda part: last(part, part.ndim - 2),
+    **{name: functools.partial(np.asarray, dtype=name)
+       for name in ('float16', ml_dtypes.bfloat16, 'int8', 'complex64')}}
+
+
+@pytest.mark.parametrize('problem', LATTICES, ids=str)
+@pytest.mark.parametrize('copied', COPIED, ids=str)
+def test_lattices_of_what_is_copied(problem, copied):
+    """As right as in rows of float32; results of 16 bits are rounded once. And a cell that is no number is where the
+    definition puts it, in results that lie last too."""
+    data, made = problem.integers(), COPIED[copied]
+    x, w, y = map(made, data[:3])
+    found = calls.three_maps(problem, x, w, y)
+    for actual, right in zip(found, whole(problem)):
+        assert np.array_equal(actual, right.astype(actual.dtype))
+    if not np.can_cast(np.float16, x.dtype) and x.dtype != ml_dtypes.bfloat16:
+        return
+    spoiled = data.x.copy()
+    spoiled[(-1, 0, *(n // 2 for n in problem.size))] = np.nan
+    out = made(np.zeros(problem.output_shape))
+    with np.errstate(invalid='ignore'):
+        calls.forward(problem, made(spoiled), w, out=out)
+    right = reference.forward(spoiled, data.w, problem.positions, **problem.form)
+    assert np.array_equal(out.astype(complex), right.astype(out.dtype).astype(complex), equal_nan=True)
+
+
+@pytest.mark.parametrize('copied', COPIED, ids=str)
+def test_lattices_of_what_is_copied_have_tiles(copied, caplog, monkeypatch):
+    monkeypatch.undo()  # as users have it
+    x, w = COPIED[copied](np.zeros((1, 64, 28, 28))), COPIED[copied](np.zeros((64, 64, 3, 3)))
+    with caplog.at_level('DEBUG', 'pyconv'):
+        pyconv.conv2d(x, w, dilation=2, padding=2)
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message.endswith(': Winograd F(2, 3)')
 
 
 @every_problem

@@ -41,7 +41,8 @@ enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE, POSITIONS_BESIDE };
    tile: with Winograd's algorithm, outputs of a tile along each axis, 1 where that is not transformed; blocks then
    count tiles. Such an axis has 3 taps, step 1 and a tap_step of d >= 1: d lattices of positions that each read a
    lattice of their own. Tiles lie in one lattice; along y they are counted lattice after lattice, along x first the d
-   tiles, one of each lattice, that lie side by side, which no block separates.
+   tiles, one of each lattice, that lie side by side, which no block separates. Where an operand has patches, a block is
+   of one lattice along y too, and the piece that it is given is that lattice, without its steps.
    parts: real numbers of an element, 2 of a complex one. Rows and channels count them; strides lead from element to
    element, and from one channel's real part to the next one's.
    stored: the types of source, target and weight, where they are not computed in; strides then count such elements.

@@ -36,8 +36,9 @@ static NAME(region) NAME(target_region)(const piece_t *piece, const block_t *blo
     NAME(region) r;
     for (int a = 0; a < 3; a++) {
         const index_t most = block->extent[a] * piece->tile[a];
+        const index_t left = piece->count[a] - block->start[a] * piece->tile[a];
         r.first[a] = block->start[a] * piece->tile[a];
-        r.count[a] = piece->count[a] - r.first[a] < most ? piece->count[a] - r.first[a] : most;
+        r.count[a] = left < 0 ? 0 : left < most ? left : most; /* of a lattice that has less of them none may be left */
     }
     return r;
 }
@@ -50,7 +51,7 @@ static NAME(region) NAME(cells_of)(const piece_t *piece, const NAME(region) *pos
         const index_t low = positions->first[a] - piece->before[a], high = low + positions->count[a];
         const index_t cells = piece->count[a] - piece->before[a] - piece->behind[a];
         r.first[a] = low > 0 ? low : 0;
-        r.count[a] = (high < cells ? high : cells) - r.first[a];
+        r.count[a] = positions->count[a] ? (high < cells ? high : cells) - r.first[a] : 0;
     }
     return r;
 }

@@ -14,9 +14,9 @@ typedef struct {
 static inline NAME(tiling) NAME(tiling_of)(const piece_t *piece)
 {
     const index_t y = piece->tile[1], x = piece->tile[2], lattices = piece->axis[1].tap_step;
-    const index_t rows = lattices * y;
+    const index_t rows = lattices * y, high = (piece->count[1] + rows - 1) / rows;
     return (NAME(tiling)){y > x ? y : x, y, x, y > 1 ? y + 2 : 1, x > 1 ? x + 2 : 1, lattices,
-                          piece->axis[2].tap_step, (piece->count[1] + rows - 1) / rows};
+                          piece->axis[2].tap_step, lattices > 1 ? high : PTRDIFF_MAX};
 }
 
 /* The row of positions that is output i of tiles in row y: one more is t->lattices_y rows on. */
