@@ -120,10 +120,10 @@ class Piece(NamedTuple):
         return self._replace(axes=axes, folds=NO_FOLDS)
 
     @property
-    def in_lattices(self) -> bool:
-        """Whether blocks of tiles are of one lattice along y each, as patches are that operands have."""
+    def lattices(self) -> int:
+        """Of so many lattices along y a block of tiles is of one, as the patches are that operands have."""
         copied = self.source_last or self.target_last or any(self.patched[:2])
-        return self.tile[1] > 1 and self.axes[1].tap_step > 1 and copied
+        return self.axes[1].tap_step if self.tile[1] > 1 and copied else 1
 
     @property
     def source_last(self) -> bool:

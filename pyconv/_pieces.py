@@ -436,8 +436,8 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
             any(axis.lattice < 1 for axis in piece.axes)):
         return None
     # a tile must not see what no position reads
-    others = [axis._replace(size=min(axis.size, axis.positions + axis.offset + axis.tap_step * (axis.taps - 1)))
-            if axis.taps == 3 else axis for axis in others]
+    others = [axis._replace(size=max(0, min(axis.size, axis.positions + axis.offset + axis.tap_step * (axis.taps - 1))))
+              if axis.taps == 3 else axis for axis in others]
     return piece._replace(axes=(z, *others), tile=(1, *(outputs if n else 1 for n in three)))
 
 

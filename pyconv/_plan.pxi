@@ -227,7 +227,8 @@ cdef class Plan:
         step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or (
             piece.target_last and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
-        step.lattices = piece.axes[1].tap_step if piece.in_lattices else 1
+        step.lattices = piece.lattices
+        assert step.lattices == 1 or step.turns[0] or step.turns[1], "a lattice is seen through patches"
         step.folds = piece.folds != _blocks.NO_FOLDS and (step.turns[1] or not stores_folds)
         for i in range(3):
             step.piece.stored[i] = self.stored[i]

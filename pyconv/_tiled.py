@@ -69,16 +69,20 @@ def tiling_pays(map: str, piece: Piece) -> bool:
     return tiled + transforms < 0.9 * direct
 
 
+def _of_lattice(piece: Piece) -> Piece:
+    """`of_frequency` of what a block is of: one lattice along y, or all of them."""
+    z, y, x = of_frequency(piece).axes
+    return of_frequency(piece)._replace(axes=(z, y._replace(positions=y.positions // piece.lattices), x))
+
+
 def _blocks(piece: Piece, tile: Tile) -> set[Block]:
-    """Blocks of tiles: some vectors of them, no cells between their rows; of one lattice along y if they have to be."""
-    one = of_frequency(piece)
+    """Blocks of tiles: some vectors of them, no cells between their rows."""
+    one = _of_lattice(piece)
     count = tuple(axis.positions for axis in one.axes)
     whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
     unit = lcm(tile.lanes, one.axes[2].tap_step)
-    high = count[1] // one.axes[1].tap_step if piece.in_lattices else count[1]
-    within = (1, high, count[2]) if piece.in_lattices else count
     return {(n, extent, 1 << first) for vectors in range(1, MOST_VECTORS, 2)
-            for extent, first in candidates(within, vectors * tile.lanes, unit, least_of(one))
+            for extent, first in candidates(count, vectors * tile.lanes, unit, least_of(one))
             for n in (whole if extent == count else (1,))}
 
 
@@ -102,7 +106,7 @@ def _outputs_cost(piece: Piece, block: Block, tile: Tile) -> float:
 
 def gather(piece: Piece, tile: Tile) -> Blocking:
     """For forward and grad_input: the rows and positions whose vector operations are fewest."""
-    one, frequencies = of_frequency(piece), _frequencies(piece)
+    one, frequencies = _of_lattice(piece), _frequencies(piece)
     taps, of_axes = one.axes[0].taps, streams_of(one.axes)
     channels = even_part(piece.channels, max(1, DEPTH[sum(n > 1 for n in piece.tile)] // taps))
 
@@ -116,7 +120,8 @@ def gather(piece: Piece, tile: Tile) -> Blocking:
         products = frequencies * piece.channels * taps * rows * (
             vectors + 0.3 * -(-vectors // tile.vectors) + WEIGHTS_COST / tile.lanes)
         transforms = piece.channels * _cells_cost(piece, block, tile) + rows * _outputs_cost(piece, block, tile)
-        return (products + transforms) * up_to(blocks_of(one, block) * -(-piece.rows // rows), tile.tasks)
+        tasks = piece.lattices * blocks_of(one, block) * -(-piece.rows // rows)
+        return (products + transforms) * up_to(tasks, tile.tasks)
 
     sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}
     rows, block = min(product(sorted(sizes), sorted(_blocks(piece, tile))), key=cost)
@@ -159,8 +164,8 @@ def _costs(
 ) -> Iterator[tuple[float, int, tuple[int, int]]]:
     """Of grad_weight in such blocks of positions: what every part that a task may do costs, in how many partial sums,
     which are as many as suit it where none are named, and its channels and columns."""
-    one, frequencies = of_frequency(piece), _frequencies(piece)
-    taps, count = one.axes[0].taps, blocks_of(one, block)
+    one, frequencies = _of_lattice(piece), _frequencies(piece)
+    taps, count = one.axes[0].taps, piece.lattices * blocks_of(one, block)
     gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
     size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
     cells, room = _cells_cost(piece, block, tile), (NARROW_ROOM if tile.narrow else WEIGHT_ROOM) / tile.itemsize

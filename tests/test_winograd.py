@@ -49,6 +49,7 @@ TILED = [problem for problem in PROBLEMS if has_tiles(problem)] + [
     P('lattices of a column', (90, 9), (3, 1), (9, 5), padding=(7, 0), dilation=(7, 2)),
     P('more lattices than positions', (9, 10), (3, 3), (5, 6), padding=3, dilation=6),
     P('lattices in planes', (5, 9, 11), (3, 3, 3), (4, 5), padding=2, dilation=2),
+    P('lattices of what is all padding', (1, 18), (3, 1), (8, 9), padding=((6, -2), (1, 2)), dilation=(2, 1)),
     P('tiles in groups', (12, 13), (3, 3), (12, 18), groups=3, padding=((2, 0), (-1, 3)), batch=5),
 ]
 every_problem = pytest.mark.parametrize('problem', TILED, ids=str)

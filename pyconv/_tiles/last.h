@@ -43,22 +43,27 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
 }
 
 /* All channels of some positions, then the next, row after row: what is read of source follows itself in memory, and
-   what the next row reads is asked for. */
+   what the next row reads is asked for, and where the next results go. */
 #define LAST_ROWS(K, S)                                                                                               \
     static void NAME(last_##K##x##S)(const NAME(lines) *lines, index_t taps, index_t depth, const index_t *offset,    \
                                      const index_t *row, const REAL *panel, const REAL *cells, REAL *result)          \
     {                                                                                                                 \
+        const index_t last = taps > 0 ? offset[taps - 1] : 0;                                                         \
+        const index_t lowest = taps > 0 && offset[0] > last ? offset[0] : last;                                       \
         for (index_t y = 0; y < lines->rows; y++, cells += lines->next_cell, result += lines->next_result)            \
             for (index_t x = 0, wide; x < lines->count; x += wide) {                                                  \
                 wide = NAME(in_registers)(lines->count - x);                                                          \
                 const index_t first = lines->first + S * x, read = S * (wide - 1) + K, left = lines->size - first;    \
                 const index_t there[3] = {-first, left < read ? left : read, wide};                                   \
                 const int whole = wide == 8 && (K == 1 || (first >= 0 && left >= read));                              \
-                const REAL *below = cells + (taps > 0 ? offset[taps - 1] : 0) + lines->next_cell + x * lines->step;   \
+                const REAL *below = cells + lowest + lines->next_cell + x * lines->step;                              \
+                const REAL *next = result + (x + wide) * lines->apart;                                                \
                 for (index_t channel = 0; channel < lines->channels; channel += LANES) {                              \
                     const index_t at = NAME(vector_at)(channel, lines->channels);                                     \
-                    for (index_t i = 0; i < wide; i++)                                                                \
+                    for (index_t i = 0; i < wide; i++) {                                                              \
                         __builtin_prefetch(below + i * lines->step + at);                                             \
+                        __builtin_prefetch(next + i * lines->apart + at, 1);                                          \
+                    }                                                                                                 \
                     if (whole)                                                                                        \
                         POSITIONS(K, S, 0);                                                                           \
                     else                                                                                              \
