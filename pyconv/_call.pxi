@@ -231,7 +231,7 @@ cdef class Call:
         cdef int i
         self.sit(step, thread, &desk)
         _decode(step, task // parts, &block)
-        self.find_lattice(step, &block, &desk)
+        _see_lattice(step, &block, &desk)
         if step.shares:
             self.gather_shared(step, share, &block, &desk)
         elif step.one_panel:
@@ -411,12 +411,6 @@ cdef class Call:
         desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
         desk.work.layout.first = 0
 
-    cdef void find_lattice(self, const step_t *step, block_t *block, desk_t *desk) noexcept nogil:
-        """A block of a piece whose lattices are seen one by one is one of its lattice."""
-        if step.lattices > 1:
-            _see_lattice(step, block, &desk.lattice)
-            desk.piece, desk.seen = &desk.lattice, desk.lattice
-
     cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk, index_t place) noexcept nogil:
         """The block's source into scratch, `place` bytes from the first volume; the offsets are made anew only when it
         has another size."""
@@ -522,7 +516,7 @@ cdef class Call:
                 return False
             _decode(step, which % step.block_count, &block)
             block.sample += sample
-            self.find_lattice(step, &block, desk)
+            _see_lattice(step, &block, desk)
             if self.places != NULL:
                 place = self.places + which // step.block_count * 2
             self.unroll(step, &block, desk, 0 if place == NULL else place[0])

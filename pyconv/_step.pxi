@@ -136,9 +136,13 @@ cdef index_t _decode(const step_t *step, index_t which, block_t *block) noexcept
     return rest // step.blocks[0]
 
 
-cdef void _see_lattice(const step_t *step, block_t *block, piece_t *piece) noexcept nogil:
-    """The lattice along y that a block's tiles lie in as a piece, and the block as one of it: position q of lattice l
-    is position l + lattices * q of the step's piece, and so are the cells that it reads."""
+cdef void _see_lattice(const step_t *step, block_t *block, desk_t *desk) noexcept nogil:
+    """Of a step whose lattices are seen one by one, the lattice along y that a block's tiles lie in as the piece, and
+    the block as one of it: position q of lattice l is position l + lattices * q of the step's piece, and so are the
+    cells that it reads."""
+    cdef piece_t *piece = &desk.lattice
+    if step.lattices == 1:
+        return
     cdef index_t steps = step.lattices, high = step.count[1] // steps, number = block.start[1] // high
     cdef index_t first = number + step.piece.axis[1].offset, shift = first // steps, cell
     if first < shift * steps:
@@ -153,6 +157,7 @@ cdef void _see_lattice(const step_t *step, block_t *block, piece_t *piece) noexc
     piece.source_stride[1] *= steps
     piece.target_stride[1] *= steps
     block.start[1] -= number * high
+    desk.piece, desk.seen = piece, piece[0]
 
 
 cdef void _part(const step_t *step, index_t task, part_t *part) noexcept nogil:

@@ -71,8 +71,9 @@ def tiling_pays(map: str, piece: Piece) -> bool:
 
 def _of_lattice(piece: Piece) -> Piece:
     """`of_frequency` of what a block is of: one lattice along y, or all of them."""
-    z, y, x = of_frequency(piece).axes
-    return of_frequency(piece)._replace(axes=(z, y._replace(positions=y.positions // piece.lattices), x))
+    one = of_frequency(piece)
+    z, y, x = one.axes
+    return one._replace(axes=(z, y._replace(positions=y.positions // piece.lattices), x))
 
 
 def _blocks(piece: Piece, tile: Tile) -> set[Block]:
@@ -107,7 +108,7 @@ def _outputs_cost(piece: Piece, block: Block, tile: Tile) -> float:
 def gather(piece: Piece, tile: Tile) -> Blocking:
     """For forward and grad_input: the rows and positions whose vector operations are fewest."""
     one, frequencies = _of_lattice(piece), _frequencies(piece)
-    taps, of_axes = one.axes[0].taps, streams_of(one.axes)
+    taps, of_axes, lattices = one.axes[0].taps, streams_of(one.axes), piece.lattices
     channels = even_part(piece.channels, max(1, DEPTH[sum(n > 1 for n in piece.tile)] // taps))
 
     def cost(option: tuple[int, Block]) -> float:
@@ -120,7 +121,7 @@ def gather(piece: Piece, tile: Tile) -> Blocking:
         products = frequencies * piece.channels * taps * rows * (
             vectors + 0.3 * -(-vectors // tile.vectors) + WEIGHTS_COST / tile.lanes)
         transforms = piece.channels * _cells_cost(piece, block, tile) + rows * _outputs_cost(piece, block, tile)
-        tasks = piece.lattices * blocks_of(one, block) * -(-piece.rows // rows)
+        tasks = lattices * blocks_of(one, block) * -(-piece.rows // rows)
         return (products + transforms) * up_to(tasks, tile.tasks)
 
     sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}

@@ -165,10 +165,10 @@ def closed():
 def run_in_turns(self, place, *arguments):
     """In the place of the simulator's own, which asks all threads again and again whether they wait. A block begins
     with shared memory that nobody has written. Without barriers a thread's turn is all of it, and one does for all."""
-    def until_the_end(places):
+    def until_the_end(turn):
         thread = threading.current_thread()
-        for place in places:
-            thread.threadIdx = simulator.Dim3(*place)
+        for at in turn:
+            thread.threadIdx = simulator.Dim3(*at)
             self._f(*arguments)
 
     simulator._get_kernel_context().shared._dynshared.fill(-1)

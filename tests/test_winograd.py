@@ -111,7 +111,7 @@ def test_lattices_of_what_is_copied(problem, copied):
     found = calls.three_maps(problem, x, w, y)
     for actual, right in zip(found, whole(problem)):
         assert np.array_equal(actual, right.astype(actual.dtype))
-    if not np.can_cast(np.float16, x.dtype) and x.dtype != ml_dtypes.bfloat16:
+    if copied == 'int8':
         return
     spoiled = data.x.copy()
     spoiled[(-1, 0, *(n // 2 for n in problem.size))] = np.nan

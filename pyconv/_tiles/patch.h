@@ -35,9 +35,8 @@ static NAME(region) NAME(target_region)(const piece_t *piece, const block_t *blo
 {
     NAME(region) r;
     for (int a = 0; a < 3; a++) {
-        const index_t most = block->extent[a] * piece->tile[a];
-        const index_t left = piece->count[a] - block->start[a] * piece->tile[a];
         r.first[a] = block->start[a] * piece->tile[a];
+        const index_t most = block->extent[a] * piece->tile[a], left = piece->count[a] - r.first[a];
         r.count[a] = left < 0 ? 0 : left < most ? left : most; /* of a lattice that has less of them none may be left */
     }
     return r;

@@ -6,7 +6,7 @@
 #define CELL_ROWS 256                          /* rows of cells that are transformed together at most */
 
 /* A piece's tiles: `m` outputs of one along its transformed axes; outputs and frequencies along y and x, lattices, and
-   tiles of a lattice along y. */
+   tiles of a lattice along y: of a lone one without end, as its last block may have rows of tiles with no positions. */
 typedef struct {
     index_t m, outputs_y, outputs_x, y, x, lattices_y, lattices_x, high;
 } NAME(tiling);
