@@ -244,6 +244,8 @@ def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -
     options = []
     for vectors in (6, 9, 12, 18, 24, 36):
         columns = up_to(even_part(piece.rows, vectors * tile.lanes), tile.lanes)
+        if options and columns * taps > room:
+            break
         most = max(1, min(deepest, room // columns) // taps)
         options += [(even_part(piece.channels, max(1, most // n)), columns) for n in (1, 2, 4)]
     return min(options, key=cost)

@@ -7,6 +7,7 @@ that sum in the same order, of which the batch may decide.
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from pyconv import _tiled
@@ -25,6 +26,7 @@ from pyconv._blocks import (
     CORRELATE_DIRECT,
     CORRELATE_FEW,
     CORRELATE_LAST,
+    CORRELATE_POSITIONS,
     CORRELATE_ROWS,
     CORRELATE_UNROLLED,
     CORRELATE_WINOGRAD,
@@ -195,8 +197,10 @@ def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 
 
 def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
-    half = tile.lanes // 2
-    return few_blocking(piece, groups, tile) if piece.rows < half or piece.channels <= piece.rows == half else None
+    half, plane = tile.lanes // 2, prod(axis.positions for axis in piece.axes)
+    at_stride_one = all(axis.step == 1 for axis in piece.axes) and plane >= CORRELATE_POSITIONS
+    copies_pay = plane * piece.batch >= CORRELATE_POSITIONS and (piece.channels <= half or at_stride_one)
+    return few_blocking(piece, groups, tile) if piece.rows < half or piece.rows == half and copies_pay else None
 
 
 SUMS, WEIGHT, ANY = ("forward", "grad_input"), ("grad_weight",), ()
@@ -243,7 +247,8 @@ WAYS = (
         "several groups of few channels, where tiles of each group's own would cost more",
         "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),
     Way("matrix product", (CORRELATE_FEW,), WEIGHT, ANY,
-        "fewer output channels than half a vector, or half a vector of them and no more input channels",
+        "fewer output channels than half a vector; of many positions half a vector of them, and no more input channels "
+        "or stride 1",
         "inner products along the positions, which fill vectors", _summed(_few)),
     Way("matrix product", (CORRELATE, CORRELATE_UNROLLED), WEIGHT, ANY,
         "else: grad_output is turned, a block of positions at a time; cells are broadcast from where they lie, a lone "

@@ -45,67 +45,6 @@ static void NAME(pack_across)(const work_t *work, const void *weight, void *pane
                     }
 }
 
-/* Lanes of two vectors of segments 2 * half long: the first and the second half of each segment. */
-#define SEGMENT(e, half) ((e) / (half) % (2 * (half) > LANES ? 1 : LANES / (2 * (half))) * 2 * (half) + (e) % (half))
-#define OF_SECOND(e, half) ((e) < LANES / 2 ? 0 : LANES)
-#define FIRST_HALF(e, half) (SEGMENT(e, half) + OF_SECOND(e, half))
-#define SECOND_HALF(e, half) (FIRST_HALF(e, half) + (half))
-#define OF_16(f, w)                                                                                                   \
-    {f(0, w), f(1, w), f(2, w), f(3, w), f(4, w), f(5, w), f(6, w), f(7, w), f(8, w), f(9, w), f(10, w), f(11, w),    \
-     f(12, w), f(13, w), f(14, w), f(15, w)}
-static const MASK NAME(halves)[4][2][16] = {{OF_16(FIRST_HALF, 1), OF_16(SECOND_HALF, 1)},
-                                            {OF_16(FIRST_HALF, 2), OF_16(SECOND_HALF, 2)},
-                                            {OF_16(FIRST_HALF, 4), OF_16(SECOND_HALF, 4)},
-                                            {OF_16(FIRST_HALF, 8), OF_16(SECOND_HALF, 8)}};
-#undef OF_16
-
-#if defined(__GNUC__) && !defined(__clang__)
-/* N vectors, of segments 2 << stage long, become half as many: each pair one with the sums of the halves of each segment,
-   three instructions. */
-static inline __attribute__((always_inline)) void NAME(add_halves)(const int N, const int stage, VECTOR *sum)
-{
-    const NAME(mask) first = *(const NAME(mask) *)NAME(halves)[stage][0];
-    const NAME(mask) second = *(const NAME(mask) *)NAME(halves)[stage][1];
-#pragma GCC unroll 12
-    for (int i = 0; i < N; i += 2) {
-        const VECTOR a = sum[i], b = sum[i + 1 < N ? i + 1 : i];
-        sum[i / 2] = __builtin_shuffle(a, b, first) + __builtin_shuffle(a, b, second);
-    }
-}
-#endif
-
-/* to[i] <- the sum of the lanes of sum[i]; more is written, up to whole vectors. */
-static inline __attribute__((always_inline)) void NAME(sum_lanes)(const int N, VECTOR *sum, REAL *to)
-{
-#if defined(__GNUC__) && !defined(__clang__)
-#define VECTORS(segment) ((int)((N * (segment) + LANES - 1) / LANES))
-    if (LANES >= 16)
-        NAME(add_halves)(VECTORS(16), 3, sum);
-    if (LANES >= 8)
-        NAME(add_halves)(VECTORS(8), 2, sum);
-    if (LANES >= 4)
-        NAME(add_halves)(VECTORS(4), 1, sum);
-    NAME(add_halves)(VECTORS(2), 0, sum);
-#pragma GCC unroll 12
-    for (int i = 0; i < VECTORS(1); i++)
-        STORE(to + i * LANES, sum[i] + (VECTOR){0}); /* a product's underflow to -0 gives +0 */
-#undef VECTORS
-#else
-    for (int i = 0; i < N; i++) {
-        to[i] = 0;
-        for (int lane = 0; lane < LANES; lane++)
-            to[i] += sum[i][lane];
-    }
-#endif
-}
-
-/* A cell lies across two cache lines as a rule, and compilers load it anew for each product if it is not asked to stay. */
-#if defined(__GNUC__) && defined(__x86_64__)
-#define IN_REGISTER(v) __asm__("" : "+v"(v))
-#else
-#define IN_REGISTER(v) (void)(v)
-#endif
-
 /* R channels of target by P positions stay in registers: a cell is loaded for R products and a weight for P. Of the
    positions n count, the others repeat the last one. */
 static inline __attribute__((always_inline)) void NAME(across)(
@@ -243,4 +182,3 @@ static void NAME(store_across)(const work_t *work, void *result, const void *bia
 #undef CASE
 }
 #undef SUMS
-#undef IN_REGISTER

@@ -33,6 +33,8 @@ static inline index_t NAME(readable)(const work_t *work, index_t channel, index_
     return channel + 1 < work->part.channels && piece->weight_row > 0 && next + n > own ? next + n : own;
 }
 
+#define TURNED_AHEAD (512 / (index_t)sizeof(REAL)) /* weights of a row between asking for them and turning them */
+
 /* n weights of each of LANES rows, to[weight][row]: squares are turned in registers. SIDE rows lie side by side, the next
    ones `apart` from them. The last square is read whole if so much may be read, and if it is worth it. */
 static inline __attribute__((always_inline)) void NAME(turn_rows)(
@@ -44,8 +46,10 @@ static inline __attribute__((always_inline)) void NAME(turn_rows)(
     for (; 2 * (n - k) > LANES && (LANES - 1) * row_pitch + k + LANES <= readable; k += LANES) {
         VECTOR square[16];
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
+        for (int i = 0; i < LANES; i++) {
+            __builtin_prefetch(from + i * row_pitch + k + TURNED_AHEAD);
             square[i] = LOAD(from + i * row_pitch + k);
+        }
         NAME(turn_square)(square);
 #pragma GCC unroll 16
         for (int j = 0; j < LANES; j++)
@@ -84,6 +88,18 @@ static inline void NAME(ask_for_rows)(const piece_t *piece, const REAL *from, in
         __builtin_prefetch(from + AHEAD * piece->weight_channel + i);
 }
 
+/* A weight of each of SIDE rows, which often lie side by side: those of 1x1 for the input's gradient. */
+static inline __attribute__((always_inline)) void NAME(copy_rows)(const index_t SIDE, REAL *to, const REAL *from,
+                                                                  index_t row_pitch)
+{
+    if (row_pitch == 1)
+        __builtin_memcpy(to, from, SIDE * sizeof(REAL));
+    else
+#pragma GCC unroll 16
+        for (index_t i = 0; i < SIDE; i++)
+            to[i] = from[i * row_pitch];
+}
+
 /* to[side][channel][tap][row] <- the weights of so many times SIDE rows, of all channels of a part: one by one, as they
    may lie anyhow. Taps are `pitch` elements from one another, sides `apart`. */
 static inline __attribute__((always_inline)) void NAME(pack_any)(
@@ -100,9 +116,7 @@ static inline __attribute__((always_inline)) void NAME(pack_any)(
                 for (index_t x = 0; x < axis[2].taps; x++, to += pitch) {
                     const REAL *cell = from + z * stride[0] + y * stride[1] + x * stride[2];
                     for (index_t side = 0; side < sides; side++)
-#pragma GCC unroll 16
-                        for (index_t i = 0; i < SIDE; i++, cell += piece->weight_row)
-                            to[side * apart + i] = *cell;
+                        NAME(copy_rows)(SIDE, to + side * apart, cell + side * SIDE * piece->weight_row, piece->weight_row);
                 }
     }
 }

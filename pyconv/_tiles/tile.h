@@ -230,6 +230,7 @@ static inline __attribute__((always_inline)) void NAME(inner)(
     const REAL *compact, index_t compact_pitch, REAL *result, index_t pitch, int accumulate)
 {
     VECTOR sum[16];
+    REAL sums[16 + 16]; /* whole vectors are written */
     index_t q = 0;
 #pragma GCC unroll 16
     for (int i = 0; i < R * C * U; i++)
@@ -239,49 +240,52 @@ static inline __attribute__((always_inline)) void NAME(inner)(
         for (int u = 0; u < U; u++)
 #pragma GCC unroll 8
             for (int i = 0; i < R; i++) {
-                const VECTOR x = LOAD(scratch + offset[i] + q + u * LANES);
-#pragma GCC unroll 2
+                VECTOR x = LOAD(scratch + offset[i] + q + u * LANES);
+                IN_REGISTER(x);
+#pragma GCC unroll 4
                 for (int j = 0; j < C; j++)
                     sum[(u * R + i) * C + j] += x * LOAD(compact + j * compact_pitch + q + u * LANES);
             }
+#pragma GCC unroll 16
+    for (int i = R * C; i < R * C * U; i++)
+        sum[i % (R * C)] += sum[i];
+    NAME(sum_lanes)(R * C, sum, sums);
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
-#pragma GCC unroll 2
-        for (int j = 0; j < C; j++) {
-            VECTOR total = sum[i * C + j];
 #pragma GCC unroll 4
-            for (int u = 1; u < U; u++)
-                total += sum[(u * R + i) * C + j];
-            REAL value = 0;
-            for (int lane = 0; lane < LANES; lane++)
-                value += total[lane];
+        for (int j = 0; j < C; j++) {
+            REAL value = sums[i * C + j], *at = result + i * pitch + j;
             for (index_t rest = q; rest < positions; rest++)
                 value += scratch[offset[i] + rest] * compact[j * compact_pitch + rest];
-            REAL *at = result + i * pitch + j;
             *at = accumulate ? *at + value : value;
         }
 }
 
+/* As many rows and columns at a time as registers hold sums of: of 4 by 4, loads of which half lie across two cache lines
+   are fewer than products. */
 static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, const index_t *offset,
                           const REAL *scratch, const REAL *compact, REAL *result, index_t pitch, int accumulate)
 {
-    for (index_t j = 0; j < columns; j += 2) {
+    for (index_t j = 0, wide; j < columns; j += wide) {
         const REAL *y = compact + j * positions;
-        const int two = columns - j >= 2;
+        wide = columns - j >= 4 && ROWS == 8 ? 4 : columns - j >= 2 ? 2 : 1;
         for (index_t i = 0, step; i < rows; i += step) {
             REAL *at = result + i * pitch + j;
             const index_t left = rows - i;
-            step = left >= 4 && ROWS == 8 && left != 5 ? (left >= 8 ? 8 : 4) : left >= 3 ? 3 : 1;
+            step = left >= 4 && ROWS == 8 && left != 5 ? (left >= 8 && wide < 4 ? 8 : 4) : left >= 3 ? 3 : 1;
 #define INNER(R, C, U) NAME(inner)(R, C, U, positions, scratch, offset + i, y, positions, at, pitch, accumulate)
+#define OF_WIDTH(R, FOUR, TWO, ONE) \
+            if (ROWS == 8 && wide == 4) INNER(R, 4, FOUR); else if (wide == 2) INNER(R, 2, TWO); else INNER(R, 1, ONE)
             if (ROWS == 8 && step == 8) {
-                if (two) INNER(8, 2, 1); else INNER(8, 1, 1);
-            } else if (step == 4) {
-                if (two) INNER(4, 2, 1); else INNER(4, 1, 2);
+                if (wide == 2) INNER(8, 2, 1); else INNER(8, 1, 1);
+            } else if (ROWS == 8 && step == 4) {
+                OF_WIDTH(4, 1, 1, 2);
             } else if (step == 3) {
-                if (two) INNER(3, 2, 1); else INNER(3, 1, 2);
+                OF_WIDTH(3, 1, 1, 2);
             } else {
-                if (two) INNER(1, 2, 4); else INNER(1, 1, 4);
+                OF_WIDTH(1, 2, 4, 4);
             }
+#undef OF_WIDTH
 #undef INNER
         }
     }
