@@ -241,7 +241,7 @@ def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -
         added = ADD_COST * parts * piece.rows * piece.channels * taps / positions if parts > 1 else 0.0
         return across * piece.channels * read + deep * piece.rows * (tile.lanes.bit_length() + 2) + added
 
-    options = []
+    options: list[tuple[int, int]] = []
     for vectors in (6, 9, 12, 18, 24, 36):
         columns = up_to(even_part(piece.rows, vectors * tile.lanes), tile.lanes)
         if options and columns * taps > room:

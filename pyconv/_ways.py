@@ -67,6 +67,8 @@ BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
+LAST_LOSES = 1.1  # the same where channels lie last and do not fill a vector, besides operations of turning each number
+TURN_COST, TURN_COST_APART = 0.9, 2.2  # at stride 1, and else
 MOST_SUMMED = 64  # rows of positions of a block, if samples are whole: rounding errors grow with them
 
 
@@ -143,12 +145,31 @@ def unrolled_loses(piece: Piece, tile: Tile) -> float:
     return loses * (ONE_VECTOR if piece.rows <= tile.lanes and x.taps >= MANY_TAPS and x.step > 1 else 1)
 
 
+def _turning_cost(piece: Piece) -> float:
+    """Operations of turning a sample's cells and results whose channels lie last, of one group."""
+    cells = piece.channels * prod(axis.size for axis in piece.axes) if piece.source_last else 0
+    results = piece.rows * prod(axis.positions for axis in piece.axes) if piece.target_last else 0
+    each = TURN_COST if all(axis.step == 1 for axis in piece.axes) else TURN_COST_APART
+    return each * (cells + results)
+
+
+def _fills_no_vector(piece: Piece, asked: Asked, channels: int) -> bool:
+    """Whether channels that lie last are so few that their cells are better turned and unrolled. One sample decides
+    that, on any number of threads: the padding is summed there, and left out of sums over cells where they lie."""
+    tile = asked.tile._replace(tasks=TASKS, narrow=False)
+    if piece.rows >= tile.lanes or any(n > 1 for n, _ in piece.row_taps):
+        return False
+    one = piece._replace(batch=1)
+    unrolled = unrolled_loses(one, tile) * unrolled_blocking(one, asked.groups, channels, tile)[0]
+    return LAST_LOSES * unrolled + _turning_cost(one) <= broadcast_blocking(one, asked.groups, channels, tile)[0]
+
+
 def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
     channels, tile = channels_at_once(piece, asked.tile, asked.most_taps), asked.tile
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
         return None
     if (piece.source_last or piece.target_last) and not piece.several:
-        few = piece.rows < tile.lanes // 2 and all(n == 1 for n, _ in piece.row_taps)
+        few = _fills_no_vector(piece, asked, channels)
         return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
     cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
     if piece.several or cost < unrolled_loses(piece, tile) * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
@@ -229,7 +250,8 @@ WAYS = (
         "channels of the source lie last and fill vectors, those of the target are fewer than half a vector",
         "a register tile of so few rows is limited by its loads", _across),
     Way("matrix product", (GATHER_BROADCAST,), SUMS, ANY,
-        "the cheaper one by the count of operations, or channels that lie last: cells are read where they lie",
+        "the cheaper one by the count of operations, or channels that lie last and fill vectors: cells are read where "
+        "they lie",
         "nothing is copied: a cell is broadcast to vectors of output channels, and cells in the padding are left out",
         _broadcast),
     Way("matrix product", (GATHER, GATHER_FLAT), SUMS, ANY,
