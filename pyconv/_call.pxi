@@ -44,7 +44,7 @@ cdef class Call:
         cdef int first
         cdef char *taken
         if threads > 1:
-            taken = <char *>calloc(threads, LINE)  # what of each thread's tasks was, a cache line each
+            taken = <char *>calloc(threads, LINE)  # how many of each thread's tasks were, a cache line each
             if taken == NULL:
                 raise MemoryError
             for first in prange(threads, nogil=True, num_threads=threads, schedule="static", chunksize=1):
@@ -59,7 +59,7 @@ cdef class Call:
     cdef void take_tasks(self, job_t job, step_t *step, index_t tasks, int threads, int first,
                          char *taken) noexcept nogil:
         """A thread's own tasks, then those that others have not come to. Its own are neighbours and the same in every
-        call: what it reads and writes is in its caches, which may be far from another's. So are others' last ones."""
+        call: what it reads and writes is in its caches, which may be far from another's."""
         cdef index_t begin, count, task
         cdef int i, owner
         for i in range(threads):
@@ -67,8 +67,8 @@ cdef class Call:
             begin = tasks * owner // threads
             count = tasks * (owner + 1) // threads - begin
             while True:
-                task = pyconv_take(<uint64_t *>(taken + owner * LINE), count, owner != first)
-                if task < 0:
+                task = pyconv_take(<index_t *>(taken + owner * LINE), count)
+                if task >= count:
                     break
                 self.do(job, step, begin + task, threadid())
 

@@ -18,7 +18,7 @@ import numpy as np
 from cpython.exc cimport PyErr_CheckSignals
 from cython.parallel cimport prange, threadid
 from libc.math cimport sqrt
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 

@@ -1,7 +1,5 @@
 # cython: language_level=3
 """The kernels' table and the machine, as C declares them (see _tiles/kernels.h and _tiles/host.h)."""
-from libc.stdint cimport uint64_t
-
 
 cdef extern from "_tiles/kernels.h" nogil:
     cdef enum:
@@ -79,4 +77,4 @@ cdef extern from "_tiles/kernels.h" nogil:
 cdef extern from "_tiles/host.h" nogil:
     int pyconv_openmp()
     double pyconv_seconds()
-    index_t pyconv_take(uint64_t *taken, index_t count, int greatest)
+    index_t pyconv_take(index_t *next, index_t end)

@@ -3,7 +3,6 @@
 #define PYCONV_HOST_H
 
 #include <stddef.h>
-#include <stdint.h>
 #include <time.h>
 
 static inline int pyconv_openmp(void)
@@ -26,19 +25,11 @@ static inline double pyconv_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* One of `count` numbers that no other thread gets, the least that is left or the greatest; -1 where none is. taken: how
-   many of the least were, and above its lower half how many of the greatest. */
-static inline ptrdiff_t pyconv_take(uint64_t *taken, ptrdiff_t count, int greatest)
+/* A number that no other thread gets: from 0 on, and not far beyond `end`, where there are no more. */
+static inline ptrdiff_t pyconv_take(ptrdiff_t *next, ptrdiff_t end)
 {
-    uint64_t seen = __atomic_load_n(taken, __ATOMIC_RELAXED), below, above;
-    do {
-        below = seen & UINT32_MAX;
-        above = seen >> 32;
-        if ((ptrdiff_t)(below + above) >= count)
-            return -1;
-    } while (!__atomic_compare_exchange_n(
-        taken, &seen, seen + (greatest ? (uint64_t)1 << 32 : 1), 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    return greatest ? count - 1 - (ptrdiff_t)above : (ptrdiff_t)below;
+    const ptrdiff_t seen = __atomic_load_n(next, __ATOMIC_RELAXED); /* cheaper than to take one in vain */
+    return seen < end ? __atomic_fetch_add(next, 1, __ATOMIC_RELAXED) : seen;
 }
 
 #endif
