@@ -49,7 +49,7 @@ ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often
 PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
-OFTEN_BY_EIGHT = 512  # output channels for which tiles of eight rows read source often
+OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
 APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles of four rows meet again: half of L1
 LINE = 64
 # Bytes that the weights of a tile of four rows may take with the lines of cells that it reads, three quarters of L1,
@@ -215,7 +215,8 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
 
 def _is_unrolled(piece: Piece, taps: int, tile: Tile) -> bool:
     """Whether grad_weight reads a lone tap's cells, which lie apart, from scratch: tiles of four rows read each line of
-    source so often that what they leave of it costs more, as do tiles of eight, of 8 bytes and many output channels."""
+    source so often that what they leave of it costs more. So do those of eight where numbers have 8 bytes and output
+    channels are many."""
     often = tile.rows == 4 or tile.itemsize == 8 and piece.rows >= OFTEN_BY_EIGHT
     return often and taps == 1 and piece.axes[2].step > 1 and not (piece.turned or piece.source_last)
 
@@ -246,7 +247,7 @@ def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -
     options: list[tuple[int, int]] = []
     for vectors in (6, 9, 12, 18, 24, 36):
         columns = up_to(even_part(piece.rows, vectors * tile.lanes), tile.lanes)
-        if options and columns * taps > room:
+        if options and columns * taps > room:  # of a single channel
             break
         most = max(1, min(deepest, room // columns) // taps)
         options += [(even_part(piece.channels, max(1, most // n)), columns) for n in (1, 2, 4)]

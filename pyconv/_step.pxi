@@ -28,7 +28,7 @@ cdef struct step_t:
     index_t patch[3]  # elements of the patches that stand for them
     index_t apart  # samples whose results are kept apart, in grad_weight
     int members  # steps from this one on that its tasks do, 0 where those of an earlier one do
-    int by_groups  # all blocks of a share follow each other: a thread reads the weights that it has packed
+    int by_groups  # all blocks of a share follow each other: a thread, whose tasks do, reads the weights that it packed
     int one_panel  # they have one panel of weights, those of the piece `whole`
     int shares  # they have the same cells unrolled, as of the piece `whole`
     index_t first[3]  # and a step's taps along an axis are, from this one on,

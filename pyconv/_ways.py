@@ -67,8 +67,10 @@ BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
-LAST_LOSES = 1.1  # the same where channels lie last and do not fill a vector, besides operations of turning each number
-TURN_COST, TURN_COST_APART = 0.9, 2.2  # at stride 1, and else
+# what unrolled cells lose besides where channels lie last; operations of turning a number, at stride 1 and at others
+LAST_LOSES, TURN_COST, TURN_COST_APART = 1.1, 0.9, 2.2
+# input channels of a lone tap whose products with four vectors of output channels, and with less than one, are few
+FEW_READ, FEW_READ_BY_ONE = 4, 16
 MOST_SUMMED = 64  # rows of positions of a block, if samples are whole: rounding errors grow with them
 
 
@@ -153,9 +155,10 @@ def _turning_cost(piece: Piece) -> float:
     return each * (cells + results)
 
 
-def _fills_no_vector(piece: Piece, asked: Asked, channels: int) -> bool:
-    """Whether channels that lie last are so few that their cells are better turned and unrolled. One sample decides
-    that, on any number of threads: the padding is summed there, and left out of sums over cells where they lie."""
+def _is_better_turned(piece: Piece, asked: Asked, channels: int) -> bool:
+    """Whether channels that lie last are so few that turning and unrolling their cells costs less than vectors that
+    are not full. The two ways round differently, as one of them sums the padding too: so one sample decides, on any
+    number of threads."""
     tile = asked.tile._replace(tasks=TASKS, narrow=False)
     if piece.rows >= tile.lanes or any(n > 1 for n, _ in piece.row_taps):
         return False
@@ -169,7 +172,7 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
         return None
     if (piece.source_last or piece.target_last) and not piece.several:
-        few = _fills_no_vector(piece, asked, channels)
+        few = _is_better_turned(piece, asked, channels)
         return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
     cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
     if piece.several or cost < unrolled_loses(piece, tile) * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
@@ -219,9 +222,14 @@ def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 
 def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     half, plane = tile.lanes // 2, prod(axis.positions for axis in piece.axes)
-    at_stride_one = all(axis.step == 1 for axis in piece.axes) and plane >= CORRELATE_POSITIONS
-    copies_pay = plane * piece.batch >= CORRELATE_POSITIONS and (piece.channels <= half or at_stride_one)
-    return few_blocking(piece, groups, tile) if piece.rows < half or piece.rows == half and copies_pay else None
+    at_stride_one = all(axis.step == 1 for axis in piece.axes)
+    is_copied = piece.source_last or piece.target_last or any(axis.taps > 1 for axis in piece.axes)
+    pays = piece.rows == half and (piece.channels <= half or at_stride_one and plane >= CORRELATE_POSITIONS) or (
+        at_stride_one and not is_copied and (
+            piece.channels <= FEW_READ and piece.rows <= 4 * tile.lanes or
+            piece.channels <= FEW_READ_BY_ONE and piece.rows < tile.lanes))
+    is_few = piece.rows < half or pays and plane * piece.batch >= CORRELATE_POSITIONS
+    return few_blocking(piece, groups, tile) if is_few else None
 
 
 SUMS, WEIGHT, ANY = ("forward", "grad_input"), ("grad_weight",), ()
@@ -250,8 +258,8 @@ WAYS = (
         "channels of the source lie last and fill vectors, those of the target are fewer than half a vector",
         "a register tile of so few rows is limited by its loads", _across),
     Way("matrix product", (GATHER_BROADCAST,), SUMS, ANY,
-        "the cheaper one by the count of operations, or channels that lie last and fill vectors: cells are read where "
-        "they lie",
+        "the cheaper one by the count of operations, or channels that lie last, if they are not too few: cells are "
+        "read where they lie",
         "nothing is copied: a cell is broadcast to vectors of output channels, and cells in the padding are left out",
         _broadcast),
     Way("matrix product", (GATHER, GATHER_FLAT), SUMS, ANY,
@@ -269,8 +277,8 @@ WAYS = (
         "several groups of few channels, where tiles of each group's own would cost more",
         "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),
     Way("matrix product", (CORRELATE_FEW,), WEIGHT, ANY,
-        "fewer output channels than half a vector; of many positions half a vector of them, and no more input channels "
-        "or stride 1",
+        "fewer output channels than half a vector, and with many positions half a vector, or few input channels under "
+        "one tap",
         "inner products along the positions, which fill vectors", _summed(_few)),
     Way("matrix product", (CORRELATE, CORRELATE_UNROLLED), WEIGHT, ANY,
         "else: grad_output is turned, a block of positions at a time; cells are broadcast from where they lie, a lone "

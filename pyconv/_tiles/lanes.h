@@ -9,9 +9,9 @@
     {f(0, w), f(1, w), f(2, w), f(3, w), f(4, w), f(5, w), f(6, w), f(7, w), f(8, w), f(9, w), f(10, w), f(11, w),    \
      f(12, w), f(13, w), f(14, w), f(15, w)}
 static const MASK NAME(half_lanes)[4][2][16] = {{OF_16(FIRST_HALF, 1), OF_16(SECOND_HALF, 1)},
-                                            {OF_16(FIRST_HALF, 2), OF_16(SECOND_HALF, 2)},
-                                            {OF_16(FIRST_HALF, 4), OF_16(SECOND_HALF, 4)},
-                                            {OF_16(FIRST_HALF, 8), OF_16(SECOND_HALF, 8)}};
+                                                {OF_16(FIRST_HALF, 2), OF_16(SECOND_HALF, 2)},
+                                                {OF_16(FIRST_HALF, 4), OF_16(SECOND_HALF, 4)},
+                                                {OF_16(FIRST_HALF, 8), OF_16(SECOND_HALF, 8)}};
 #undef OF_16
 
 #if defined(__GNUC__) && !defined(__clang__)

@@ -94,10 +94,11 @@ static inline __attribute__((always_inline)) void NAME(copy_rows)(const index_t 
 {
     if (row_pitch == 1)
         __builtin_memcpy(to, from, SIDE * sizeof(REAL));
-    else
+    else {
 #pragma GCC unroll 16
         for (index_t i = 0; i < SIDE; i++)
             to[i] = from[i * row_pitch];
+    }
 }
 
 /* to[side][channel][tap][row] <- the weights of so many times SIDE rows, of all channels of a part: one by one, as they

@@ -247,7 +247,7 @@ static inline __attribute__((always_inline)) void NAME(inner)(
                     sum[(u * R + i) * C + j] += x * LOAD(compact + j * compact_pitch + q + u * LANES);
             }
 #pragma GCC unroll 16
-    for (int i = R * C; i < R * C * U; i++)
+    for (int i = R * C; i < R * C * U; i++) /* the positions that went at a time */
         sum[i % (R * C)] += sum[i];
     NAME(sum_lanes)(R * C, sum, sums);
 #pragma GCC unroll 8
@@ -261,8 +261,7 @@ static inline __attribute__((always_inline)) void NAME(inner)(
         }
 }
 
-/* As many rows and columns at a time as registers hold sums of: of 4 by 4, loads of which half lie across two cache lines
-   are fewer than products. */
+/* Tiles of 16 sums at most: of 4 rows by 4 columns, which have 8 loads for 16 products, or of 8 by 2. */
 static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, const index_t *offset,
                           const REAL *scratch, const REAL *compact, REAL *result, index_t pitch, int accumulate)
 {
@@ -274,18 +273,28 @@ static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, cons
             const index_t left = rows - i;
             step = left >= 4 && ROWS == 8 && left != 5 ? (left >= 8 && wide < 4 ? 8 : 4) : left >= 3 ? 3 : 1;
 #define INNER(R, C, U) NAME(inner)(R, C, U, positions, scratch, offset + i, y, positions, at, pitch, accumulate)
-#define OF_WIDTH(R, FOUR, TWO, ONE) \
-            if (ROWS == 8 && wide == 4) INNER(R, 4, FOUR); else if (wide == 2) INNER(R, 2, TWO); else INNER(R, 1, ONE)
+/* R rows, and as many positions at a time as suit four columns, two and one */
+#define INNER_OF(R, OF_FOUR, OF_TWO, OF_ONE)                                                                          \
+    do {                                                                                                              \
+        if (ROWS == 8 && wide == 4)                                                                                   \
+            INNER(R, 4, OF_FOUR);                                                                                     \
+        else if (wide == 2)                                                                                           \
+            INNER(R, 2, OF_TWO);                                                                                      \
+        else                                                                                                          \
+            INNER(R, 1, OF_ONE);                                                                                      \
+    } while (0)
             if (ROWS == 8 && step == 8) {
-                if (wide == 2) INNER(8, 2, 1); else INNER(8, 1, 1);
-            } else if (ROWS == 8 && step == 4) {
-                OF_WIDTH(4, 1, 1, 2);
-            } else if (step == 3) {
-                OF_WIDTH(3, 1, 1, 2);
-            } else {
-                OF_WIDTH(1, 2, 4, 4);
-            }
-#undef OF_WIDTH
+                if (wide == 2)
+                    INNER(8, 2, 1);
+                else
+                    INNER(8, 1, 1);
+            } else if (ROWS == 8 && step == 4)
+                INNER_OF(4, 1, 1, 2);
+            else if (step == 3)
+                INNER_OF(3, 1, 1, 2);
+            else
+                INNER_OF(1, 2, 4, 4);
+#undef INNER_OF
 #undef INNER
         }
     }

@@ -6,8 +6,9 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 #define LOAD(p) (*(const VECTOR *)(p))
 #define STORE(p, v) (*(VECTOR *)(p) = (v))
 
+/* What is multiplied several times lies across two cache lines as a rule, and compilers load it anew for each product if
+   it is not asked to stay. */
 #undef IN_REGISTER
-/* A cell lies across two cache lines as a rule, and compilers load it anew for each product if it is not asked to stay. */
 #if defined(__GNUC__) && defined(__x86_64__)
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
 #else
