@@ -241,6 +241,39 @@ static inline __attribute__((always_inline)) VECTOR NAME(keep)(VECTOR cells, NAM
     return (VECTOR)((NAME(mask))cells & lanes);
 }
 
+/* A vector of cells and the two behind it, of which vectors from the second and the third on are made. Where it has 64 bytes
+   it lies across two cache lines as a rule, for which a processor takes several cycles: so one is loaded, and not three. */
+#if BYTES == 64 && defined(__GNUC__) && !defined(__clang__)
+#define SHIFTS 1
+#else
+#define SHIFTS 0
+#endif
+typedef struct {
+    VECTOR cells, behind;
+} NAME(three_taps);
+
+static inline __attribute__((always_inline)) NAME(three_taps) NAME(load_three)(const REAL *cells)
+{
+    if (SHIFTS)
+        return (NAME(three_taps)){LOAD(cells), {cells[LANES], cells[LANES + 1]}};
+    return (NAME(three_taps)){{0}, {0}};
+}
+
+/* The cells under tap x, those from cells + x on. */
+static inline __attribute__((always_inline)) VECTOR NAME(under_tap)(const int x, const REAL *cells,
+                                                                    const NAME(three_taps) *loaded)
+{
+#if SHIFTS
+    NAME(mask) lanes;
+    for (int i = 0; i < LANES; i++)
+        lanes[i] = i + x;
+    return x == 0 ? loaded->cells : __builtin_shuffle(loaded->cells, loaded->behind, lanes);
+#else
+    (void)loaded;
+    return LOAD(cells + x);
+#endif
+}
+
 /* A vector with one cell in these lanes, where it has zeros. */
 static inline __attribute__((always_inline)) VECTOR NAME(put_in)(VECTOR cells, const REAL *cell, NAME(mask) lanes)
 {

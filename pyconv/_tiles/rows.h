@@ -64,12 +64,13 @@ static inline __attribute__((always_inline)) NAME(kept) NAME(find_kept)(const NA
    what stands there, so far from `beside` as the band says. */
 static inline __attribute__((always_inline)) void NAME(load_cells)(const int T, const int V, const int ENDS, const int x,
                                                                    const NAME(band) *band, const NAME(kept) *kept,
-                                                                   const REAL *const *from, const REAL *beside,
+                                                                   const REAL *const *from,
+                                                                   const NAME(three_taps) *loaded, const REAL *beside,
                                                                    VECTOR *cell)
 {
 #pragma GCC unroll 4
     for (int v = 0; v < V; v++)
-        cell[v] = LOAD(from[v] + x);
+        cell[v] = T == 3 ? NAME(under_tap)(x, from[v], loaded + v) : LOAD(from[v] + x);
     if (ENDS && x == 0)
         cell[0] = NAME(keep)(cell[0], kept->first);
     if (ENDS && x == T - 1)
@@ -127,11 +128,15 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
             cells[v] = ENDS == CELLS_BESIDE ? here + at[v] : from[v];
         }
         /* here is never NULL: unasked, GCC loads the weights of the next row ahead, to the stack */
-        if (ENDS == CELLS_BESIDE ? here != NULL : is_there)
+        if (ENDS == CELLS_BESIDE ? here != NULL : is_there) {
+            NAME(three_taps) loaded[4];
+#pragma GCC unroll 4
+            for (int v = 0; v < V && T == 3; v++)
+                loaded[v] = NAME(load_three)(cells[v]);
 #pragma GCC unroll 7
             for (int x = 0; x < T; x++) {
                 VECTOR cell[4], beside = {0};
-                NAME(load_cells)(T, V, ENDS, x, band, &kept, cells, ENDS ? NAME(beside_row)(band, here) : NULL, cell);
+                NAME(load_cells)(T, V, ENDS, x, band, &kept, cells, loaded, ENDS ? NAME(beside_row)(band, here) : NULL, cell);
                 if (ENDS == POSITIONS_BESIDE && x == 0)
                     beside = NAME(put_in)(beside, line + behind, right);
                 if (ENDS == POSITIONS_BESIDE && x == T - 1)
@@ -148,6 +153,7 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
                         sum[t * V] += w * beside;
                 }
             }
+        }
         if (row >= T - 1) {
 #pragma GCC unroll 4
             for (int v = 0; v < V; v++)
@@ -210,11 +216,12 @@ static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t re
         const index_t at = first + LANES < width ? first : width - LANES;
         const REAL *from = line + at;
         const NAME(kept) kept = NAME(find_kept)(band, at, at);
+        const NAME(three_taps) loaded = NAME(load_three)(from);
         VECTOR sum = LOAD(to + at);
 #pragma GCC unroll 3
         for (int x = 0; x < 3; x++) {
             VECTOR cell;
-            NAME(load_cells)(3, 1, ZEROS_BESIDE, x, band, &kept, &from, NULL, &cell);
+            NAME(load_cells)(3, 1, ZEROS_BESIDE, x, band, &kept, &from, &loaded, NULL, &cell);
             sum += weight[x] * cell;
         }
         if (band->left >= 0)

@@ -67,9 +67,10 @@ static inline __attribute__((always_inline)) void NAME(sum_rows)(const int HAS, 
         __builtin_prefetch(next_cells);
         next_other += LANES;
         next_cells += LANES;
+        const NAME(three_taps) loaded = NAME(load_three)(cells);
 #pragma GCC unroll 3
         for (int x = 0; x < 3; x++) {
-            const VECTOR cell = HAS ? NAME(cells_under)(x, cells, before, behind, ends) : LOAD(cells + x);
+            const VECTOR cell = HAS ? NAME(cells_under)(x, cells, before, behind, ends) : NAME(under_tap)(x, cells, &loaded);
 #pragma GCC unroll 3
             for (int t = 0; t < 3; t++)
                 sum[3 * t + x] += y[t] * cell;
