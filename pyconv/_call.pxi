@@ -226,11 +226,13 @@ cdef class Call:
         cdef desk_t desk, own
         cdef block_t block, seen
         cdef char *bias = NULL
-        cdef index_t parts = step.row_blocks * step.group_blocks, share = task % parts, place = task // parts
+        cdef index_t parts = step.row_blocks * step.group_blocks, share, place
         cdef bint in_place = False
         cdef int i
         if step.by_groups:
             share, place = task // step.block_count, task % step.block_count
+        else:
+            share, place = task % parts, task // parts
         self.sit(step, thread, &desk)
         _decode(step, place, &block)
         _see_lattice(step, &block, &desk)

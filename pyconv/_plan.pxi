@@ -197,7 +197,7 @@ cdef class Plan:
         step.members, step.shares, step.one_panel = blocking.members, blocking.shares, blocking.one_panel
         self._turn(step, piece, blocking.way)
         step.anywhere = blocking.way in (_blocks.GATHER_LAST, _blocks.GATHER_ROWS)
-        step.by_groups = blocking.way in (_blocks.GATHER_DIRECT, _blocks.GATHER_ROWS) and step.row_blocks == 1
+        step.by_groups = blocking.way in (_blocks.GATHER_DIRECT, _blocks.GATHER_ROWS)  # all rows in a share
         row_by_row, of_channels = (piece.target.axes[2] == 1, piece.target.channel == 1)
         if step.turns[1]:
             row_by_row, of_channels = True, False  # so patches lie

@@ -5,14 +5,11 @@
 #define OF_SECOND(e, half) ((e) < LANES / 2 ? 0 : LANES)
 #define FIRST_HALF(e, half) (SEGMENT(e, half) + OF_SECOND(e, half))
 #define SECOND_HALF(e, half) (FIRST_HALF(e, half) + (half))
-#define OF_16(f, w)                                                                                                   \
-    {f(0, w), f(1, w), f(2, w), f(3, w), f(4, w), f(5, w), f(6, w), f(7, w), f(8, w), f(9, w), f(10, w), f(11, w),    \
-     f(12, w), f(13, w), f(14, w), f(15, w)}
 static const MASK NAME(half_lanes)[4][2][16] = {{OF_16(FIRST_HALF, 1), OF_16(SECOND_HALF, 1)},
                                                 {OF_16(FIRST_HALF, 2), OF_16(SECOND_HALF, 2)},
                                                 {OF_16(FIRST_HALF, 4), OF_16(SECOND_HALF, 4)},
                                                 {OF_16(FIRST_HALF, 8), OF_16(SECOND_HALF, 8)}};
-#undef OF_16
+#undef OF_16 /* vector.h's */
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* N vectors, of segments 2 << stage long, become half as many: each pair one with the sums of the halves of each segment,

@@ -88,6 +88,7 @@ static inline __attribute__((always_inline)) void NAME(sum_few_rows)(const int E
         const REAL *line = is_there ? band->cells + row * band->pitch : NAME(row_beyond)(band, row), *cells = line + at;
         const REAL *beside = NAME(beside_row)(band, line), *before = beside + band->before;
         const REAL *behind = beside + band->behind;
+        const NAME(three_taps) loaded = NAME(load_three)(cells);
 #pragma GCC unroll 3
         for (int t = 0; t < 3; t++) {
             if (row < t || row - t >= band->rows)
@@ -95,7 +96,8 @@ static inline __attribute__((always_inline)) void NAME(sum_few_rows)(const int E
             const VECTOR y = LOAD(band->other + (row - t) * band->below + at);
 #pragma GCC unroll 3
             for (int x = 0; x < 3; x++)
-                sum[3 * t + x] += y * (HAS ? NAME(cells_under)(x, cells, before, behind, ends) : LOAD(cells + x));
+                sum[3 * t + x] += y * (HAS ? NAME(cells_under)(x, cells, before, behind, ends)
+                                           : NAME(under_tap)(x, cells, &loaded));
         }
     }
 }

@@ -54,7 +54,6 @@ static const MASK NAME(stage)[4][2][16] = {{OF_16(UPPER, 1), OF_16(LOWER, 1)},
 #define FIRST(e, w) ((e) / (w) * (w))
 static const MASK NAME(first_lanes)[4][16] = {OF_16(FIRST, 1), OF_16(FIRST, 2), OF_16(FIRST, 4), OF_16(FIRST, 8)};
 #undef FIRST
-#undef OF_16
 
 /* Any lanes of a vector. */
 static inline __attribute__((always_inline)) VECTOR NAME(pick)(VECTOR from, NAME(mask) lanes)
