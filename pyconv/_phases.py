@@ -27,7 +27,8 @@ from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._geometry import Geometry
 from pyconv._piece import Piece, Strides
 from pyconv._pieces import pieces
-from pyconv._ways import choose, forget_first, in_tiles
+from pyconv._tiled import in_whole_tiles
+from pyconv._ways import choose, forget_first, in_tiles, outputs_of_tiles
 
 Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
@@ -83,8 +84,14 @@ def _alike(piece: Piece) -> Piece:
 
 def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm: str) -> list[Choice]:
     """The choice for every piece; two phases of a stride of 2 along x get the same blocks, to be stored together."""
-    chosen = []
+    chosen: list[Choice] = []
+    outputs = outputs_of_tiles(map, algorithm)
     for phases in _phases(pieces):
+        if len(phases) == 1 and outputs:
+            parts = in_whole_tiles(map, phases[0], outputs)
+            if len(parts) > 1:
+                chosen += [choose(map, part, groups, tile, algorithm) for part in parts]
+                continue
         most_taps = _most_taps(map, phases, groups, tile, algorithm)
         found = [choose(map, piece, groups, tile, algorithm, most_taps) for piece in phases]
         if len(phases) > 1 and max(found, key=_taps_of)[1].way in (GATHER, GATHER_FLAT, GATHER_BROADCAST):

@@ -44,12 +44,14 @@ class Axis(NamedTuple):
         low = max(0, -(offset // self.step))
         return low, max(low, min(self.positions, (self.size - 1 - offset) // self.step + 1))
 
+    def part(self, low: int, high: int) -> "Axis":
+        """This axis with the positions from one to before another alone."""
+        return self._replace(
+            positions=high - low, offset=self.offset + self.step * low, start=self.start + self.lattice * low)
+
     def clipped(self, tap: int) -> "Axis":
         """This axis for one tap alone, restricted to the positions that have a cell under it."""
-        low, high = self.reached(tap)
-        return self._replace(
-            positions=high - low, offset=self.offset + self.tap_step * tap + self.step * low, taps=1,
-            start=self.start + self.lattice * low, first=self.first + self.every * tap)
+        return self.part(*self.reached(tap)).alone(tap)
 
     def alone(self, tap: int) -> "Axis":
         """This axis for one tap alone, whose cells beyond the edge are there."""
@@ -111,6 +113,12 @@ class Piece(NamedTuple):
     several: int = 0  # channels of source in a group as stored, where several of them are one cell
     woven: int = 0  # channels of each of the groups that one vector holds
     weight_woven: int = 0  # from one of these to the next in weight
+
+    def part(self, a: int, low: int, high: int) -> "Piece":
+        """The same with the positions along an axis from one to before another alone."""
+        axes = (*self.axes[:a], self.axes[a].part(low, high), *self.axes[a + 1:])
+        return self._replace(
+            axes=axes, target=self.target._replace(base=self.target.base + low * self.target.axes[a]))
 
     @property
     def at_cells(self) -> "Piece":

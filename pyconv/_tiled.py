@@ -29,7 +29,7 @@ from pyconv._blocks import (
     up_to,
 )
 from pyconv._piece import Piece
-from pyconv._pieces import of_frequency
+from pyconv._pieces import of_frequency, winograd
 
 DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
 ROOM, WEIGHT_ROOM, NARROW_ROOM = 6 << 20, 5 << 20, 14 << 17  # bytes of all arrays of a block; of grad_weight; the least
@@ -44,6 +44,8 @@ PASS = {1: 0, 2: 20, 4: 42}
 TRANSFORM = 7  # and of all for a vector of one frequency, where rows of tiles fill vectors
 RUN_COST = 6  # of a row of outputs, which is stored by itself
 WEIGHTS_COST = 24  # of a vector of weights from beyond L2
+PACK_COST = 30  # products that take as long as packing a weight once more
+PAYS, CUT_PAYS = 0.9, 0.87  # of what else it would cost: of tiles, and of these and products side by side
 
 
 def _frequencies(piece: Piece) -> int:
@@ -55,18 +57,63 @@ def _of_axis(outputs: int) -> int:
     return outputs + 2 if outputs > 1 else 1
 
 
-def tiling_pays(map: str, piece: Piece) -> bool:
-    """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
+def _products(piece: Piece) -> float:
+    """Of one sample, without tiles."""
+    met = (axis.positions * axis.taps if piece.edge != "zeros" else cells_met(axis)[0] for axis in piece.axes)
+    return prod(met) * piece.rows * piece.channels
+
+
+def _tiled_cost(map: str, piece: Piece) -> float:
+    """Products of one sample in tiles, with what as many transforms as there are of each operand cost."""
     source, target = -(-piece.rows // 128), 1  # how often each is transformed
     if map == "grad_weight":
         source, target = -(-piece.rows // 64), -(-piece.channels // 64)
-    one, frequencies = of_frequency(piece), _frequencies(piece)
-    tiles = prod(axis.positions for axis in one.axes)
-    tiled = frequencies * tiles * piece.rows * piece.channels * piece.axes[0].taps
-    products = (axis.positions * axis.taps if piece.edge != "zeros" else cells_met(axis)[0] for axis in piece.axes)
-    direct = prod(products) * piece.rows * piece.channels
+    frequencies = _frequencies(piece)
+    tiles = prod(axis.positions for axis in of_frequency(piece).axes)
     transforms = TRANSFORM * frequencies * tiles * (piece.channels * source + piece.rows * target)
-    return tiled + transforms < 0.9 * direct
+    return frequencies * tiles * piece.rows * piece.channels * piece.axes[0].taps + transforms
+
+
+def tiling_pays(map: str, piece: Piece) -> bool:
+    """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
+    return _tiled_cost(map, piece) < PAYS * _products(piece)
+
+
+def in_whole_tiles(map: str, piece: Piece, outputs: list[int]) -> list[Piece]:
+    """The piece, or parts of it where tiles of so many outputs pay only if all of each is there: the positions that are
+    left over along one axis after the other, and behind these, as they make many small tasks, those of whole tiles.
+
+    Few taps of a wide dilation have a cell at the positions left over, which tiles would not see. One sample decides,
+    on any number of threads: tiles and products round differently.
+    """
+    if map == "grad_weight" or (piece.edge, piece.folded) != ("zeros", "zeros"):
+        return [piece]
+    for n in outputs:
+        made = winograd(piece, n)
+        if made is None:
+            continue
+        if tiling_pays(map, made):
+            break
+        *rests, whole = _cut(piece, [
+            axis.positions // (axis.tap_step * n) * axis.tap_step * n if n > 1 else axis.positions
+            for axis, n in zip(made.axes, made.tile)])
+        tiles = winograd(whole, n)
+        packed = PACK_COST * piece.rows * piece.channels * prod(axis.taps for axis in piece.axes)
+        cost = sum(_products(rest) + packed for rest in rests)
+        if rests and tiles is not None and tiling_pays(map, tiles) and (
+                cost + _tiled_cost(map, tiles) / PAYS < CUT_PAYS * _products(piece)):
+            return [*rests, whole]
+    return [piece]
+
+
+def _cut(piece: Piece, whole: list[int]) -> list[Piece]:
+    """The positions behind the first so many along one axis after the other, and these."""
+    rests = []
+    for a, n in enumerate(whole):
+        if n < piece.axes[a].positions:
+            rests.append(piece.part(a, n, piece.axes[a].positions))
+            piece = piece.part(a, 0, n)
+    return [*rests, piece]
 
 
 def _of_lattice(piece: Piece) -> Piece:

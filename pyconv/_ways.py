@@ -287,6 +287,11 @@ WAYS = (
 )
 
 
+def outputs_of_tiles(map: str, algorithm: str) -> list[int]:
+    """Of the tiles that a map may take."""
+    return [way.outputs for way in WAYS if way.outputs and map in way.maps and algorithm in way.algorithms]
+
+
 @lru_cache(maxsize=256)
 def _first(piece: Piece, asked: Asked, algorithm: str) -> tuple[Way, Blocking]:
     """The first row that suits, and its blocks, with no element's parts in two of them."""
