@@ -68,9 +68,9 @@ class Blocking(NamedTuple):
 
 
 def reads_last(way: int, operand: Strides) -> bool:
-    """Whether a way reads and writes an operand whose channels lie last as it is: a direct one wants groups of one."""
-    return way in (GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED) or (
-        way in (GATHER_DIRECT, GATHER_LAST, CORRELATE_DIRECT, CORRELATE_LAST) and operand.group == 1)
+    """Whether a way takes an operand whose channels lie last as it is: where a lane is a group, these have one each."""
+    return way in (GATHER_BROADCAST, GATHER_ACROSS, GATHER_LAST, CORRELATE, CORRELATE_UNROLLED, CORRELATE_LAST) or (
+        way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1)
 
 
 def even_part(total: int, most: int) -> int:

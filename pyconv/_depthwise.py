@@ -36,6 +36,7 @@ LEAST_FILLED = 0.7  # of a row's vectors, if they are
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 IN_REGISTERS = 8  # neighbouring positions whose results are
+WIDTHS = 1, 2, 4, 8  # channels of groups that are done together for grad_weight
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
 
 
@@ -141,18 +142,22 @@ def _in_rows(piece: Piece, groups: int, tile: Tile, most: int) -> Blocking:
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)
 
 
-def _together(piece: Piece, groups: int, tile: Tile) -> int:
-    """How many channels are done together where they lie last, each with one of its own; 0 where they are not so."""
-    if not (piece.source_last and piece.target_last) or (piece.channels, piece.rows, piece.parts) != (1, 1, 1) or (
-            (piece.source.group, piece.target.group) != (1, 1) or groups < tile.lanes):
+def _together(piece: Piece, groups: int, tile: Tile, widths: tuple[int, ...] = (1,)) -> int:
+    """How many groups are done together where channels lie last, each with so many in and out; 0 where they are not so.
+    """
+    width = piece.channels
+    strides = piece.source.group, piece.target.group, piece.source.channel, piece.target.channel
+    if not (piece.source_last and piece.target_last) or strides != (width, width, 1, 1) or width not in widths or (
+            (piece.rows, piece.parts) != (width, 1) or tile.lanes % width or groups * width < tile.lanes):
         return 0
     if (piece.edge, piece.folded) != ("zeros", "zeros") or piece.swapped or piece.woven or any(
             n > 1 for n, _ in piece.row_taps) or not all(x.taps and x.positions and x.lattice for x in piece.axes):
         return 0
     x = piece.axes[2]
     read = prod(axis.taps for axis in piece.axes[:2]) * (x.step * (IN_REGISTERS - 1) + x.taps)  # cells for these
-    together = up_to(even_part(groups, DIRECT_WEIGHTS // (read * tile.itemsize)), tile.lanes)
-    return groups if 0 < groups % together < tile.lanes else together  # a vector of the rest would have others
+    channels = up_to(even_part(groups * width, DIRECT_WEIGHTS // (read * tile.itemsize)), tile.lanes)
+    # a vector of the rest would have others
+    return groups if 0 < groups * width % channels < tile.lanes else channels // width
 
 
 def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
@@ -171,13 +176,12 @@ def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 
 def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """The same for grad_weight, of rows of three taps: of more, cells that are copied first are read less often."""
-    together, (z, y, x) = _together(piece, groups, tile), piece.axes
+    together, (z, y, x) = _together(piece, groups, tile, WIDTHS), piece.axes
     if not together or x.taps != 3:
         return None
     units = -(-groups // together)
     wanted = -(-tile.units // (units * z.positions * piece.batch))  # blocks of a plane
     across = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, x.positions * y.positions // wanted))  # a row is one sum
     extent = 1, -(-y.positions // wanted), even_part(x.positions, across)
-    return Blocking(
-        CORRELATE_LAST, 1, extent, 0, 1, 1, splits_of(blocks_of(piece, (1, extent, 0)), units, tile.units),
-        groups=together)
+    splits = splits_of(blocks_of(piece, (1, extent, 0)), units, tile.units)
+    return Blocking(CORRELATE_LAST, 1, extent, 0, piece.channels, piece.rows, splits, groups=together)

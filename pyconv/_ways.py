@@ -266,8 +266,9 @@ WAYS = (
         "else: cells are unrolled into scratch, a block at a time",
         "vectors of positions, which few output channels, or many positions of a row, fill better", _unrolled),
     Way("direct", (CORRELATE_LAST,), WEIGHT, ANY,
-        "groups of one channel and three taps along x, the channels lying last",
-        "both operands are read where they lie; with more taps cells that are copied first are read less often",
+        "groups of 1, 2, 4 or 8 channels in and as many out, and three taps along x, the channels lying last",
+        "both operands are read where they lie, and within a vector each channel meets all of its group; with more "
+        "taps cells that are copied first are read less often",
         _summed(last_weight_blocking)),
     Way("direct", (CORRELATE_ROWS,), WEIGHT, ANY,
         "one channel in and a few out of each group, 3×3 at stride 1, rows that fill most of a vector",

@@ -669,6 +669,24 @@ LAST = [
     P('last without a cell', (3, 3), (3, 3), (16, 16), groups=16, padding=5),
 ]
 
+# Groups of 2, 4 or 8 channels that lie last, each of which meets all of its group under three taps along x.
+IN_TURNS = [
+    P('turns of 2', (9, 22), (3, 3), (40, 40), groups=20, padding=1),
+    P('turns of 4', (7, 13), (3, 3), (36, 36), groups=9, padding=1, batch=3),
+    P('turns of 8', (8, 9), (3, 3), (40, 40), groups=5, padding=1, batch=2),
+    P('turns of 2 narrow', (5, 3), (3, 3), (18, 18), groups=9, padding=1),
+    P('turns of 4 strided', (15, 33), (3, 3), (20, 20), groups=5, stride=2, padding=1),
+    P('turns of 8 strided', (11, 20), (3, 3), (16, 16), groups=2, stride=(2, 3), padding=(0, 2)),
+    P('turns of 2 dilated', (12, 14), (3, 3), (24, 24), groups=12, padding=2, dilation=2),
+    P('turns of 4 cropped', (9, 12), (3, 3), (16, 16), groups=4, padding=((-1, 2), (3, -2))),
+    P('turns of 4 under more rows', (9, 11), (5, 3), (28, 28), groups=7, padding=(2, 1)),
+    P('turns of 2 in planes', (4, 5, 9), (3, 3, 3), (18, 18), groups=9, padding=1),
+    P('turns of 8 in lines', (40,), (3,), (24, 24), groups=3, padding=1, batch=3),
+    P('turns of 2 in parts', (5, 12), (3, 3), (500, 500), groups=250, padding=1, batch=1),
+    P('turns of 4 in parts', (4, 10), (3, 3), (520, 520), groups=130, padding=1, batch=2),
+    P('turns of 4 without a cell', (3, 3), (3, 3), (16, 16), groups=4, padding=5),
+]
+
 # Small groups whose channels one vector holds together, 8 or 16 of them, where channels lie last.
 WOVEN = [
     P('woven groups of 8', (9, 31), (3, 3), (32, 32), padding=1, groups=4, batch=2),

@@ -11,7 +11,7 @@ import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from plan_runs import geometry_of
-from problems import LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps, whole
+from problems import IN_TURNS, LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps, whole
 from pyconv import _blocks, _known, _phases, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
 
@@ -37,7 +37,7 @@ EDGED = [
     P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
 ]
 every_problem = pytest.mark.parametrize(
-    'problem', PROBLEMS + SHARED_CELLS + WOVEN + MORE + VARIED_MODES + ROWS + EDGED + LAST, ids=str)
+    'problem', PROBLEMS + SHARED_CELLS + WOVEN + MORE + VARIED_MODES + ROWS + EDGED + LAST + IN_TURNS, ids=str)
 
 
 def check(problem, dtype):
@@ -75,7 +75,7 @@ def test_in_tiles_everywhere(monkeypatch, problem, dtype):
     _known.forget()
 
 
-@pytest.mark.parametrize('problem', SHARED_CELLS + WOVEN + MORE + EDGED + LAST, ids=str)
+@pytest.mark.parametrize('problem', SHARED_CELLS + WOVEN + MORE + EDGED + LAST + IN_TURNS, ids=str)
 def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
     data, rank = problem._replace(batch=5).floats(dtype), problem.rank
     x, y = last(data.x, rank), last(data.y, rank)
@@ -139,6 +139,23 @@ def test_channels_are_lanes(problem, name, lanes, itemsize):
         _blocks.GATHER_LAST, _blocks.CORRELATE_LAST)
 
 
+@pytest.mark.parametrize('lanes, itemsize', [(16, 4), (8, 4), (4, 4), (8, 8), (4, 8), (2, 8)])
+@pytest.mark.parametrize('problem', IN_TURNS, ids=str)
+def test_groups_take_turns(problem, lanes, itemsize):
+    """Where a vector holds whole groups: in blocks whose every part of the channels fills one, in any batch."""
+    tile, width = _blocks.Tile(itemsize, lanes, 8, 3), problem.channels[0] // problem.groups
+    for batch in (1, 3, 50):
+        [piece] = _pieces.pieces('grad_weight', geometry_of(problem._replace(batch=batch), x_last=True, y_last=True))
+        _, blocking = _ways.choose('grad_weight', piece, problem.groups, tile, 'auto')
+        assert (blocking.way == _blocks.CORRELATE_LAST) == (width <= lanes)
+        if width <= lanes:
+            assert (blocking.channels, blocking.rows) == (width, width)
+            assert ((problem.groups - 1) % blocking.groups + 1) * width >= lanes
+    for other in ({'x_last': True}, {'y_last': True}):
+        [piece] = _pieces.pieces('grad_weight', geometry_of(problem, **other))
+        assert _ways.choose('grad_weight', piece, problem.groups, tile, 'auto')[1].way != _blocks.CORRELATE_LAST
+
+
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_a_long_row_is_summed_in_parts(dtype):
     """Threads share them. Errors do not grow with it: sums of 512 products, and of 13 such parts in each of 16 splits,
@@ -153,7 +170,7 @@ def test_a_long_row_is_summed_in_parts(dtype):
     assert blocking.way == _blocks.CORRELATE_LAST and blocking.splits == _blocks.UNITS and blocking.extent[2] <= 512
 
 
-@pytest.mark.parametrize('problem', LAST, ids=str)
+@pytest.mark.parametrize('problem', LAST + IN_TURNS, ids=str)
 def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
     """Of the weight, too: a tap that a position lacks is not multiplied by anything. Nothing is written beside."""
     data, rank = problem.integers(dtype), problem.rank

@@ -9,6 +9,12 @@ typedef struct {
     index_t rows, next_cell, next_result, count, step, apart, channels, column, first, size;
 } NAME(lines);
 
+/* Those of a part: groups have one each, or as many in source as in target. */
+static inline index_t NAME(channels_of)(const work_t *work)
+{
+    return work->part.groups * work->part.channels;
+}
+
 /* Results lie as in target: they may be its own. Scratch tells where source is, and lists a box's taps. */
 static void NAME(layout_last)(work_t *work)
 {
@@ -21,7 +27,7 @@ static void NAME(layout_last)(work_t *work)
     layout->positions = extent[0] * extent[1] * extent[2];
     layout->pitch = 1;
     layout->scratch = (index_t)((sizeof(REAL *) + 2 * depth * sizeof(index_t)) / sizeof(REAL));
-    layout->panel = NAME(up)(work->part.groups) * depth;
+    layout->panel = NAME(up)(NAME(channels_of)(work)) * depth;
     layout->result = layout->sums = layout->batch;
 }
 
@@ -171,8 +177,10 @@ static void NAME(store_in_last)(const work_t *work, void *result, const void *bi
                                      bias, work->part.groups, accumulate);
 }
 
-/* grad_weight: sums[vector of channels][tap][lane], of the weight; behind them those of some positions, which are summed
-   apart so that rounding errors grow with them and with their number, not with the product of both. */
+/* grad_weight: sums[vector of channels][tap][turn][lane], of the weight: in turn k channel c of a group of source meets
+   channel c ^ k of target, so that in as many turns as there are channels each meets all. Behind them those of some
+   positions, which are summed apart so that rounding errors grow with them and with their number, not with the product
+   of both. */
 #define SUMMED_APART 64 /* positions */
 
 static void NAME(layout_last_turned)(work_t *work)
@@ -197,52 +205,115 @@ typedef struct {
     index_t count, first, size, step, every, column, apart, next_cell, next_other;
 } NAME(span);
 
-/* R rows of three taps stay in registers while positions go by: nine sums hide the latency of the multiply-add. CUT: a
-   tap that has no cell is left out. */
+/* Lanes e ^ k of a vector, which takes one instruction without a list of lanes where k is 1, 2, 3 or 4. */
+static inline __attribute__((always_inline)) VECTOR NAME(exchange)(const int k, VECTOR v)
+{
+    NAME(mask) lanes;
+#pragma GCC unroll 16
+    for (int e = 0; e < LANES; e++)
+        lanes[e] = (e ^ k) % LANES;
+    if (k == 0)
+        return v;
+    v = NAME(pick)(v, lanes);
+    IN_REGISTER(v);
+    return v;
+}
+
+#define TURNS(W) ((W) < 4 ? (W) : 4)       /* whose sums are in registers at the same time */
+#define KEPT_CELLS(W) (ROWS == 8 && (W) < 4) /* whether there are registers for the cells of three taps too */
+
+/* R rows of three taps stay in registers while positions go by, in turns `from` to `from` + 3 of groups of W channels: up
+   to 24 sums hide the latency of the multiply-add. CUT: a tap that has no cell is left out. SHARE: two of a position's
+   three cells are those of the one before, and stay. */
 static inline __attribute__((always_inline)) void NAME(sum_span)(
-    const int R, const int CUT, const NAME(span) *span, const index_t *offset, const REAL *cells, const REAL *other,
-    const index_t *row, REAL *sums)
+    const int R, const int W, const int from, const int CUT, const int SHARE, const NAME(span) *span,
+    const index_t *offset, const REAL *cells, const REAL *other, const index_t *row, REAL *sums)
 {
     const index_t next = span->every * span->column, along = span->step * span->column;
-    VECTOR sum[9];
+    const int K = TURNS(W);
+    VECTOR sum[24], x[9];
+#define PLACE(i) (sums + ((row[(i) / (3 * K)] + (i) / K % 3) * W + from + (i) % K) * LANES)
+#define IS_THERE(q, t)                                                                                                \
+    (!CUT || (span->first + (q) * span->step + (t) * span->every >= 0 &&                                              \
+              span->first + (q) * span->step + (t) * span->every < span->size))
+#pragma GCC unroll 24
+    for (int i = 0; i < 3 * R * K; i++)
+        sum[i] = LOAD(PLACE(i));
+    if (SHARE) {
 #pragma GCC unroll 9
-    for (int i = 0; i < 3 * R; i++)
-        sum[i] = LOAD(sums + (row[i / 3] + i % 3) * LANES);
+        for (int i = 0; i < 3 * R; i++)
+            x[i] = i % 3 > 0 && IS_THERE(0, i % 3 - 1) ? LOAD(cells + offset[i / 3] + (i % 3 - 1) * next) : (VECTOR){0};
+    }
     for (index_t q = 0; q < span->count; q++, cells += along, other += span->apart) {
-        const VECTOR y = LOAD(other);
+        VECTOR y[4] = {NAME(exchange)(from, LOAD(other))};
+#pragma GCC unroll 3
+        for (int k = 1; k < K; k++)
+            y[k] = NAME(exchange)(k, y[0]);
         __builtin_prefetch(other + span->next_other);
         __builtin_prefetch(cells + offset[R - 1] + next + span->next_cell);
 #pragma GCC unroll 3
         for (int t = 0; t < 3; t++) {
-            const index_t cell = span->first + q * span->step + t * span->every;
-            if (CUT && (cell < 0 || cell >= span->size))
+            const int is_there = IS_THERE(q, t);
+#pragma GCC unroll 3
+            for (int r = 0; r < R; r++) {
+                if (SHARE && t < 2)
+                    x[3 * r + t] = x[3 * r + t + 1];
+                else if (is_there)
+                    x[3 * r + t] = LOAD(cells + offset[r] + t * next);
+            }
+            if (!is_there)
                 continue;
 #pragma GCC unroll 3
-            for (int r = 0; r < R; r++)
-                sum[3 * r + t] += y * LOAD(cells + offset[r] + t * next);
+            for (int r = 0; r < R; r++) {
+                if (SHARE || (K > 1 && ROWS == 8))
+                    IN_REGISTER(x[3 * r + t]);
+#pragma GCC unroll 4
+                for (int k = 0; k < K; k++)
+                    sum[(3 * r + t) * K + k] += x[3 * r + t] * y[k];
+            }
         }
     }
-#pragma GCC unroll 9
-    for (int i = 0; i < 3 * R; i++)
-        STORE(sums + (row[i / 3] + i % 3) * LANES, sum[i]);
+#pragma GCC unroll 24
+    for (int i = 0; i < 3 * R * K; i++)
+        STORE(PLACE(i), sum[i]);
+#undef IS_THERE
+#undef PLACE
 }
 
-#define SUM_SPAN(R)                                                                                                   \
-    static void NAME(sum_span_##R)(const NAME(span) *span, index_t channels, index_t depth, const index_t *offset,    \
-                                   const REAL *cells, const REAL *other, const index_t *row, REAL *sums)              \
+#define SUM_SPAN(R, W)                                                                                                \
+    static void NAME(sum_span_##R##_of_##W)(const NAME(span) *span, index_t channels, index_t depth,                  \
+                                            const index_t *offset, const REAL *cells, const REAL *other,              \
+                                            const index_t *row, REAL *sums)                                           \
     {                                                                                                                 \
         const index_t last = span->first + (span->count - 1) * span->step + 2 * span->every;                          \
         const int whole = span->first >= 0 && last < span->size;                                                      \
-        for (index_t channel = 0; channel < channels; channel += LANES) {                                             \
+        const int share = KEPT_CELLS(W) && span->step == 1 && span->every == 1;                                       \
+        for (index_t channel = 0; channel < channels; channel += LANES, sums += LANES * depth) {                      \
             const index_t at = NAME(vector_at)(channel, channels);                                                    \
-            if (whole)                                                                                                \
-                NAME(sum_span)(R, 0, span, offset, cells + at, other + at, row, sums + channel * depth);              \
-            else                                                                                                      \
-                NAME(sum_span)(R, 1, span, offset, cells + at, other + at, row, sums + channel * depth);              \
+            SUMS_OF(R, W, 0);                                                                                         \
+            if (W > TURNS(W))                                                                                         \
+                SUMS_OF(R, W, W - TURNS(W));                                                                          \
         }                                                                                                             \
     }
-SUM_SPAN(1) SUM_SPAN(2) SUM_SPAN(3)
+#define SUMS_OF(R, W, FROM)                                                                                           \
+    (!share ? (whole ? SUMS(R, W, FROM, 0, 0) : SUMS(R, W, FROM, 1, 0))                                               \
+            : (whole ? SUMS(R, W, FROM, 0, KEPT_CELLS(W)) : SUMS(R, W, FROM, 1, KEPT_CELLS(W))))
+#define SUMS(R, W, FROM, CUT, SHARE)                                                                                  \
+    NAME(sum_span)(R, W, FROM, CUT, SHARE, span, offset, cells + at, other + at, row, sums)
+SUM_SPAN(1, 1) SUM_SPAN(2, 1) SUM_SPAN(3, 1) SUM_SPAN(1, 2) SUM_SPAN(2, 2) SUM_SPAN(3, 2)
+SUM_SPAN(1, 4) SUM_SPAN(2, 4) SUM_SPAN(1, 8) SUM_SPAN(2, 8)
 #undef SUM_SPAN
+#undef SUMS_OF
+#undef SUMS
+
+typedef void (*NAME(sum_span_function))(const NAME(span) *, index_t, index_t, const index_t *, const REAL *,
+                                        const REAL *, const index_t *, REAL *);
+/* [channels of a group: 1, 2, 4, 8][rows of taps - 1] */
+static const NAME(sum_span_function) NAME(sum_spans)[4][3] = {
+    {NAME(sum_span_1_of_1), NAME(sum_span_2_of_1), NAME(sum_span_3_of_1)},
+    {NAME(sum_span_1_of_2), NAME(sum_span_2_of_2), NAME(sum_span_3_of_2)},
+    {NAME(sum_span_1_of_4), NAME(sum_span_2_of_4)},
+    {NAME(sum_span_1_of_8), NAME(sum_span_2_of_8)}};
 
 /* All taps of one row of positions, whose rows of taps that have cells are listed: where in source and in the panel. */
 static void NAME(sum_row)(const work_t *work, index_t rows, const index_t *offset, const index_t *row,
@@ -251,20 +322,19 @@ static void NAME(sum_row)(const work_t *work, index_t rows, const index_t *offse
     const axis_t *x = &work->piece->axis[2];
     const index_t column = work->piece->source_stride[2], apart = work->piece->target_stride[2];
     const index_t down = work->piece->axis[1].step * work->piece->source_stride[1];
-    const index_t channels = work->part.groups, depth = NAME(depth)(work);
+    const index_t channels = NAME(channels_of)(work), depth = NAME(depth)(work), of_group = work->part.channels;
+    const NAME(sum_span_function) *sum_span = NAME(sum_spans)[of_group == 8 ? 3 : of_group / 2];
+    const index_t fit = (ROWS == 8 ? 8 : 4) / TURNS(of_group), most = fit < 3 ? fit : 3; /* rows of taps in registers */
     for (index_t q = 0, wide; q < work->block.extent[2]; q += wide) {
         wide = NAME(in_registers)(work->block.extent[2] - q);
         const index_t first = x->step * (work->block.start[2] + q) + x->offset;
         const NAME(span) span = {wide, first, x->size, x->step, x->tap_step, column, apart, down,
                                  work->piece->target_stride[1]};
         const REAL *cells = source + first * column, *y = other + q * apart;
-        index_t r = 0;
-        for (; r + 3 <= rows; r += 3)
-            NAME(sum_span_3)(&span, channels, depth, offset + r, cells, y, row + r, sums);
-        if (r + 2 == rows)
-            NAME(sum_span_2)(&span, channels, depth, offset + r, cells, y, row + r, sums);
-        else if (r < rows)
-            NAME(sum_span_1)(&span, channels, depth, offset + r, cells, y, row + r, sums);
+        for (index_t r = 0, some; r < rows; r += some) {
+            some = rows - r < most ? rows - r : most;
+            sum_span[some - 1](&span, channels, depth, offset + r, cells, y, row + r, sums);
+        }
     }
 }
 
@@ -319,17 +389,20 @@ static void NAME(store_weight_last)(const work_t *work, void *result, const void
 {
     const piece_t *piece = work->piece;
     const axis_t *axis = piece->axis;
-    const index_t channels = work->part.groups, depth = NAME(depth)(work);
+    const index_t channels = NAME(channels_of)(work), depth = NAME(depth)(work), of_group = work->part.channels;
     (void)bias, (void)doubtful;
     for (index_t channel = 0; channel < channels; channel++) {
         const index_t vector = channel / LANES * LANES, lane = channel - NAME(vector_at)(vector, channels);
+        const index_t own = channel % of_group;
         const REAL *from = (const REAL *)result + vector * depth + lane;
+        REAL *cell = (REAL *)weight + channel / of_group * piece->weight_group + own * piece->weight_channel;
         for (index_t z = 0; z < axis[0].taps; z++)
             for (index_t y = 0; y < axis[1].taps; y++)
-                for (index_t x = 0; x < axis[2].taps; x++, from += LANES) {
-                    REAL *at = (REAL *)weight + channel * piece->weight_group + z * piece->weight_stride[0]
-                        + y * piece->weight_stride[1] + x * piece->weight_stride[2];
-                    *at = accumulate ? *at + *from : *from;
-                }
+                for (index_t x = 0; x < axis[2].taps; x++)
+                    for (index_t turn = 0; turn < of_group; turn++, from += LANES) {
+                        REAL *at = cell + (own ^ turn) * piece->weight_row + z * piece->weight_stride[0]
+                            + y * piece->weight_stride[1] + x * piece->weight_stride[2];
+                        *at = accumulate ? *at + *from : *from;
+                    }
     }
 }
