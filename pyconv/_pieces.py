@@ -15,6 +15,7 @@ from pyconv._geometry import Geometry, whole_size
 from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
+MOST_LAST = 256  # output channels that lie last, whose positions are read one by one: of more they lie too far apart
 WIDEST = 16  # lanes of the longest vector
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
@@ -325,13 +326,14 @@ def is_by_rows(g: Geometry) -> bool:
     They lie side by side in a weight of one tap, which is then stored row by row, where output channels have to be
     turned. But then the input is turned to vectors, and not grad_output: an element of the weight gains, as measured,
     three quarters of what a cell of more channels costs. Of a batch, the next power of two decides: see _of_batches.
+    Where channels lie last neither is turned, and what counts is that fewer are copied to vectors.
     """
     batch = 1 if g.per_sample else 1 << (g.batch - 1).bit_length()
     ins, outs, positions = g.in_channels // g.groups, g.out_channels // g.groups, batch * prod(g.output_size)
     pays = 4 * positions * (ins - outs) < 3 * ins * outs
     return pays and g.kernel_size == g.stride == g.volumes == (1, 1, 1) and g.input_size == g.output_size and (
         ins % WIDEST == 0 and not any(g.padding)) and not (
-        g.x_last or g.y_last or _is_copied(g) or _is_dense_layer("grad_weight", g))
+        g.x_last != g.y_last or g.x_last and outs > MOST_LAST or _is_copied(g) or _is_dense_layer("grad_weight", g))
 
 
 def _by_rows(g: Geometry) -> Piece:

@@ -20,6 +20,8 @@ MORE = [
     P('depthwise', (19, 18), (5, 5), (40, 40), padding=2, groups=40, batch=3),
     P('few in groups', (19, 18), (3, 3), (64, 96), padding=1, groups=32, batch=2),
     P('kernel 1', (20, 20), (1, 1), (70, 90), batch=2),
+    P('kernel 1 to more channels', (9, 7), (1, 1), (32, 90), batch=3),
+    P('kernel 1 to more channels in groups', (5, 31), (1, 1), (32, 64), groups=2, batch=2),
     P('kernel 1 at stride 2', (21, 20), (1, 1), (70, 90), stride=2, batch=2),
     P('planes', (7, 14, 9), (3, 3, 3), (17, 33), padding=1, batch=2),
     P('image', (30, 30), (7, 7), (3, 64), stride=2, padding=3),
@@ -137,6 +139,17 @@ def test_channels_are_lanes(problem, name, lanes, itemsize):
     [piece, *_] = _pieces.pieces(name, geometry_of(few, x_last=True, y_last=True))
     assert _ways.choose(name, piece, lanes - 1, tile, 'auto')[1].way not in (
         _blocks.GATHER_LAST, _blocks.CORRELATE_LAST)
+
+
+@pytest.mark.parametrize('channels, exchanged', [
+    ((32, 90), True), ((64, 256), True), ((64, 272), False), ((64, 48), False)])
+def test_operands_change_places_where_output_channels_are_more_but_not_many(channels, exchanged):
+    """Of 272 and more each position is so far from the next that a cache keeps few of them."""
+    problem = P('kernel 1', (28, 28), (1, 1), channels)
+    for lasts in (True, True), (True, False), (False, True):
+        made = geometry_of(problem, **dict(zip(('x_last', 'y_last'), lasts)))
+        [piece] = _pieces.pieces('grad_weight', made)
+        assert piece.exchanged == (exchanged and all(lasts))
 
 
 @pytest.mark.parametrize('lanes, itemsize', [(16, 4), (8, 4), (4, 4), (8, 8), (4, 8), (2, 8)])

@@ -184,7 +184,10 @@ static const NAME(chain_function) NAME(chains)[TALLEST + 1][3] = {
 #endif
 };
 
-/* All columns of a box of taps that reach the same positions. */
+#define BESIDE_NEXT (3 << 17) /* bytes of turned target that leave room in L2 for the cells of the next block */
+
+/* All columns of a box of taps that reach the same positions. The cells of the next tile are asked for, or, where those
+   of a position lie side by side, and so are in the same lines, those of the next block. */
 static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], const NAME(reached) reached[3],
                                 const REAL *panel, const index_t *offset, const NAME(cells_read) *cells, REAL *result,
                                 int accumulate)
@@ -194,15 +197,18 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
     index_t *row = (index_t *)(cells->list + layout->positions), cell[TALLEST], step;
     const index_t chains = NAME(list_chains)(work, reached, cells->unrolled, cells->list, &step);
     const index_t rows = NAME(list_rows)(work, box, row);
+    const int in_order = work->piece->source_channel == 1 && !cells->unrolled
+        && layout->positions * work->part.rows * (index_t)sizeof(REAL) <= BESIDE_NEXT;
     for (index_t column = 0, wide; column < work->part.rows; column += wide * LANES) {
         wide = NAME(panel)(work->part.rows - column);
         for (index_t i = 0; i < rows;) {
             const index_t tall = NAME(taller)(rows - i, wide), next = i + tall;
             for (index_t j = 0; j < tall; j++)
                 cell[j] = offset[row[i + j]];
-            NAME(chains)[tall][wide - 1](chains, cells->list, step, source, cell,
-                                         source + offset[row[next < rows ? next : i]], panel, result + column, row + i,
-                                         layout->pitch, accumulate);
+            const index_t ahead = column == 0 && in_order ? cell[0] + layout->positions * step
+                                                          : offset[row[next < rows ? next : i]];
+            NAME(chains)[tall][wide - 1](chains, cells->list, step, source, cell, source + ahead, panel, result + column,
+                                         row + i, layout->pitch, accumulate);
             i = next;
         }
         panel += layout->positions * wide * LANES;

@@ -4,14 +4,20 @@
 static inline void NAME(turn_row)(const piece_t *piece, const REAL *from, index_t n, index_t columns, index_t wide,
                                   REAL *to)
 {
-    const index_t step = piece->target_stride[2];
+    const index_t step = piece->target_stride[2], line = 64 / (index_t)sizeof(REAL);
     for (index_t i = 0; i < columns && step == 1; i++) /* the next block's, while this one is multiplied */
-        for (index_t q = 0; q < n; q += 64 / (index_t)sizeof(REAL))
+        for (index_t q = 0; q < n; q += line)
             __builtin_prefetch(from + i * piece->target_channel + n + q, 0, 2);
     if (piece->target_channel == 1)
-        for (index_t q = 0; q < n; q++)
-            for (index_t i = 0; i < columns; i++)
+        for (index_t q = 0; q < n; q++) {
+            index_t i = 0;
+            for (; i < columns; i += line)
+                __builtin_prefetch(from + (n + q) * step + i, 0, 2);
+            for (i = 0; i + LANES <= columns; i += LANES)
+                STORE(to + q * wide + i, LOAD(from + q * step + i));
+            for (; i < columns; i++)
                 to[q * wide + i] = from[q * step + i];
+        }
     else if (step == 1)
         NAME(transpose)(to, wide, from, piece->target_channel, columns, n, 0);
     else
