@@ -36,7 +36,8 @@ LEAST_FILLED = 0.7  # of a row's vectors, if they are
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
 IN_REGISTERS = 8  # neighbouring positions whose results are
-WIDTHS = 1, 2, 4, 8  # channels of groups that are done together for grad_weight
+ALONE = {1: 1}  # channels of groups that are done together where they lie last, and how many lanes a vector must have
+IN_TURNS = {1: 1, 2: 2, 4: 4, 8: 16}  # the same for grad_weight: 8 channels of 8 lanes took up to 1.6 times as long
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
 
 
@@ -142,13 +143,13 @@ def _in_rows(piece: Piece, groups: int, tile: Tile, most: int) -> Blocking:
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)
 
 
-def _together(piece: Piece, groups: int, tile: Tile, widths: tuple[int, ...] = (1,)) -> int:
-    """How many groups are done together where channels lie last, each with so many in and out; 0 where they are not so.
+def _together(piece: Piece, groups: int, tile: Tile, lanes_of: dict[int, int]) -> int:
+    """How many groups are done together where channels lie last, each with as many in as out; 0 where they are not so.
     """
     width = piece.channels
     strides = piece.source.group, piece.target.group, piece.source.channel, piece.target.channel
-    if not (piece.source_last and piece.target_last) or strides != (width, width, 1, 1) or width not in widths or (
-            (piece.rows, piece.parts) != (width, 1) or tile.lanes % width or groups * width < tile.lanes):
+    if not (piece.source_last and piece.target_last) or strides != (width, width, 1, 1) or width not in lanes_of or (
+            (piece.rows, piece.parts) != (width, 1) or not lanes_of[width] <= tile.lanes <= groups * width):
         return 0
     if (piece.edge, piece.folded) != ("zeros", "zeros") or piece.swapped or piece.woven or any(
             n > 1 for n, _ in piece.row_taps) or not all(x.taps and x.positions and x.lattice for x in piece.axes):
@@ -156,13 +157,13 @@ def _together(piece: Piece, groups: int, tile: Tile, widths: tuple[int, ...] = (
     x = piece.axes[2]
     read = prod(axis.taps for axis in piece.axes[:2]) * (x.step * (IN_REGISTERS - 1) + x.taps)  # cells for these
     channels = up_to(even_part(groups * width, DIRECT_WEIGHTS // (read * tile.itemsize)), tile.lanes)
-    # a vector of the rest would have others
+    # where the last part had less than a vector, its vector would have channels of the part before
     return groups if 0 < groups * width % channels < tile.lanes else channels // width
 
 
 def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """Boxes of positions where channels lie last: of one sample, so for any batch."""
-    together = _together(piece, groups, tile)
+    together = _together(piece, groups, tile, ALONE)
     if not together:
         return None
     _, y, x = piece.axes
@@ -176,7 +177,7 @@ def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 
 def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """The same for grad_weight, of rows of three taps: of more, cells that are copied first are read less often."""
-    together, (z, y, x) = _together(piece, groups, tile, WIDTHS), piece.axes
+    together, (z, y, x) = _together(piece, groups, tile, IN_TURNS), piece.axes
     if not together or x.taps != 3:
         return None
     units = -(-groups // together)

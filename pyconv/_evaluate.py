@@ -29,6 +29,7 @@ from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of
 from pyconv._memory import empty, shares
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
+from pyconv._pieces import reads_last_weight
 
 Named = tuple[tuple[str, Array | None], ...]
 
@@ -236,7 +237,7 @@ def evaluate_one(
     if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, own)):
         orders, (map, first, _, _) = orders_of(key, geometry.rank), result.terms[0]
         stands_in = geometry.padding_mode == "constant" and first.size == 0  # another, which each call makes: see x_of
-        if not stands_in and (orders is None or _takes_last(map, geometry)):
+        if not stands_in and (orders is None or _takes_last(map, geometry, dtype, orders)):
             keep(key, calls[0][0], result.shape, own, orders, settings.accumulate)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
@@ -284,10 +285,9 @@ def run_as_it_lies(
         return False
     orders = orders_of(key, geometry.rank)
     if orders is not None:
-        if not _takes_last(map, geometry):
+        if not _takes_last(map, geometry, dtype, orders):
             return False
-        last = dict(zip(ROLES[map], orders))
-        geometry = geometry._replace(x_last=last["x"] is not None, y_last=last["y"] is not None)
+        geometry = _lying(map, geometry, orders)
         first, second, out = viewed(orders, first, second, out)
     cpu.plan(map, geometry, dtype).run(first, second, out, bias, threads=_threads.get_num_threads())
     return True
@@ -311,28 +311,42 @@ def _evaluate_on_gpu(
         geometry, dtype, results, outs, named, settings, _calls, tell_of_writing, unchecked, key)
 
 
-def _takes_last(map: str, geometry: Geometry) -> bool:
-    """Whether a plan takes arrays whose channels lie last; one that is far (see _edges) takes copies in C order."""
+def _takes_last(
+    map: str, geometry: Geometry, dtype: DType, orders: tuple[Shape | None, ...] = (None, None, None)
+) -> bool:
+    """Whether a plan takes arrays whose channels lie last; one that is far (see _edges) takes copies in C order. Those
+    of the weight that is read, which orders name, only where it is not converted and nothing but a weight."""
+    if map != "grad_weight" and orders[1] is not None and not (
+            dtype in (FLOAT32, FLOAT64) and reads_last_weight(map, geometry)):
+        return False
     return map != "grad_input" or geometry.padding_mode == "zeros" or not is_far(of_volumes(geometry))
+
+
+def _lying(map: str, geometry: Geometry, lasts: Sequence[Any]) -> Geometry:
+    """The geometry where the channels of those of a map's arrays lie last that are not None."""
+    found = {role: last is not None for role, last in zip(ROLES[map], lasts)}
+    return geometry._replace(x_last=found["x"], y_last=found["y"], w_last=found["w"])
 
 
 def _laid(
     geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any, settings: Settings
 ) -> tuple[Geometry, Array, Array]:
     """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
-    rank = geometry.rank
-    if not _takes_last(map, geometry):
+    rank, to_weight = geometry.rank, map == "grad_weight"
+    if not _takes_last(map, geometry, dtype):
         return geometry, first, second
     read = channels_last(first, rank, dtype, may_copy=True)
-    also = channels_last(second, rank, dtype, may_copy=True) if map == "grad_weight" else None
+    also = channels_last(second, rank, dtype, may_copy=to_weight)
+    if also is not None and not to_weight and not (settings.result is None and _takes_last(
+            map, geometry, dtype, (None, also.shape, None))):
+        also = None
     target = None
-    if out is not None and map != "grad_weight":
+    if out is not None and not to_weight:
         target = channels_last(np.asarray(out), rank, written(dtype, settings))
     if read is None and also is None and target is None:
         return geometry, first, second
-    x, y = {"forward": (read, target), "grad_input": (target, read), "grad_weight": (read, also)}[map]
-    geometry = geometry._replace(x_last=x is not None, y_last=y is not None)
-    return geometry, first if read is None else read, second if also is None else also
+    return _lying(map, geometry, (read, also, target)), first if read is None else read, (
+        second if also is None else also)
 
 
 def _calls(
@@ -391,7 +405,7 @@ def _run(
     if out is not None and not cpu.is_ready(out, own):
         map = result.terms[0][0]
         to_weight = map == "grad_weight"
-        if not to_weight and _takes_last(map, geometry):
+        if not to_weight and _takes_last(map, geometry, dtype):
             target = channels_last(np.asarray(out), geometry.rank, own)
         if target is None and out.ndim == geometry.rank + 2 + to_weight and (geometry.per_sample or not to_weight):
             return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate, to_weight)

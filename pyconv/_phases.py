@@ -64,6 +64,8 @@ def _found(
 ) -> tuple[Known, ...]:
     found = pieces(map, g, may_exchange)
     chosen = choose_all(map, found, groups, tile, algorithm)
+    if len(chosen) > len(found):  # in parts of this size
+        return ()
     return tuple((_alike(piece), max(made.tile), blocking) for piece, (made, blocking) in zip(found, chosen))
 
 

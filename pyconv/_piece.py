@@ -115,7 +115,7 @@ class Piece(NamedTuple):
     weight_woven: int = 0  # from one of these to the next in weight
 
     def part(self, a: int, low: int, high: int) -> "Piece":
-        """The same with the positions along an axis from one to before another alone."""
+        """The same, without folds, with the positions along an axis from one to before another alone."""
         axes = (*self.axes[:a], self.axes[a].part(low, high), *self.axes[a + 1:])
         return self._replace(
             axes=axes, target=self.target._replace(base=self.target.base + low * self.target.axes[a]))

@@ -15,7 +15,7 @@ from pyconv._geometry import Geometry, whole_size
 from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
-MOST_LAST = 256  # output channels that lie last, whose positions are read one by one: of more they lie too far apart
+MOST_LAST = 256  # output channels that lie last and are read position by position: of more these lie too far apart
 WIDEST = 16  # lanes of the longest vector
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
@@ -76,6 +76,21 @@ def _operands(map: str, g: Geometry) -> Operands:
         batch = 1 if map == "grad_weight" and g.per_sample else g.batch
         whole = Operands(batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
     return _of_cells(whole, g.cell) if g.cell > 1 else _of_parts(whole, g.parts)
+
+
+def reads_last_weight(map: str, g: Geometry) -> bool:
+    """Whether a map can read a weight whose input channels lie last: not one whose taps become channels or rows, nor
+    one that changes places with the source."""
+    return map != "grad_weight" and g.rank <= 3 and not (
+        is_swapped(map, g) or _is_dense_layer(map, g) or map == "grad_input" and is_disjoint(g))
+
+
+def with_last_weight(piece: Piece, g: Geometry) -> Piece:
+    """A piece of such a weight, made for one in C order, from which every choice follows."""
+    kernel, ins, weight = prod(g.kernel_size), g.in_channels // g.groups, piece.weight
+    batch, channel = (1 if stride == kernel else stride for stride in (weight.batch, weight.channel))
+    axes = tuple(ins * stride for stride in weight.axes)
+    return piece._replace(weight=Strides(ins * weight.base, batch, channel, axes, weight.group))
 
 
 def _forward_axes(g: Geometry, a: int) -> list[Axis]:
@@ -326,14 +341,14 @@ def is_by_rows(g: Geometry) -> bool:
     They lie side by side in a weight of one tap, which is then stored row by row, where output channels have to be
     turned. But then the input is turned to vectors, and not grad_output: an element of the weight gains, as measured,
     three quarters of what a cell of more channels costs. Of a batch, the next power of two decides: see _of_batches.
-    Where channels lie last neither is turned, and what counts is that fewer are copied to vectors.
+    Where channels lie last no operand is turned, but the fewer are copied to vectors, and the weight is turned as ever.
     """
     batch = 1 if g.per_sample else 1 << (g.batch - 1).bit_length()
     ins, outs, positions = g.in_channels // g.groups, g.out_channels // g.groups, batch * prod(g.output_size)
     pays = 4 * positions * (ins - outs) < 3 * ins * outs
     return pays and g.kernel_size == g.stride == g.volumes == (1, 1, 1) and g.input_size == g.output_size and (
-        ins % WIDEST == 0 and not any(g.padding)) and not (
-        g.x_last != g.y_last or g.x_last and outs > MOST_LAST or _is_copied(g) or _is_dense_layer("grad_weight", g))
+        ins % WIDEST == 0 and not any(g.padding)) and g.x_last == g.y_last and not (
+        g.x_last and g.out_channels > MOST_LAST or _is_copied(g) or _is_dense_layer("grad_weight", g))
 
 
 def _by_rows(g: Geometry) -> Piece:

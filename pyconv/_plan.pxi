@@ -113,8 +113,12 @@ cdef class Plan:
         if woven > 1:
             found, self.groups = [_pieces.weave(piece, woven) for piece in found], self.groups // woven
         if tap_by_tap or woven > 1 or columns:
-            return _phases.choose_all(map, found, self.groups, tile, algorithm)
-        return _phases.choose_rounded(map, geometry, found, self.groups, tile, algorithm, may_exchange)
+            chosen = _phases.choose_all(map, found, self.groups, tile, algorithm)
+        else:
+            chosen = _phases.choose_rounded(map, geometry, found, self.groups, tile, algorithm, may_exchange)
+        if geometry.w_last:
+            return [(_pieces.with_last_weight(piece, geometry), blocking) for piece, blocking in chosen]
+        return chosen
 
     cdef void _pair(self, step_t *step, const step_t *other) except *:
         """The results of two steps are interleaved."""

@@ -88,12 +88,10 @@ def in_whole_tiles(map: str, piece: Piece, outputs: list[int]) -> list[Piece]:
     """
     if map == "grad_weight" or (piece.edge, piece.folded) != ("zeros", "zeros"):
         return [piece]
-    for n in outputs:
-        made = winograd(piece, n)
-        if made is None:
-            continue
-        if tiling_pays(map, made):
-            break
+    tiled = [(n, made) for n in outputs for made in [winograd(piece, n)] if made is not None]
+    if any(tiling_pays(map, made) for _, made in tiled):
+        return [piece]
+    for n, made in tiled:
         *rests, whole = _cut(piece, [
             axis.positions // (axis.tap_step * n) * axis.tap_step * n if n > 1 else axis.positions
             for axis, n in zip(made.axes, made.tile)])

@@ -100,8 +100,10 @@ def test_of_what_is_copied(problem, copied, cut_everywhere):
     winograd.test_lattices_of_what_is_copied(problem, copied)
 
 
-def test_both_ways_are_told(caplog):
-    x, w = np.zeros((1, 256, 28, 28), np.float32), np.zeros((256, 256, 3, 3), np.float32)
+@pytest.mark.parametrize('channels, size, dilation', [(256, 28, 6), (64, 129, 16)])
+def test_both_ways_are_told(channels, size, dilation, caplog):
+    """Of 129 positions too, which have the blocks of 130 where these are not cut."""
+    x, w = np.zeros((1, channels, size, size), np.float32), np.zeros((channels, channels, 3, 3), np.float32)
     with caplog.at_level('DEBUG', 'pyconv'):
-        pyconv.conv2d(x, w, padding=6, dilation=6)
+        pyconv.conv2d(x, w, padding=dilation, dilation=dilation)
     assert caplog.messages[0].endswith(': Winograd F(2, 3), matrix product')

@@ -76,7 +76,14 @@ static void NAME(place_taps)(const work_t *work, index_t *row, index_t *each)
             }
 }
 
-/* The weights of some columns in squares, of all taps at a time, for the phases of a stride. */
+/* Where a tap of a row lies, seen from the first. */
+static inline index_t NAME(tap_at)(const piece_t *piece, index_t tap)
+{
+    const index_t row = piece->axis[2].taps, plane = row * piece->axis[1].taps, *stride = piece->weight_stride;
+    return tap / plane * stride[0] + tap % plane / row * stride[1] + tap % row * stride[2];
+}
+
+/* The weights of some columns in squares, of all taps at a time, for the phases of a stride; or side by side. */
 static void NAME(pack_phases)(const work_t *work, const REAL *from, index_t column, index_t columns, REAL *to,
                               index_t wide)
 {
@@ -91,6 +98,8 @@ static void NAME(pack_phases)(const work_t *work, const REAL *from, index_t colu
     for (index_t c = 0; c < work->part.channels; c++, from += piece->weight_channel) {
         index_t i = 0;
         NAME(ask_for_rows)(piece, from, columns);
+        for (index_t t = 0; t < taps && piece->weight_row == 1; t++, i = columns)
+            __builtin_memcpy(to + place[t], from + NAME(tap_at)(piece, t), columns * sizeof(REAL));
         for (; i + LANES <= columns; i += LANES)
             NAME(turn_rows)(LANES, to + i, 0, 0, place, from + i * piece->weight_row, piece->weight_row, taps,
                             NAME(readable)(work, c, column + i, taps));

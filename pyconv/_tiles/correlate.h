@@ -186,8 +186,9 @@ static const NAME(chain_function) NAME(chains)[TALLEST + 1][3] = {
 
 #define BESIDE_NEXT (3 << 17) /* bytes of turned target that leave room in L2 for the cells of the next block */
 
-/* All columns of a box of taps that reach the same positions. The cells of the next tile are asked for, or, where those
-   of a position lie side by side, and so are in the same lines, those of the next block. */
+/* All columns of a box of taps that reach the same positions. Tiles of most rows ask for the cells of the next one, or,
+   where those of a position lie side by side and so in the same lines, for those behind the positions, which are the next
+   block's where positions are one run. */
 static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], const NAME(reached) reached[3],
                                 const REAL *panel, const index_t *offset, const NAME(cells_read) *cells, REAL *result,
                                 int accumulate)

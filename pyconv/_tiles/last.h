@@ -222,8 +222,8 @@ static inline __attribute__((always_inline)) VECTOR NAME(exchange)(const int k, 
 #define TURNS(W) ((W) < 4 ? (W) : 4)       /* whose sums are in registers at the same time */
 #define KEPT_CELLS(W) (ROWS == 8 && (W) < 4) /* whether there are registers for the cells of three taps too */
 
-/* R rows of three taps stay in registers while positions go by, in turns `from` to `from` + 3 of groups of W channels: up
-   to 24 sums hide the latency of the multiply-add. CUT: a tap that has no cell is left out. SHARE: two of a position's
+/* R rows of three taps stay in registers while positions go by, in turns from `from` on of groups of W channels: up to 24
+   sums hide the latency of the multiply-add. CUT: a tap that has no cell is left out. SHARE: two of a position's
    three cells are those of the one before, and stay. */
 static inline __attribute__((always_inline)) void NAME(sum_span)(
     const int R, const int W, const int from, const int CUT, const int SHARE, const NAME(span) *span,
@@ -300,20 +300,29 @@ static inline __attribute__((always_inline)) void NAME(sum_span)(
             : (whole ? SUMS(R, W, FROM, 0, KEPT_CELLS(W)) : SUMS(R, W, FROM, 1, KEPT_CELLS(W))))
 #define SUMS(R, W, FROM, CUT, SHARE)                                                                                  \
     NAME(sum_span)(R, W, FROM, CUT, SHARE, span, offset, cells + at, other + at, row, sums)
-SUM_SPAN(1, 1) SUM_SPAN(2, 1) SUM_SPAN(3, 1) SUM_SPAN(1, 2) SUM_SPAN(2, 2) SUM_SPAN(3, 2)
-SUM_SPAN(1, 4) SUM_SPAN(2, 4) SUM_SPAN(1, 8) SUM_SPAN(2, 8)
+SUM_SPAN(1, 1) SUM_SPAN(2, 1) SUM_SPAN(3, 1) SUM_SPAN(1, 2) SUM_SPAN(2, 2) SUM_SPAN(1, 4)
+#if ROWS == 8
+SUM_SPAN(3, 2) SUM_SPAN(2, 4) SUM_SPAN(1, 8) SUM_SPAN(2, 8)
+#endif
 #undef SUM_SPAN
 #undef SUMS_OF
 #undef SUMS
 
 typedef void (*NAME(sum_span_function))(const NAME(span) *, index_t, index_t, const index_t *, const REAL *,
                                         const REAL *, const index_t *, REAL *);
-/* [channels of a group: 1, 2, 4, 8][rows of taps - 1] */
+/* [channels of a group: 1, 2, 4, 8][rows of taps - 1]: none where there are not registers for their sums, or lanes */
 static const NAME(sum_span_function) NAME(sum_spans)[4][3] = {
+#if ROWS == 8
     {NAME(sum_span_1_of_1), NAME(sum_span_2_of_1), NAME(sum_span_3_of_1)},
     {NAME(sum_span_1_of_2), NAME(sum_span_2_of_2), NAME(sum_span_3_of_2)},
     {NAME(sum_span_1_of_4), NAME(sum_span_2_of_4)},
-    {NAME(sum_span_1_of_8), NAME(sum_span_2_of_8)}};
+    {NAME(sum_span_1_of_8), NAME(sum_span_2_of_8)}
+#else
+    {NAME(sum_span_1_of_1), NAME(sum_span_2_of_1), NAME(sum_span_3_of_1)},
+    {NAME(sum_span_1_of_2), NAME(sum_span_2_of_2)},
+    {NAME(sum_span_1_of_4)}
+#endif
+};
 
 /* All taps of one row of positions, whose rows of taps that have cells are listed: where in source and in the panel. */
 static void NAME(sum_row)(const work_t *work, index_t rows, const index_t *offset, const index_t *row,

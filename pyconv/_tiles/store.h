@@ -24,6 +24,12 @@ static inline index_t NAME(turned_at_once)(const piece_t *piece, index_t depth)
     return 2 * taps > LANES && NAME(has_dense_taps)(piece) ? taps : 0;
 }
 
+/* Whether a row's channels follow each other in memory, and a channel's taps do not. */
+static inline int NAME(has_channels_last)(const piece_t *piece)
+{
+    return piece->weight_channel == 1 && NAME(all_taps)(piece) > 1;
+}
+
 /* Elements that may be read from a row of a channel on, whose LANES rows have n weights each: up to the last of those, or
    of the part's first row in the next channel, if there is one behind them. */
 static inline index_t NAME(readable)(const work_t *work, index_t channel, index_t row, index_t n)
@@ -122,6 +128,20 @@ static inline __attribute__((always_inline)) void NAME(pack_any)(
     }
 }
 
+/* `pack_any` of LANES rows whose channels lie last, SIDE of them side by side: squares of each tap are turned. */
+static inline __attribute__((always_inline)) void NAME(pack_by_taps)(
+    const int SIDE, const work_t *work, const REAL *from, REAL *to, index_t pitch, index_t apart)
+{
+    const piece_t *piece = work->piece;
+    const axis_t *axis = piece->axis;
+    const index_t *stride = piece->weight_stride, taps = NAME(all_taps)(piece), n = work->part.channels;
+    for (index_t z = 0; z < axis[0].taps; z++)
+        for (index_t y = 0; y < axis[1].taps; y++)
+            for (index_t x = 0; x < axis[2].taps; x++, to += pitch)
+                NAME(turn_rows)(SIDE, to, taps * pitch, apart, NULL, from + z * stride[0] + y * stride[1] + x * stride[2],
+                                piece->weight_row, n, (LANES - 1) * piece->weight_row + n);
+}
+
 #define TILES 4 /* of whole tiles' rows, so many at once */
 static __attribute__((noinline)) void NAME(pack_any_tiles)(const work_t *work, const REAL *from, REAL *to, index_t apart)
 {
@@ -131,8 +151,11 @@ static __attribute__((noinline)) void NAME(pack_any_tiles)(const work_t *work, c
 static __attribute__((noinline)) void NAME(pack_any_columns)(const work_t *work, const REAL *from, index_t columns,
                                                              REAL *to, index_t wide)
 {
-    const index_t whole = columns / LANES * LANES;
-    if (whole)
+    const index_t whole = columns / LANES * LANES, row = work->piece->weight_row;
+    if (NAME(has_channels_last)(work->piece))
+        for (index_t i = 0; i < whole; i += LANES)
+            NAME(pack_by_taps)(LANES, work, from + i * row, to + i, wide, 0);
+    else if (whole)
         NAME(pack_any)(LANES, whole / LANES, work, from, to, wide, LANES);
     if (whole < columns)
         NAME(pack_any)(columns - whole, 1, work, from + whole * work->piece->weight_row, to + whole, wide, 0);
@@ -149,6 +172,10 @@ static REAL *NAME(pack_one)(const work_t *work, const REAL *weight, REAL *to)
             NAME(turn_rows)(ROWS < LANES ? ROWS : LANES /* where this is run, ROWS */, to + c * n * ROWS, ROWS, ROWS * depth,
                             NULL, weight + row * piece->weight_row + c * piece->weight_channel, piece->weight_row, n,
                             NAME(readable)(work, c, row - work->part.row, n));
+    for (; LANES % ROWS == 0 && NAME(has_channels_last)(piece) && rows >= LANES; row += LANES, rows -= LANES) {
+        NAME(pack_by_taps)(ROWS < LANES ? ROWS : LANES, work, weight + row * piece->weight_row, to, ROWS, ROWS * depth);
+        to += LANES * depth;
+    }
     if (depth == channels && piece->weight_row == 1) {
         const index_t whole = rows / ROWS * ROWS;
         NAME(pack_beside)(weight + row, piece->weight_channel, whole, depth, to);

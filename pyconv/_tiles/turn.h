@@ -1,11 +1,12 @@
 /* Results and operands whose channels are the vector axis: grad_weight's. See body.h for the macros. */
 
-/* One row of positions, a panel's columns side by side. */
+/* One row of positions, a panel's columns side by side. What follows it in memory, the next row or the next block's first,
+   is asked for. */
 static inline void NAME(turn_row)(const piece_t *piece, const REAL *from, index_t n, index_t columns, index_t wide,
                                   REAL *to)
 {
     const index_t step = piece->target_stride[2], line = 64 / (index_t)sizeof(REAL);
-    for (index_t i = 0; i < columns && step == 1; i++) /* the next block's, while this one is multiplied */
+    for (index_t i = 0; i < columns && step == 1; i++)
         for (index_t q = 0; q < n; q += line)
             __builtin_prefetch(from + i * piece->target_channel + n + q, 0, 2);
     if (piece->target_channel == 1)

@@ -44,12 +44,56 @@ static inline __attribute__((always_inline)) void NAME(turn_taps)(const int T, c
     }
 }
 
+/* to[tap][pitch] <- n elements of a panel of ROWS rows that lie side by side. */
+static void NAME(copy_taps)(const piece_t *piece, const NAME(taps) *taps, const REAL *from, index_t n, REAL *to,
+                            index_t pitch)
+{
+    for (index_t done = 0; done < n; done += ROWS, from += piece->weight_channel)
+        for (index_t j = 0; j < taps->count; j++) {
+            __builtin_prefetch(from + WEIGHT_AHEAD * piece->weight_channel + taps->offset[j]);
+            __builtin_memcpy(to + j * pitch + done, from + taps->offset[j], ROWS * sizeof(REAL));
+        }
+}
+
+/* to[tap][pitch] <- ROWS rows of LANES channels that lie side by side: squares are turned, of two taps where a vector has
+   twice as many lanes. */
+static void NAME(turn_channels)(const piece_t *piece, const NAME(taps) *taps, const REAL *from, REAL *to, index_t pitch)
+{
+    for (index_t j = 0; j < taps->count; j += LANES / ROWS) {
+        const index_t next = j + 1 < taps->count ? j + 1 : j;
+        VECTOR square[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) {
+            const REAL *row = from + i % ROWS * piece->weight_row + taps->offset[i < ROWS ? j : next];
+            __builtin_prefetch(row + 2 * LANES);
+            square[i] = LOAD(row);
+        }
+        NAME(turn_square)(square);
+#pragma GCC unroll 16
+        for (int c = 0; c < LANES; c++) {
+            __builtin_memcpy(to + j * pitch + c * ROWS, &square[c], ROWS * sizeof(REAL));
+            if (LANES > ROWS)
+                __builtin_memcpy(to + next * pitch + c * ROWS, (const REAL *)&square[c] + ROWS % LANES, ROWS * sizeof(REAL));
+        }
+    }
+}
+
 /* to[tap][pitch] <- n elements of a panel of `high` rows: element e is row e % high of channel e / high / z taps. They
    begin with element `first`; nothing from `limit` on is read. */
 static void NAME(gather_taps)(const piece_t *piece, const NAME(taps) *taps, const REAL *weight, const REAL *limit,
                               index_t high, index_t first, index_t n, REAL *to, index_t pitch)
 {
     const index_t z_taps = piece->axis[0].taps, span = taps->low + NAME(up)(taps->count);
+    if (z_taps == 1 && high == ROWS && (first | n) % ROWS == 0 && piece->weight_row == 1) {
+        NAME(copy_taps)(piece, taps, weight + first / ROWS * piece->weight_channel, n, to, pitch);
+        return;
+    }
+    if (z_taps == 1 && high == ROWS && (first | n) % (ROWS * LANES) == 0 && piece->weight_channel == 1
+        && (LANES == ROWS || LANES == 2 * ROWS)) {
+        for (index_t done = 0; done < n; done += ROWS * LANES)
+            NAME(turn_channels)(piece, taps, weight + (first + done) / ROWS, to + done, pitch);
+        return;
+    }
     index_t row = first % high, z = first / high % z_taps, channel = first / high / z_taps;
     for (index_t done = 0; done < n; done += LANES) {
         const index_t some = NAME(least)(LANES, n - done);

@@ -1,0 +1,156 @@
+"""Weights whose input channels lie last in memory, as those of a torch model in channels_last: read where they lie."""
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+import calls
+import pyconv
+import pyconv.torch as door
+from calls import assert_equal, assert_same_bits, last, per_channel
+from problems import PHASES, PROBLEMS, P, maps, whole
+from pyconv import _known, _tiled
+from test_winograd import TILED
+
+MORE = [
+    P('whole vectors', (7, 6), (3, 3), (32, 64), padding=1, batch=2),
+    P('more rows than vectors', (6, 5), (3, 3), (21, 70), padding=1, batch=2),
+    P('under 5 by 5', (9, 12), (5, 5), (40, 33), padding=2, batch=2),
+    P('strided', (11, 12), (3, 3), (48, 40), stride=2, padding=1, batch=3),
+    P('far phases', (17, 15), (5, 4), (36, 68), stride=(2, 3), padding=(2, 1), batch=2),
+    P('in groups', (9, 8), (3, 3), (64, 96), padding=1, groups=2, batch=2),
+    P('in small groups', (9, 8), (3, 3), (40, 20), padding=1, groups=10, batch=2),
+    P('lines', (40,), (5,), (24, 50), padding=2, batch=2),
+    P('planes', (4, 7, 9), (2, 3, 3), (17, 40), padding=1, batch=2),
+    P('backwards over an edge', (9, 9), (3, 3), (20, 40), padding=((-1, 3), (2, -2)), dilation=(1, 2), batch=2),
+    P('reflected', (9, 10), (3, 3), (18, 36), padding=2, padding_mode='reflect', batch=2),
+    P('of the size of the image', (4, 4), (4, 4), (12, 40), batch=3),
+    P('patches', (16, 16), (4, 4), (16, 40), stride=4, batch=2),
+    P('more taps than positions', (17,), (16,), (32, 32), padding=1, batch=2),
+]
+every_problem = pytest.mark.parametrize('problem', PROBLEMS + PHASES + MORE, ids=str)
+
+
+def check(problem, dtype):
+    """The numbers of the loops, and the very bits of the same weight in C order."""
+    data, wanted = problem.integers(dtype), whole(problem)
+    w = last(data.w, problem.rank)
+    kept = w.copy()
+    assert_equal(calls.forward(problem, data.x, w, data.b), wanted.forward + per_channel(data.b, problem.rank), dtype)
+    assert_equal(calls.grad_input(problem, w, data.y), wanted.grad_input, dtype)
+    floats = problem.floats(dtype)
+    for x, y in ((floats.x, floats.y), (last(floats.x, problem.rank), last(floats.y, problem.rank))):
+        for threads in (1, 3):
+            with pyconv.num_threads(threads):
+                found = [(calls.forward(problem, x, w), calls.grad_input(problem, w, y))
+                         for w in (floats.w, last(floats.w, problem.rank))]
+            for one, other in zip(*found):
+                assert_same_bits(one, other)
+    assert_same_bits(w, kept)
+
+
+@every_problem
+def test_the_same_as_in_c_order(problem, dtype):
+    check(problem, dtype)
+
+
+@pytest.mark.parametrize('problem', TILED, ids=str)
+def test_in_tiles(problem, dtype, monkeypatch):
+    monkeypatch.setattr(_tiled, 'tiling_pays', lambda name, piece: True)
+    _known.forget()
+    check(problem, dtype)
+    _known.forget()
+
+
+@pytest.mark.parametrize('problem', [*MORE, *PHASES, *TILED[::3]], ids=str)
+def test_what_is_not_finite(problem, dtype):
+    data = problem.integers(dtype)
+    w = data.w.copy()
+    w[0, 0], w[-1, -1, ..., -1] = np.nan, np.inf
+    with np.errstate(invalid='ignore'):
+        wanted = maps(problem, data.x.astype(float), w.astype(float), data.y.astype(float))
+        forward = calls.forward(problem, data.x, last(w, problem.rank))
+        back = calls.grad_input(problem, last(w, problem.rank), data.y)
+    assert np.array_equal(forward, wanted.forward, equal_nan=True)
+    assert np.array_equal(back, wanted.grad_input, equal_nan=True)
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'int8', 'int32', 'complex64', 'complex128'])
+@pytest.mark.parametrize('problem', MORE[::2], ids=str)
+def test_of_other_types(problem, dtype):
+    data = problem.integers()
+    x, w, y = (part.astype(dtype) for part in data[:3])
+    turned = last(w, problem.rank)
+    assert_same_bits(calls.forward(problem, x, turned), calls.forward(problem, x, w))
+    assert_same_bits(calls.grad_input(problem, turned, y), calls.grad_input(problem, w, y))
+
+
+@pytest.mark.parametrize('scratch', ['least', 'full'])
+@pytest.mark.parametrize('problem', [*MORE, *PHASES], ids=str)
+def test_in_a_buffer(problem, scratch, dtype):
+    """Of the size that is wanted for a weight in C order."""
+    data = problem.floats(dtype)
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+    sizes = sizes[:2] if scratch == 'full' else (sizes.finput_minimum, sizes.fgrad_input_minimum)
+    finput, fgrad_input = (calls.poisoned(max(1, n), dtype) for n in sizes)
+    w = last(data.w, problem.rank)
+    assert_same_bits(calls.forward(problem, data.x, w, finput=finput), calls.forward(problem, data.x, data.w))
+    assert_same_bits(calls.grad_input(problem, w, data.y, fgrad_input=fgrad_input),
+                     calls.grad_input(problem, data.w, data.y))
+
+
+@pytest.mark.parametrize('stride', [1, 2])
+@pytest.mark.parametrize('kernel', [3, 5])
+def test_nothing_is_copied(kernel, stride):
+    """Of a weight of 6 MB and more; two threads' scratch is less."""
+    x = last(np.ones((1, 256, 8, 8), np.float32), 2)
+    w = last(np.ones((700, 256, kernel, kernel), np.float32), 2)
+    settings = {'stride': stride, 'padding': kernel // 2}
+    y = pyconv.conv2d(x, w, **settings)
+    with pyconv.num_threads(1):
+        for call in (lambda: pyconv.conv2d(x, w, **settings), lambda: pyconv.conv2d_input(x.shape, w, y, **settings)):
+            call()
+            tracemalloc.start()
+            try:
+                call()
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert peak < 6 << 20 < w.nbytes
+
+
+@pytest.mark.parametrize('front', [False, True])
+def test_nothing_beside_it_is_read(front, run_python):
+    run_python("""
+import sys
+import numpy as np
+from calls import forward, grad_input, last
+from guarded import at_an_end
+from problems import PHASES
+from pyconv import _tiled
+import test_weights_last as here
+for tiled in (False, True):
+    if tiled:
+        _tiled.tiling_pays = lambda name, piece: True
+    for problem in [*here.MORE, *PHASES, *here.TILED[::4]]:
+        for dtype in (np.float32, np.float64):
+            data, rank = problem.floats(np.dtype(dtype)), problem.rank
+            w = np.moveaxis(at_an_end(np.ascontiguousarray(np.moveaxis(data.w, 1, -1)), sys.argv[1] == 'True'), -1, 1)
+            forward(problem, data.x, w)
+            grad_input(problem, w, data.y)
+""", str(front))
+
+
+def test_a_torch_model_in_channels_last():
+    """Its parameters' gradients are those of the same in C order."""
+    found = []
+    for order in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        model = door.Conv2d(16, 32, 3, padding=1).to(memory_format=order)
+        x = torch.randn(2, 16, 9, 9).to(memory_format=order).requires_grad_()
+        model(x).square().sum().backward()
+        assert model.weight.is_contiguous(memory_format=order)
+        found.append((x.grad, model.weight.grad))
+    for one, other in zip(*found):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)  # sums of 288 products in two orders
