@@ -155,8 +155,8 @@ def is_ready(cnp.ndarray array not None, cnp.dtype dtype not None):
 def form(tuple numbers, tuple arrays, tuple written, rank=None, bint to_weight=False):
     """What tells calls apart whose arrays a plan can take as they are, if those to be written meet no other; else None.
 
-    numbers are followed by how each array lies: its shape, in a tuple of one where its channels lie last, as those of an
-    operand and of y or x, if it is written, may where a rank is named. Only ints are taken for ints: 1.0 and True equal
+    numbers are followed by how each array lies: its shape, in a tuple of one where its channels lie last, as those of
+    operands, and of y or x that is written, may where a rank is named. Only ints are taken for ints: 1.0 and True equal
     1, and are no strides.
     """
     cdef list key = [numbers]
