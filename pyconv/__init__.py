@@ -40,10 +40,10 @@ dtype: what integers are summed in and returned as, int32 or int64, of uint64 op
     its name, or as a dtype of NumPy or of the arrays' library.
 out: an array of the result's shape and dtype to write to, returned. It must not overlap an operand; the bounds of
     memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous, or
-    has the channels last in memory, costs no copy, nor do samples of 2**16 elements and more that are each C-contiguous
-    (as in some channels of a larger array). Of others as many samples are copied at a time as have 2**20 elements, or
-    one; what has no samples, as a whole. For a function that returns a tuple: a tuple, None where a result is masked
-    or no array is supplied.
+    an image that has the channels last in memory, costs no copy, nor do samples of 2**16 elements and more that are
+    each C-contiguous (as in some channels of a larger array). Of others as many samples are copied at a time as have
+    2**20 elements, or one; what has no samples, as a whole. For a function that returns a tuple: a tuple, None where a
+    result is masked or no array is supplied.
 accumulate: True adds a result to what `out` holds, without an array for it where out would cost no copy (but for what
     is listed below); out must be given then, of a tuple every entry that is not masked. unfold has no such argument.
 finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for what conv and conv_weight unroll of the
@@ -51,16 +51,19 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     read nor kept, results do not depend on them, their size limits the scratch; None or an empty array: allocated
     inside. One buffer may serve all layers and both roles, but not two calls at once. With buffers and out, a call
     allocates nothing of array size, where its arrays are C-contiguous, aligned and in native byte order, or so with the
-    channels as last axis (images as they come, seen through numpy.moveaxis); NumPy copies other operands first. Where
-    operands are not finite or have the channels last, up to 3 MB are allocated if the buffer is too small for the way
-    that they take. Halves that a call adds up in several steps (with four axes and more, with more than 512 taps, with
-    a weight that is not finite, in the gradient to an input that its padding repeats, or with a bias added to out where
-    some cells meet no tap) are summed in float32: 2**18 of them at a time, or eight channels of a sample, or a group of
-    several, or all that a sample has where they lie last in several groups; the weights of these channels are copied.
-    That is not so in the gradient to a weight, but for one over four axes and more with padding of constants, whose
-    sums are kept as a whole. The gradient to an input that its padding repeats a hundred times and more takes 2**18
-    elements, or one position, of its columns at a time; of halves also the sums of a sample. Over four axes and more
-    a call lists which volumes meet, some ten numbers for each position and tap of the outer axes.
+    channels as last axis (images as they come, seen through numpy.moveaxis); NumPy copies other operands first, and a
+    weight with its channels last that is not float32 or float64, has more than three spatial axes, covers the whole
+    input or has far more taps than there are positions, or no two of whose taps meet a cell in the gradient to an
+    input. Where operands are not finite or have the channels last, up to 3 MB are allocated if the buffer is too
+    small for the way that they take. Halves that a call adds up in several steps (with four axes and more, with more
+    than 512 taps, with a weight that is not finite, in the gradient to an input that its padding repeats, or with a
+    bias added to out where some cells meet no tap) are summed in float32: 2**18 of them at a time, or eight channels
+    of a sample, or a group of several, or all that a sample has where they lie last in several groups; the weights of
+    these channels are copied. That is not so in the gradient to a weight, but for one over four axes and more with
+    padding of constants, whose sums are kept as a whole. The gradient to an input that its padding repeats a hundred
+    times and more takes 2**18 elements, or one position, of its columns at a time; of halves also the sums of a
+    sample. Over four axes and more a call lists which volumes meet, some ten numbers for each position and tap of the
+    outer axes.
 algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three taps at stride 1 with enough channels are
     multiplied as Winograd's F(2, 3) by 'auto' (errors as of sums of products; on AVX2 integers of 8 bits too, which
     stay exact), as F(4, 3) by 'winograd' (2.25 times fewer multiplications once more where two axes have three taps,
