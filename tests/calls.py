@@ -1,4 +1,6 @@
 """The four public calls of a problem, by rank, and the comparison that the tests share."""
+import tracemalloc
+
 import numpy as np
 
 import pyconv
@@ -55,6 +57,17 @@ def per_channel(bias, rank):
 def last(array, rank):
     """The same numbers with the channels last in memory."""
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, -rank - 1, -1)), -1, -rank - 1)
+
+
+def peak_of(call):
+    """Bytes that Python and NumPy allocate at most during a call that has been made before."""
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def poisoned(shape, dtype):

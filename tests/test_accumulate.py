@@ -6,7 +6,7 @@ import pytest
 import calls
 import pyconv
 import reference
-from calls import assert_equal, per_channel
+from calls import assert_equal, peak_of, per_channel
 from problems import BY_NAME, EVERY, VARIED, VARIED_MODES, expected, maps, some
 from test_identities import backward_of, double_backward, generic, linear, unrolled
 
@@ -141,19 +141,6 @@ def test_a_nan_that_out_holds_stays_where_it_is(name, dtype):
         before.flat[::7] = np.nan
         before.flat[3] = np.inf
         assert_equal(call(out=before.copy(), accumulate=True), before + exact, dtype)
-
-
-def peak_of(call):
-    """Bytes that Python and NumPy allocate at most, once the call has been made before."""
-    import tracemalloc
-
-    call()
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def check_no_hidden_array(call):

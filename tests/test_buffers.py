@@ -3,7 +3,6 @@ import itertools
 import os
 import subprocess
 import sys
-import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import calls
 import pyconv
 import reference
-from calls import assert_equal, assert_same_bits, poisoned
+from calls import assert_equal, assert_same_bits, peak_of, poisoned
 from problems import BY_NAME, EVERY, LAYERS, MORE_AXES, VARIED, VARIED_MODES, Problem, expected, some
 from pyconv import _evaluate, _geometries, _known
 from pyconv._padding import Mode
@@ -431,18 +430,6 @@ BIG = [
     Problem('sound', (30000,), (5,), (8, 12), padding='same'),
     Problem('large weights', (14, 14), (3, 3), (256, 256), padding=1),
 ]
-
-
-def peak_of(action):
-    """Bytes that Python and NumPy allocate at most while the action runs; it has run once before."""
-    action()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        action()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 @every_map

@@ -1,6 +1,5 @@
 """Arrays whose channels lie last in memory: every problem, every combination, read and written without a whole copy."""
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 import calls
 import pyconv
 import pyconv.torch as door
-from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
+from calls import assert_equal, assert_same_bits, last, peak_of, per_channel, poisoned
 from plan_runs import geometry_of
 from problems import IN_TURNS, LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps, whole
 from pyconv import _blocks, _known, _phases, _pieces, _tiled, _ways
@@ -220,14 +219,7 @@ def test_nothing_is_copied_as_a_whole(problem, name):
             'grad_input': lambda: calls.grad_input(problem, data.w, y, out=to_x),
             'grad_weight': lambda: calls.grad_weight(problem, x, y, out=to_w)}[name]
     with pyconv.num_threads(1):
-        call()
-        tracemalloc.start()
-        try:
-            call()
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-    assert peak < 3 << 20 < data.x.nbytes
+        assert peak_of(call) < 3 << 20 < data.x.nbytes
 
 
 def test_of_two_results_each_gives_its_scratch_back():
@@ -245,14 +237,7 @@ def test_of_two_results_each_gives_its_scratch_back():
             lambda: pyconv.convolution_double_backward(
                 x, data.w, None, y, data.w, x, *settings, (True, True, True), out=(to_y, to_x, to_w), **lent)):
         with pyconv.num_threads(1):
-            call()
-            tracemalloc.start()
-            try:
-                call()
-                peak = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
-        assert peak < 3e6
+            assert peak_of(call) < 3e6
 
 
 def test_a_tensor_in_that_order_gives_one():

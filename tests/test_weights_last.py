@@ -1,6 +1,4 @@
 """Weights whose input channels lie last in memory, as those of a torch model in channels_last: read where they lie."""
-import tracemalloc
-
 import numpy as np
 import pytest
 import torch
@@ -8,7 +6,7 @@ import torch
 import calls
 import pyconv
 import pyconv.torch as door
-from calls import assert_equal, assert_same_bits, last, per_channel
+from calls import assert_equal, assert_same_bits, last, peak_of, per_channel
 from problems import PHASES, PROBLEMS, P, maps, whole
 from pyconv import _known, _tiled
 from test_winograd import TILED
@@ -110,14 +108,7 @@ def test_nothing_is_copied(kernel, stride):
     y = pyconv.conv2d(x, w, **settings)
     with pyconv.num_threads(1):
         for call in (lambda: pyconv.conv2d(x, w, **settings), lambda: pyconv.conv2d_input(x.shape, w, y, **settings)):
-            call()
-            tracemalloc.start()
-            try:
-                call()
-                peak = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
-            assert peak < 6 << 20 < w.nbytes
+            assert peak_of(call) < 6 << 20 < w.nbytes
 
 
 @pytest.mark.parametrize('front', [False, True])
