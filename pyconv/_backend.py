@@ -67,14 +67,13 @@ class Backend(Protocol):
 
     def form(
         self, numbers: tuple[Any, ...], arrays: tuple[Any, ...], written: tuple[Any, ...], rank: int | None = None,
-        to_weight: bool = False,
     ) -> Any:
         """What tells calls apart whose arrays a plan takes as they are: the numbers, and of every array how it lies.
 
-        That is its shape; where a rank is named, in a tuple of one for x or y whose channels lie last. arrays: first,
-        second and bias, any objects, as the user gave them, and so are the numbers; written: out and a buffer. None
-        where a number is no int, text, None or tuple of such, where a plan cannot take an array as it is, and where one
-        that is to be written meets another: such calls ask for their plan each time.
+        That is its shape; where a rank is named, in a tuple of one for an operand or a result whose channels lie last.
+        arrays: first, second and bias, any objects, as the user gave them, and so are the numbers; written: out and a
+        buffer. None where a number is no int, text, None or tuple of such, where a plan cannot take an array as it is,
+        and where one that is to be written meets another: such calls ask for their plan each time.
         """
 
     def unfold(

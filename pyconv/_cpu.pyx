@@ -152,12 +152,12 @@ def is_ready(cnp.ndarray array not None, cnp.dtype dtype not None):
         array.descr is dtype or cnp.PyArray_EquivTypes(array.descr, dtype))
 
 
-def form(tuple numbers, tuple arrays, tuple written, rank=None, bint to_weight=False):
+def form(tuple numbers, tuple arrays, tuple written, rank=None):
     """What tells calls apart whose arrays a plan can take as they are, if those to be written meet no other; else None.
 
     numbers are followed by how each array lies: its shape, in a tuple of one where its channels lie last, as those of
-    operands, and of y or x that is written, may where a rank is named. Only ints are taken for ints: 1.0 and True equal
-    1, and are no strides.
+    operands and of the result may where a rank is named. Only ints are taken for ints: 1.0 and True equal 1, and are no
+    strides.
     """
     cdef list key = [numbers]
     cdef int type_number = -1, place = 0, axes = 0 if rank is None else rank
@@ -171,7 +171,7 @@ def form(tuple numbers, tuple arrays, tuple written, rank=None, bint to_weight=F
             return None
         elif cnp.PyArray_ISCARRAY_RO(array):
             key.append(array.shape)
-        elif axes > 0 and (place < 2 or place == 3 and not to_weight) and _is_last(array, axes):
+        elif axes > 0 and place in (0, 1, 3) and _is_last(array, axes):
             key.append((array.shape,))
         else:
             return None

@@ -29,7 +29,7 @@ from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of
 from pyconv._memory import empty, shares
 from pyconv._outer import of_volumes
 from pyconv._padding import ZEROS, Mode
-from pyconv._pieces import reads_last_weight
+from pyconv._pieces import takes_last_weight
 
 Named = tuple[tuple[str, Array | None], ...]
 
@@ -237,7 +237,7 @@ def evaluate_one(
     if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, own)):
         orders, (map, first, _, _) = orders_of(key, geometry.rank), result.terms[0]
         stands_in = geometry.padding_mode == "constant" and first.size == 0  # another, which each call makes: see x_of
-        if not stands_in and (orders is None or _takes_last(map, geometry, dtype, orders)):
+        if not stands_in and (orders is None or _take_last(map, geometry, dtype, orders)):
             keep(key, calls[0][0], result.shape, own, orders, settings.accumulate)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
@@ -280,12 +280,12 @@ def run_as_it_lies(
     padding mode."""
     if geometry.padding_mode == "constant" or not first.size or not second.size:
         return False
-    key = cpu.form((), (first, second, bias), (out, None), geometry.rank, map == "grad_weight")
+    key = cpu.form((), (first, second, bias), (out, None), geometry.rank)
     if key is None:
         return False
     orders = orders_of(key, geometry.rank)
     if orders is not None:
-        if not _takes_last(map, geometry, dtype, orders):
+        if not _take_last(map, geometry, dtype, orders):
             return False
         geometry = _lying(map, geometry, orders)
         first, second, out = viewed(orders, first, second, out)
@@ -311,15 +311,17 @@ def _evaluate_on_gpu(
         geometry, dtype, results, outs, named, settings, _calls, tell_of_writing, unchecked, key)
 
 
-def _takes_last(
-    map: str, geometry: Geometry, dtype: DType, orders: tuple[Shape | None, ...] = (None, None, None)
-) -> bool:
-    """Whether a plan takes arrays whose channels lie last; one that is far (see _edges) takes copies in C order. Those
-    of the weight that is read, which orders name, only where it is not converted and nothing but a weight."""
-    if map != "grad_weight" and orders[1] is not None and not (
-            dtype in (FLOAT32, FLOAT64) and reads_last_weight(map, geometry)):
+def _takes_last(map: str, geometry: Geometry, dtype: DType, role: str) -> bool:
+    """Whether a plan takes x, y or w with its channels last; one that is far (see _edges) takes copies in C order. The
+    weight so only where it is not converted and nothing but a weight."""
+    if role == "w" and not (dtype in (FLOAT32, FLOAT64) and takes_last_weight(map, geometry)):
         return False
     return map != "grad_input" or geometry.padding_mode == "zeros" or not is_far(of_volumes(geometry))
+
+
+def _take_last(map: str, geometry: Geometry, dtype: DType, lasts: Sequence[Any]) -> bool:
+    """Whether a plan takes all of a map's arrays with their channels last that are not None here."""
+    return all(last is None or _takes_last(map, geometry, dtype, role) for role, last in zip(ROLES[map], lasts))
 
 
 def _lying(map: str, geometry: Geometry, lasts: Sequence[Any]) -> Geometry:
@@ -332,21 +334,16 @@ def _laid(
     geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any, settings: Settings
 ) -> tuple[Geometry, Array, Array]:
     """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
-    rank, to_weight = geometry.rank, map == "grad_weight"
-    if not _takes_last(map, geometry, dtype):
-        return geometry, first, second
-    read = channels_last(first, rank, dtype, may_copy=True)
-    also = channels_last(second, rank, dtype, may_copy=to_weight)
-    if also is not None and not to_weight and not (settings.result is None and _takes_last(
-            map, geometry, dtype, (None, also.shape, None))):
-        also = None
-    target = None
-    if out is not None and not to_weight:
-        target = channels_last(np.asarray(out), rank, written(dtype, settings))
+    def last_of(role: str, array: Array, own: DType, may_copy: bool) -> Array | None:
+        return channels_last(array, geometry.rank, own, may_copy) if _takes_last(map, geometry, dtype, role) else None
+
+    a, b, c = ROLES[map]
+    read, also = last_of(a, first, dtype, True), last_of(b, second, dtype, b != "w")
+    target = None if out is None else last_of(c, np.asarray(out), written(dtype, settings), False)
+    lasts = read, also, target
     if read is None and also is None and target is None:
         return geometry, first, second
-    return _lying(map, geometry, (read, also, target)), first if read is None else read, (
-        second if also is None else also)
+    return _lying(map, geometry, lasts), first if read is None else read, second if also is None else also
 
 
 def _calls(
@@ -405,7 +402,7 @@ def _run(
     if out is not None and not cpu.is_ready(out, own):
         map = result.terms[0][0]
         to_weight = map == "grad_weight"
-        if not to_weight and _takes_last(map, geometry, dtype):
+        if _takes_last(map, geometry, dtype, ROLES[map][2]):
             target = channels_last(np.asarray(out), geometry.rank, own)
         if target is None and out.ndim == geometry.rank + 2 + to_weight and (geometry.per_sample or not to_weight):
             return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate, to_weight)

@@ -20,7 +20,6 @@ from pyconv._threads import get_num_threads
 
 KEPT = 1024
 READ = (ndarray, Visitor)
-TO_WEIGHT = ("weight_size", "weight_size of each sample")  # functions whose plan has both operands as images
 
 
 class Known(NamedTuple):
@@ -73,7 +72,7 @@ def look(
     """
     if settings is None or type(arrays[0]) not in READ:  # torch.compile, which reads this, cannot read Cython's
         return None, None
-    key = cpu.form(numbers + settings if settings else numbers, arrays, written, numbers[1], numbers[0] in TO_WEIGHT)
+    key = cpu.form(numbers + settings if settings else numbers, arrays, written, numbers[1])
     return key, _known.get(key)
 
 

@@ -28,7 +28,7 @@ from pyconv._evaluate import (
 from pyconv._geometries import rank_of
 from pyconv._geometry import Geometry
 from pyconv._integers import exact_shape
-from pyconv._known import READ, TO_WEIGHT, look
+from pyconv._known import READ, look
 from pyconv._known_on_gpu import known_or_read
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
@@ -208,7 +208,7 @@ def _conv_weight(rank: int) -> ConvWeight:
             finput, None, algorithm, allow_tf32, stream, accumulate, padding_mode, padding_value, dtype
         )
         size: Any = tuple(weight_size) if isinstance(weight_size, tuple) else weight_size
-        name = TO_WEIGHT[bool(per_sample)]
+        name = "weight_size of each sample" if per_sample else "weight_size"
         numbers = (name, rank, size, *steps)
         arrays = input, grad_output, None
         key, found = look(numbers, told(settings) if type(input) in READ else None, arrays, (out, finput))

@@ -78,10 +78,10 @@ def _operands(map: str, g: Geometry) -> Operands:
     return _of_cells(whole, g.cell) if g.cell > 1 else _of_parts(whole, g.parts)
 
 
-def reads_last_weight(map: str, g: Geometry) -> bool:
-    """Whether a map can read a weight whose input channels lie last: not one whose taps become channels or rows, nor
-    one that changes places with the source."""
-    return map != "grad_weight" and g.rank <= 3 and not (
+def takes_last_weight(map: str, g: Geometry) -> bool:
+    """Whether a map can read or write a weight whose input channels lie last: not one whose taps become channels or
+    rows, nor one that changes places with the source."""
+    return g.rank <= 3 and not (
         is_swapped(map, g) or _is_dense_layer(map, g) or map == "grad_input" and is_disjoint(g))
 
 

@@ -1,4 +1,5 @@
-"""Weights whose input channels lie last in memory, as those of a torch model in channels_last: read where they lie."""
+"""Weights whose input channels lie last in memory, as those of a torch model in channels_last: read and written where
+they lie."""
 import numpy as np
 import pytest
 import torch
@@ -6,7 +7,7 @@ import torch
 import calls
 import pyconv
 import pyconv.torch as door
-from calls import assert_equal, assert_same_bits, last, peak_of, per_channel
+from calls import assert_equal, assert_same_bits, last, peak_of, per_channel, poisoned
 from problems import PHASES, PROBLEMS, P, maps, whole
 from pyconv import _known, _tiled
 from test_winograd import TILED
@@ -30,6 +31,16 @@ MORE = [
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + PHASES + MORE, ids=str)
 
 
+def to_weight(problem, x, y, per_sample=False, before=None, **more):
+    """grad_weight into an `out` whose input channels lie last, added to `before` where that is given."""
+    shape = (len(x), *problem.weight_shape) if per_sample else problem.weight_shape
+    out = last(poisoned(shape, x.dtype) if before is None else before.copy(), problem.rank)
+    accumulate = before is not None
+    found = calls.grad_weight(problem, x, y, out=out, per_sample=per_sample, accumulate=accumulate, **more)
+    assert found is out
+    return out
+
+
 def check(problem, dtype):
     """The numbers of the loops, and the very bits of the same weight in C order."""
     data, wanted = problem.integers(dtype), whole(problem)
@@ -37,6 +48,7 @@ def check(problem, dtype):
     kept = w.copy()
     assert_equal(calls.forward(problem, data.x, w, data.b), wanted.forward + per_channel(data.b, problem.rank), dtype)
     assert_equal(calls.grad_input(problem, w, data.y), wanted.grad_input, dtype)
+    assert_equal(to_weight(problem, data.x, data.y), wanted.grad_weight, dtype)
     floats = problem.floats(dtype)
     for x, y in ((floats.x, floats.y), (last(floats.x, problem.rank), last(floats.y, problem.rank))):
         for threads in (1, 3):
@@ -45,6 +57,12 @@ def check(problem, dtype):
                          for w in (floats.w, last(floats.w, problem.rank))]
             for one, other in zip(*found):
                 assert_same_bits(one, other)
+            assert_same_bits(to_weight(problem, x, y), calls.grad_weight(problem, x, y))
+            assert_same_bits(to_weight(problem, x, y, before=floats.w), calls.grad_weight(
+                problem, x, y, out=floats.w.copy(), accumulate=True))
+            if data.x.ndim == problem.rank + 2:
+                of_each = calls.grad_weight(problem, x, y, per_sample=True)
+                assert_same_bits(to_weight(problem, x, y, per_sample=True), of_each)
     assert_same_bits(w, kept)
 
 
@@ -72,6 +90,10 @@ def test_what_is_not_finite(problem, dtype):
         back = calls.grad_input(problem, last(w, problem.rank), data.y)
     assert np.array_equal(forward, wanted.forward, equal_nan=True)
     assert np.array_equal(back, wanted.grad_input, equal_nan=True)
+    x = data.x.copy()
+    x[0, 0], x[-1, ..., -1] = np.nan, np.inf
+    with np.errstate(invalid='ignore'):
+        assert_same_bits(to_weight(problem, x, data.y), calls.grad_weight(problem, x, data.y))
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'int8', 'int32', 'complex64', 'complex128'])
@@ -82,6 +104,8 @@ def test_of_other_types(problem, dtype):
     turned = last(w, problem.rank)
     assert_same_bits(calls.forward(problem, x, turned), calls.forward(problem, x, w))
     assert_same_bits(calls.grad_input(problem, turned, y), calls.grad_input(problem, w, y))
+    wanted = calls.grad_weight(problem, x, y)
+    assert_same_bits(calls.grad_weight(problem, x, y, out=last(np.full_like(wanted, 99), problem.rank)), wanted)
 
 
 @pytest.mark.parametrize('scratch', ['least', 'full'])
@@ -91,32 +115,34 @@ def test_in_a_buffer(problem, scratch, dtype):
     data = problem.floats(dtype)
     sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
     sizes = sizes[:2] if scratch == 'full' else (sizes.finput_minimum, sizes.fgrad_input_minimum)
-    finput, fgrad_input = (calls.poisoned(max(1, n), dtype) for n in sizes)
+    finput, fgrad_input = (poisoned(max(1, n), dtype) for n in sizes)
     w = last(data.w, problem.rank)
     assert_same_bits(calls.forward(problem, data.x, w, finput=finput), calls.forward(problem, data.x, data.w))
     assert_same_bits(calls.grad_input(problem, w, data.y, fgrad_input=fgrad_input),
                      calls.grad_input(problem, data.w, data.y))
+    assert_same_bits(to_weight(problem, data.x, data.y, finput=finput), calls.grad_weight(problem, data.x, data.y))
 
 
 @pytest.mark.parametrize('stride', [1, 2])
 @pytest.mark.parametrize('kernel', [3, 5])
 def test_nothing_is_copied(kernel, stride):
-    """Of a weight of 6 MB and more; two threads' scratch is less."""
+    """Of a weight of 6 MB and more; its scratch is less."""
     x = last(np.ones((1, 256, 8, 8), np.float32), 2)
     w = last(np.ones((700, 256, kernel, kernel), np.float32), 2)
     settings = {'stride': stride, 'padding': kernel // 2}
     y = pyconv.conv2d(x, w, **settings)
     with pyconv.num_threads(1):
-        for call in (lambda: pyconv.conv2d(x, w, **settings), lambda: pyconv.conv2d_input(x.shape, w, y, **settings)):
+        for call in (lambda: pyconv.conv2d(x, w, **settings), lambda: pyconv.conv2d_input(x.shape, w, y, **settings),
+                     lambda: pyconv.conv2d_weight(x, w.shape, y, **settings, out=w)):
             assert peak_of(call) < 6 << 20 < w.nbytes
 
 
 @pytest.mark.parametrize('front', [False, True])
-def test_nothing_beside_it_is_read(front, run_python):
+def test_nothing_beside_it_is_touched(front, run_python):
     run_python("""
 import sys
 import numpy as np
-from calls import forward, grad_input, last
+from calls import forward, grad_input, grad_weight
 from guarded import at_an_end
 from problems import PHASES
 from pyconv import _tiled
@@ -130,11 +156,12 @@ for tiled in (False, True):
             w = np.moveaxis(at_an_end(np.ascontiguousarray(np.moveaxis(data.w, 1, -1)), sys.argv[1] == 'True'), -1, 1)
             forward(problem, data.x, w)
             grad_input(problem, w, data.y)
+            grad_weight(problem, data.x, data.y, out=w)
 """, str(front))
 
 
 def test_a_torch_model_in_channels_last():
-    """Its parameters' gradients are those of the same in C order."""
+    """Its parameters' gradients are those of the same in C order, and lie as these: autograd need not copy them."""
     found = []
     for order in (torch.contiguous_format, torch.channels_last):
         torch.manual_seed(0)
@@ -142,6 +169,8 @@ def test_a_torch_model_in_channels_last():
         x = torch.randn(2, 16, 9, 9).to(memory_format=order).requires_grad_()
         model(x).square().sum().backward()
         assert model.weight.is_contiguous(memory_format=order)
+        [grad] = torch.autograd.grad(model(x).sum(), model.weight)
+        assert grad.stride() == model.weight.stride()
         found.append((x.grad, model.weight.grad))
     for one, other in zip(*found):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)  # sums of 288 products in two orders

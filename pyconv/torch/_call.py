@@ -11,13 +11,14 @@ from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag
 from pyconv._evaluate import DEFAULTS
 from pyconv._signatures import Padding, Sizes
-from pyconv.torch._maps import Geometric, exact_mode_of
+from pyconv.torch._maps import Geometric, exact_mode_of, order_of
 from pyconv.torch._traced import TF32, traced
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 DEVICES = ("cpu", "cuda")
 PLAIN = Tensor.__torch_dispatch__
 CASTABLE = DTYPES[:3]  # what autocast casts
+WRITTEN_LAST = (torch.float32, torch.float64)  # of which a gradient to a channels_last weight is written as one
 
 
 def _check(name: str, tensor: Any, leader: Tensor) -> None:
@@ -109,5 +110,7 @@ def convolve(
         mode=exact_mode_of(padding_mode, padding_value, input.dtype),
     )
     x, y = (shape, shapes[0]) if transposed else (shapes[0], shape)
-    form = Geometric(x, shapes[1], y, rank, geometry.groups, geometry, TF32 if allow_tf32 else DEFAULTS, transposed)
+    order = order_of(weight, rank) if weight.is_cpu and weight.dtype in WRITTEN_LAST else torch.contiguous_format
+    settings = TF32 if allow_tf32 else DEFAULTS
+    form = Geometric(x, shapes[1], y, rank, geometry.groups, geometry, settings, transposed, order)
     return form.call("grad_input" if transposed else "forward", input, weight, bias)

@@ -122,11 +122,15 @@ class Form:
 
 @dataclass(slots=True, eq=False)
 class Geometric(Form):
-    """A form on one geometry, as a call that is made now knows it, the rounding, and what the user calls x and y."""
+    """A form on one geometry, as a call that is made now knows it, the rounding, and what the user calls x and y.
+
+    w_order: of the gradient to w, as autograd copies one that lies otherwise than w.
+    """
 
     geometry: Geometry
     settings: Settings
     transposed: bool
+    w_order: torch.memory_format = torch.contiguous_format
 
     def call(self, map: str, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
         """By the Function; what torch.compile calls beside its graphs, it is kept from tracing all the way down."""
@@ -146,7 +150,8 @@ class Geometric(Form):
                 return found
         factors = array_of(names[a], first), array_of(names[b], second)
         added = None if bias is None else array_of("bias", bias)
-        order, dtype = memory_order(map, first, self.rank), factors[0].dtype
+        order = self.w_order if c == "w" else order_of(first, self.rank)
+        dtype = factors[0].dtype
         if isinstance(dtype, np.dtype):
             tensor, out = result_of(first, shape, order)
             if self.settings is DEFAULTS and run_as_it_lies(map, self.geometry, dtype, *factors, added, out):
@@ -179,16 +184,16 @@ class Geometric(Form):
         geometry = self.geometry._replace(**numbers)
         shapes = self.folded_shapes(roles, count)
         return Geometric(
-            **shapes, rank=self.rank, groups=geometry.groups, geometry=geometry, settings=self.settings,
-            transposed=self.transposed)
+            shapes["x"], shapes["w"], shapes["y"], self.rank, geometry.groups, geometry, self.settings, self.transposed)
 
 
-def memory_order(map: str, first: Tensor, rank: int) -> torch.memory_format:
-    """That of a result: channels_last where the first operand is that and not contiguous too."""
+def order_of(tensor: Tensor, rank: int) -> torch.memory_format:
+    """channels_last where a tensor is that and not contiguous too; a result in the role of x or y has that of the first
+    operand."""
     order = ORDERS.get(rank)
-    if order is None or map == "grad_weight" or first.ndim != rank + 2 or first.is_contiguous():
+    if order is None or tensor.ndim != rank + 2 or tensor.is_contiguous():
         return torch.contiguous_format
-    return order if first.is_contiguous(memory_format=order) else torch.contiguous_format
+    return order if tensor.is_contiguous(memory_format=order) else torch.contiguous_format
 
 
 def _fold(tensor: Tensor, shape: Shape, axis: int, parts: int) -> Tensor:

@@ -19,7 +19,7 @@ from pyconv._evaluate import DEFAULTS, Settings
 from pyconv._geometry import ROLES
 from pyconv._integers import Shape, exact, exact_count, exact_ints
 from pyconv._padding import SAME, ZEROS, padding_rule
-from pyconv.torch._maps import Form, Geometric, Map, exact_mode_of, memory_order
+from pyconv.torch._maps import Form, Geometric, Map, exact_mode_of, order_of
 
 LIBRARY = torch.library.Library("pyconv", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define(  # type: ignore[no-untyped-call]
@@ -152,7 +152,7 @@ def _fake(map: str, first: Tensor, second: Tensor, bias: Tensor | None, *rest: A
     form = _form(map, first.shape, second.shape, *rest)
     if bias is not None:
         geometries.check_shape("bias", tuple(bias.shape), form.shape_of(ROLES[map][2])[-form.rank - 1:-form.rank])
-    order = memory_order(map, first, form.rank)
+    order = torch.contiguous_format if map == "grad_weight" else order_of(first, form.rank)
     shape = form.shape_of(ROLES[map][2])
     return torch.empty(shape, dtype=first.dtype, device=first.device, memory_format=order)
 
