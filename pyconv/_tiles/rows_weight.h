@@ -34,13 +34,15 @@ typedef struct {
     NAME(mask) before, behind;
 } NAME(ends);
 
-/* The cells of a row under tap x, the ends of the row put in. */
-static inline __attribute__((always_inline)) VECTOR NAME(cells_under)(const int x, const REAL *cells, const REAL *before,
-                                                                      const REAL *behind, const NAME(ends) *ends)
+/* The cells of a row under tap x, the ends of the row put in if it HAS some. */
+static inline __attribute__((always_inline)) VECTOR NAME(cells_under)(
+    const int HAS, const int x, const REAL *cells, const NAME(three_taps) *loaded, const REAL *before,
+    const REAL *behind, const NAME(ends) *ends)
 {
-    if (x == 1)
-        return LOAD(cells + 1);
-    return NAME(put_in)(NAME(keep)(LOAD(cells + x), ~(x == 0 ? ends->before : ends->behind)), x == 0 ? before : behind,
+    const VECTOR cell = NAME(under_tap)(x, cells, loaded);
+    if (!HAS || x == 1)
+        return cell;
+    return NAME(put_in)(NAME(keep)(cell, ~(x == 0 ? ends->before : ends->behind)), x == 0 ? before : behind,
                         x == 0 ? ends->before : ends->behind);
 }
 
@@ -70,7 +72,7 @@ static inline __attribute__((always_inline)) void NAME(sum_rows)(const int HAS, 
         const NAME(three_taps) loaded = NAME(load_three)(cells);
 #pragma GCC unroll 3
         for (int x = 0; x < 3; x++) {
-            const VECTOR cell = HAS ? NAME(cells_under)(x, cells, before, behind, ends) : NAME(under_tap)(x, cells, &loaded);
+            const VECTOR cell = NAME(cells_under)(HAS, x, cells, &loaded, before, behind, ends);
 #pragma GCC unroll 3
             for (int t = 0; t < 3; t++)
                 sum[3 * t + x] += y[t] * cell;
@@ -96,8 +98,7 @@ static inline __attribute__((always_inline)) void NAME(sum_few_rows)(const int E
             const VECTOR y = LOAD(band->other + (row - t) * band->below + at);
 #pragma GCC unroll 3
             for (int x = 0; x < 3; x++)
-                sum[3 * t + x] += y * (HAS ? NAME(cells_under)(x, cells, before, behind, ends)
-                                           : NAME(under_tap)(x, cells, &loaded));
+                sum[3 * t + x] += y * NAME(cells_under)(HAS, x, cells, &loaded, before, behind, ends);
         }
     }
 }

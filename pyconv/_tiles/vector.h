@@ -100,31 +100,41 @@ static inline __attribute__((always_inline)) void NAME(put)(REAL *to, REAL value
     *to = accumulate ? *to + value : value; /* no 0 is added: -0 would be another number of the rest than of squares */
 }
 
+/* Where a square of n elements' next LANES begins: at i, or so that it ends at n and does some of those before `again`,
+   which beats one by one where a fourth of it or more is new; n where there is none. */
+static inline __attribute__((always_inline)) index_t NAME(square_at)(index_t i, index_t n, const int again)
+{
+    if (i + LANES <= n)
+        return i;
+    return again && n >= LANES && 4 * (n - i) >= LANES ? n - LANES : n;
+}
+
 /* to[column][row] (+)= from[row][column]. */
 static inline __attribute__((always_inline)) void NAME(transpose)(
     REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
     const int accumulate)
 {
-    index_t i = 0, j = 0;
-    for (; i + LANES <= rows; i += LANES) {
-        for (j = 0; j + LANES <= columns; j += LANES) {
+    index_t i = 0;
+    for (index_t top; (top = NAME(square_at)(i, rows, !accumulate)) < rows; i = top + LANES) {
+        index_t j = 0;
+        for (index_t left; (left = NAME(square_at)(j, columns, !accumulate)) < columns; j = left + LANES) {
             VECTOR square[16];
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++)
-                square[r] = LOAD(from + (i + r) * from_pitch + j);
+                square[r] = LOAD(from + (top + r) * from_pitch + left);
             NAME(turn_square)(square);
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++) {
                 if (accumulate)
-                    square[r] += LOAD(to + (j + r) * to_pitch + i);
-                STORE(to + (j + r) * to_pitch + i, square[r]);
+                    square[r] += LOAD(to + (left + r) * to_pitch + top);
+                STORE(to + (left + r) * to_pitch + top, square[r]);
             }
         }
         for (; j < columns; j++)
             for (int r = 0; r < LANES; r++)
-                NAME(put)(to + j * to_pitch + i + r, from[(i + r) * from_pitch + j], accumulate);
+                NAME(put)(to + j * to_pitch + top + r, from[(top + r) * from_pitch + j], accumulate);
     }
     for (; i < rows; i++)
-        for (j = 0; j < columns; j++)
+        for (index_t j = 0; j < columns; j++)
             NAME(put)(to + j * to_pitch + i, from[i * from_pitch + j], accumulate);
 }

@@ -184,6 +184,9 @@ static void NAME(turn_tiles)(const piece_t *piece, const NAME(tiling) *t, const 
         if (stride[2] == 1)
             NAME(transpose)(cells, LANES, from, piece->target_channel, here,
                             inside > 0 && NAME(up)(inside) <= room ? NAME(up)(inside) : inside, 0);
+        else if (piece->target_channel == 1 && here == LANES)
+            for (index_t q = 0; q < inside; q++)
+                STORE(cells + q * LANES, LOAD(from + q * stride[2]));
         else
             for (index_t c = 0; c < here; c++)
                 for (index_t q = 0; q < inside; q++)
