@@ -229,9 +229,10 @@ cdef class Plan:
         stores_folds = way == _blocks.GATHER_WINOGRAD and max(piece.folds[2]) <= _blocks.FOLDED_TILES
         in_result = stores_folds or way == _blocks.GATHER_DIRECT or not (  # need what is beyond the edges no patch?
             way == _blocks.GATHER_WINOGRAD or piece.turned or piece.target.channel == 1)
-        target_last = piece.target_last and not _blocks.reads_last(way, piece.target) and not (
-            way == _blocks.CORRELATE_WINOGRAD and (source or piece.lattices == 1))  # which turns target anyway
-        step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or target_last
+        turns_anyway = way == _blocks.CORRELATE_WINOGRAD and (source or piece.lattices == 1) and (
+            self.kernels.itemsize * piece.target.axes[2] < _blocks.FAR_POSITIONS)
+        step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or (
+            piece.target_last and not turns_anyway and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
         step.lattices = piece.lattices
         assert step.lattices == 1 or step.turns[0] or step.turns[1], "a lattice is seen through patches"
