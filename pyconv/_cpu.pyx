@@ -121,6 +121,7 @@ cdef class Watch:
 
 include "_step.pxi"
 include "_plan.pxi"
+include "_run.pxi"
 include "_call.pxi"
 
 

@@ -28,17 +28,8 @@ cdef class Plan:
     cdef index_t weights  # elements of a weight, as strides count them
 
     def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0, narrow=False):
-        cdef const kernels_t *of_cells
-        self.real = scratch_dtype(dtype, result)
-        reads, writes = _stored(dtype, self.real), _stored(result, self.real)
-        geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
-        self.whole = whole = self.real.kind != "f"
-        self.kernels = pyconv_kernels(whole, self.real.itemsize, _level)
-        if whole and result.itemsize == 4:
-            of_cells = pyconv_kernels_of_cells(dtype.itemsize, dtype.kind == "u", _level)
-            # a plan of padding has those of the plan that it is for
-            if of_cells != NULL and (geometry.cell > 1 or _cells.suits_cells(map, geometry, of_cells.cell)):
-                self.kernels, geometry = of_cells, geometry._replace(cell=of_cells.cell)
+        self.whole = whole = scratch_dtype(dtype, result).kind != "f"
+        geometry = self._of_types(map, geometry, dtype, result)
         if whole and algorithm != "columns":
             is_tiled = algorithm != "gemm" and _cells.tiles_are_exact(map, geometry, dtype)
             algorithm = "auto" if is_tiled else "gemm"
@@ -47,17 +38,11 @@ cdef class Plan:
         self.gathers = map != "grad_weight"
         self.tasks = tasks or _tasks(_process_threads, 0)
         self.others, self.is_exact = {}, exact
-        types = (reads, writes, reads) if self.gathers else (reads, reads, writes)
-        for i in range(3):
-            self.stored[i] = types[i]
-            self.size[i] = (result if types[i] == writes else dtype).itemsize if types[i] else self.kernels.itemsize
-        self.weights = geometry.out_channels * geometry.in_channels // geometry.groups
-        self.weights *= prod(geometry.kernel_size) * geometry.volumes[1] * geometry.parts
         self.looped, self.covered = geometry.rank > _outer.LAST, _outer.is_covered(map, geometry)
         padding = None if map == "grad_input" else _outer.of_padding(geometry)
         if padding is not None:
             self.padding = Plan(map, padding, dtype, "gemm", result, exact, self.tasks)
-        self.joins = self.looped and not self.gathers and writes > 0 and padding is None
+        self.joins = self.looped and not self.gathers and geometry.converts[1] and padding is None
         self.adds = self.looped and not self.joins
         geometry = _outer.of_volumes(geometry)
         self.around_finite = self.gathers or self.geometry.padding_mode != "constant" or bool(
@@ -74,21 +59,10 @@ cdef class Plan:
                 choices = _phases.unpadded(choices, self.groups, tile)
         if choices is None:
             choices = self._choose(geometry, tile, True)
-        self.steps = <step_t *>calloc(max(1, len(choices)), sizeof(step_t))
-        if self.steps == NULL:
-            raise MemoryError
-        self.count = len(choices)
         padded = algorithm == "columns" or any(
             blocking.way in _blocks.PADDED for piece, blocking in choices if piece.channels)
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry) and padded
-        for i, (piece, blocking) in enumerate(choices):
-            self._prepare(&self.steps[i], piece, blocking)
-        for i in range(self.count):
-            if self.steps[i].paired:
-                self._pair(&self.steps[i], &self.steps[i + 1])
-        for i in range(self.count):
-            if self.steps[i].members > 1:
-                self._lead(&self.steps[i], [piece for piece, _ in choices[i:i + self.steps[i].members]])
+        self._take_steps(choices)
         _log.debug("%s in %s, %s: %s", map, dtype, geometry, ", ".join(sorted(self.chosen)))
         if self.padding is not None and self.padding.gapped:
             self.gapped = True
@@ -98,6 +72,43 @@ cdef class Plan:
 
     def __dealloc__(self):
         free(self.steps)
+
+    cdef object _of_types(self, map, geometry, dtype, result):
+        """The kernels, and what they read and write of these types; gives back the geometry that says so."""
+        cdef const kernels_t *of_cells
+        cdef int i
+        self.real = scratch_dtype(dtype, result)
+        reads, writes = _stored(dtype, self.real), _stored(result, self.real)
+        geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
+        self.kernels = pyconv_kernels(self.whole, self.real.itemsize, _level)
+        if self.whole and result.itemsize == 4:
+            of_cells = pyconv_kernels_of_cells(dtype.itemsize, dtype.kind == "u", _level)
+            # a plan of padding has those of the plan that it is for
+            if of_cells != NULL and (geometry.cell > 1 or _cells.suits_cells(map, geometry, of_cells.cell)):
+                self.kernels, geometry = of_cells, geometry._replace(cell=of_cells.cell)
+        types = (reads, reads, writes) if map == "grad_weight" else (reads, writes, reads)
+        for i in range(3):
+            self.stored[i] = types[i]
+            self.size[i] = (result if types[i] == writes else dtype).itemsize if types[i] else self.kernels.itemsize
+        self.weights = geometry.out_channels * geometry.in_channels // geometry.groups
+        self.weights *= prod(geometry.kernel_size) * geometry.volumes[1] * geometry.parts
+        return geometry
+
+    cdef void _take_steps(self, choices) except *:
+        """A step for every piece and its blocks, then what several of them share."""
+        cdef int i
+        self.steps = <step_t *>calloc(max(1, len(choices)), sizeof(step_t))
+        if self.steps == NULL:
+            raise MemoryError
+        self.count = len(choices)
+        for i, (piece, blocking) in enumerate(choices):
+            self._prepare(&self.steps[i], piece, blocking)
+        for i in range(self.count):
+            if self.steps[i].paired:
+                self._pair(&self.steps[i], &self.steps[i + 1])
+        for i in range(self.count):
+            if self.steps[i].members > 1:
+                self._lead(&self.steps[i], [piece for piece, _ in choices[i:i + self.steps[i].members]])
 
     cdef object _choose(self, geometry, tile, bint tap_by_tap):
         """The pieces of the map, or of its taps, each with its blocks; groups are those of the pieces from then on."""
@@ -384,194 +395,5 @@ cdef class Plan:
         if scratch is not None and scratch.size < fitting.wanted_scratch(number):
             fitting = self.narrow()
             if scratch.size < fitting.least_scratch and self.geometry.batch > 1:
-                return self._apart(first, second, out, bias, scratch, accumulate, number)
-        fitting.work(first, second, out, bias, scratch, accumulate, number)
-
-    cdef object work(self, first, second, out, bias, scratch, accumulate, int threads):
-        """The same, in the blocks of this plan."""
-        if self.tiled and accumulate and not self.whole:  # a result that is not finite could not be taken back
-            small = self._small_samples(first, second, threads)
-            if not any(small):
-                return self._otherwise(self.geometry, first, second, out, bias, scratch, accumulate, threads)
-            if not all(small):
-                return self._in_runs(small, first, second, out, bias, scratch, accumulate, threads)
-        if self.geometry.converts[1] and (self.adds or accumulate and bias is not None and self.fills):
-            return self._rounded_once(first, second, out, bias, scratch, accumulate, threads)
-        given = first, second
-        if self.swapped:
-            first, second = second, first
-        cdef Call call = Call.__new__(Call)
-        call.watch = Watch()
-        call.plan = self
-        call.source = _data(first)
-        call.source_end = call.source + <index_t>first.nbytes
-        call.weight = _data(second if self.gathers else out)
-        call.target = _data(out if self.gathers else second)
-        if bias is not None and self.geometry.converts[1]:
-            bias = bias.astype(self.real)
-        call.bias = NULL if bias is None else _data(bias)
-        call.accumulate = accumulate
-        call.threads = _worth(threads, self.most_tasks, self.products)
-        if scratch is None:
-            scratch = self.new_scratch(call.threads)
-        call.place(_data(scratch), scratch.size)
-        # a padded zero must not meet a NaN or infinity: that factor is the weight, or grad_weight's grad_output, which
-        # shows in the (smaller) result unless that is added to
-        cdef bint early = self.gathers or accumulate
-        if early and self.checks and not (
-                call.is_finite(second, self.stored[0])
-                and (not self.gapped or self.around_finite and call.is_finite(first, self.stored[0]))):
-            if self.swapped and self.gathers and self.geometry.batch > 1:
-                single = plan(self.map, self.geometry._replace(batch=1), self.dtype, "gemm", self.result)
-                return self._one_by_one(single, *given, out, bias, scratch, accumulate, call.threads)
-            if self.geometry.per_sample and self.geometry.batch > 1 and not self.gathers:
-                return self._alone(range(self.geometry.batch), *given, out, scratch, accumulate, call.threads)
-            return self._exactly(*given, out, bias, scratch, accumulate, call.threads)
-        # a swapped plan has the channels where others have the samples
-        if not self.covered or (self.swapped and bias is not None):
-            self._begin(out, bias, accumulate)
-            call.bias, call.accumulate = NULL, True
-        cdef bint doubts = self.tiled and self.gathers and not self.whole
-        doubtful = np.zeros(self.geometry.batch, np.bool_) if doubts else None
-        call.doubtful = _data(doubtful) if doubts else NULL
-        if self.looped:
-            self._each_volume(call, scratch)
-        elif self.gathers:
-            call.gather()
-        else:
-            call.correlate()
-        if doubts and doubtful.any():
-            single = self.geometry._replace(batch=1)
-            for sample in np.flatnonzero(doubtful):
-                self._otherwise(single, first.reshape(self.geometry.batch, -1)[sample], second,
-                                out.reshape(self.geometry.batch, -1)[sample], bias, scratch, False, call.threads)
-        if early or not self.checks or call.is_finite(out, self.stored[2]):
-            return
-        if not self.geometry.per_sample or self.geometry.batch == 1:
-            return self._exactly(*given, out, bias, scratch, accumulate, call.threads)
-        samples = [n for n in range(self.geometry.batch) if not call.is_finite(out[n], self.stored[2])]
-        self._alone(samples, *given, out, scratch, accumulate, call.threads)
-
-    cdef object _small_samples(self, first, second, int threads):
-        """Of each sample, whether all that its sums are made of is so small that none of tiles is other than finite."""
-        cdef Call call = Call.__new__(Call)
-        cdef int stored = self.stored[0]
-        value, batch = self.geometry.padding_value, self.geometry.batch
-        call.watch, call.plan, call.threads = Watch(), self, threads
-        summed = [first] if self.gathers else [first, second]  # of samples
-        if not (abs(value.real) < 2.0**32 and abs(value.imag) < 2.0**32) or (
-                self.gathers and not call.is_finite(second, stored, True)):
-            return [False] * batch
-        if all([call.is_finite(one, stored, True) for one in summed]):
-            return [True] * batch
-        if not (self.gathers or self.geometry.per_sample):
-            return [False] * batch
-        samples = [one.reshape(batch, -1) for one in summed]
-        return [all([call.is_finite(one[n], stored, True) for one in samples]) for n in range(batch)]
-
-    def _in_runs(self, small, first, second, out, bias, scratch, accumulate, threads):
-        """Samples one after the other that are small by tiles, others by 'gemm'."""
-        batch = len(small)
-        for is_small, run in groupby(range(batch), small.__getitem__):
-            samples = list(run)
-            part = slice(samples[0], samples[0] + len(samples))
-            other = plan(self.map, self.geometry._replace(batch=len(samples)), self.dtype,
-                         self.algorithm if is_small else "gemm", self.result)
-            other.run(first.reshape(batch, -1)[part], second if self.gathers else second.reshape(batch, -1)[part],
-                      out.reshape(batch, -1)[part], bias, other.enough(scratch), accumulate, threads)
-
-    def _apart(self, first, second, out, bias, scratch, accumulate, threads):
-        """Sample by sample, for which a smaller scratch is enough."""
-        if self.gathers:
-            self._one_by_one(self.of_batch(1), first, second, out, bias, scratch, accumulate, threads)
-        else:
-            assert self.geometry.per_sample, "a sum over the batch must fit the least scratch"
-            self._alone(range(self.geometry.batch), first, second, out, scratch, accumulate, threads)
-
-    def _alone(self, samples, first, second, out, scratch, accumulate, threads):
-        """The weight's gradients of some samples, each by itself."""
-        single = self.of_batch(1)
-        for n in samples:
-            single.run(first[n:n + 1], second[n:n + 1], out[n:n + 1], None, single.enough(scratch), accumulate, threads)
-
-    def _rounded_once(self, first, second, out, bias, scratch, accumulate, threads):
-        """In the type of sums, where what is stored would be rounded and then added to; part by part if it can."""
-        for geometry, one, other, result, own in _rounding.parts(self.map, self.geometry, first, second, out, bias):
-            single = plan(self.map, geometry, self.dtype, self.algorithm, self.real)
-            total = empty(result.shape, self.real)
-            single.run(one, other, total, None if own is None else own.astype(self.real), single.enough(scratch), False,
-                       threads)
-            with np.errstate(all="ignore"):
-                if accumulate:
-                    total += result
-                result[...] = total
-            total = None  # before the next
-
-    cdef int _begin(self, out, bias, accumulate) except -1:
-        """out <- bias or 0, or out + bias."""
-        cdef bint backwards = self.map == "grad_input"
-        geometry = self.geometry
-        count = geometry.in_channels if backwards else geometry.out_channels
-        if not accumulate:
-            out[...] = 0
-        if bias is None:
-            return 0
-        if geometry.x_last if backwards else geometry.y_last:
-            channels = out.reshape(geometry.batch, -1, count)
-        else:
-            channels = out.reshape(geometry.batch, count, -1).swapaxes(1, 2)
-        channels += bias
-        return 0
-
-    cdef int _each_volume(self, Call call, scratch) except -1:
-        """The terms of the map, one after the other: each works on volumes of the operands."""
-        cdef char *source = call.source
-        cdef char *weight = call.weight
-        cdef char *target = call.target
-        cdef char *bias = call.bias
-        cdef int accumulate = call.accumulate, threads = call.threads
-        cdef index_t x, w, y
-        cdef Plan plan
-        inner = _outer.of_volumes(self.geometry)
-        steps = [inner.parts * step for step in (
-            prod(whole_size(inner)) * (inner.in_channels if inner.x_last else 1), prod(inner.kernel_size),
-            prod(inner.output_size) * (inner.out_channels if inner.y_last else 1))]
-        for terms in _outer.stored_together(self.map, self.geometry, self.joins):
-            term = terms[0]
-            plan = self if term.x is not None else self.padding
-            if plan is not call.plan:
-                call.plan, call.threads = plan, threads
-                call.place(_data(scratch), scratch.size)
-            x, w, y = min(one.x or 0 for one in terms) * steps[0], term.w * steps[1], term.y * steps[2]
-            if self.map == "grad_input":
-                x, y = y, x
-            if self.swapped:
-                x, w = w, x
-            call.source, call.weight = source + x * self.size[SOURCE], weight + w * self.size[WEIGHT]
-            call.target = target + y * self.size[TARGET]
-            call.accumulate, call.bias = accumulate or term.adds, NULL if term.adds else bias
-            if self.gathers:
-                call.gather()
-                continue
-            if self.joins:
-                places = np.array([(one.x * steps[0] - x, one.y * steps[2] - y) for one in terms], np.intp)
-                places *= (self.size[SOURCE], self.size[TARGET])
-                call.places, call.terms = <index_t *>_data(places), len(terms)
-            call.correlate()
-        return 0
-
-    def _one_by_one(self, single, first, second, out, bias, scratch, accumulate, threads):
-        """Sample by sample."""
-        batch = self.geometry.batch
-        for sample, result in zip(first.reshape(batch, -1), out.reshape(batch, -1)):
-            single.run(sample, second, result, bias, single.enough(scratch), accumulate, threads)
-
-    def _otherwise(self, geometry, first, second, out, bias, scratch, accumulate, threads):
-        """The map without Winograd's algorithm, of this geometry or of one sample."""
-        other = plan(self.map, geometry, self.dtype, "gemm", self.result)
-        other.run(first, second, out, bias, other.enough(scratch), accumulate, threads)
-
-    def _exactly(self, first, second, out, bias, scratch, accumulate, threads):
-        """Again without a padded product, for operands that are not all finite."""
-        exact = plan(self.map, self.geometry, self.dtype, self.algorithm, self.result, True)
-        exact.run(first, second, out, bias, exact.enough(scratch), accumulate, threads)
+                return _apart(self, first, second, out, bias, scratch, accumulate, number)
+        _work(fitting, first, second, out, bias, scratch, accumulate, number)
