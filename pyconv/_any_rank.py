@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, DTypeLike
 from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, exact_mask, operands
 from pyconv._backend import Array, gpu_room
-from pyconv._evaluate import Result, Settings, Term, check_outs, checked, evaluate, evaluate_one, settings_of
+from pyconv._evaluate import Result, Term, check_outs, evaluate, evaluate_one
 from pyconv._geometries import check_shape, rank_of
 from pyconv._integers import exact_shape
 from pyconv._known_on_gpu import known_or_read
 from pyconv._ops import apart, convolve
 from pyconv._outer import LAST
+from pyconv._settings import Settings, checked, settings_of
 from pyconv._signatures import Padding, Sizes
 from pyconv._unfolding import of_columns
 

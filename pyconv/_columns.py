@@ -14,22 +14,12 @@ from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, check_out, device_argument, operands, ready, writing_place
 from pyconv._backend import Array, cpu, gpu_room
 from pyconv._dtypes import DType, dtype_argument, is_integer, scratch_dtype
-from pyconv._evaluate import (
-    MAPS_OF_BUFFER,
-    Settings,
-    checked,
-    delivered,
-    no_out,
-    plans_of,
-    settings_of,
-    written,
-    written_by_samples,
-    x_of,
-)
+from pyconv._evaluate import MAPS_OF_BUFFER, delivered, no_out, plans_of, written_by_samples, x_of
 from pyconv._geometries import rank_of
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape, exact_shape
 from pyconv._libraries import placed, tell_of_writing
+from pyconv._settings import Settings, checked, settings_of, written
 from pyconv._signatures import Padding, Sizes
 
 

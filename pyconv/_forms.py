@@ -15,10 +15,11 @@ from pyconv import _geometries as geometries
 from pyconv._arguments import check_mask
 from pyconv._backend import Array
 from pyconv._dtypes import DType, native_dtype
-from pyconv._evaluate import Result, Settings, checked, evaluate, settings_of
+from pyconv._evaluate import Result, evaluate
 from pyconv._geometry import MAPS, ROLES, Geometry, linear
 from pyconv._integers import Shape, exact_shape
 from pyconv._ops import instance
+from pyconv._settings import Settings, checked, settings_of
 from pyconv._signatures import Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])

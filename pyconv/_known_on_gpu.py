@@ -17,9 +17,9 @@ import numpy as np
 
 from pyconv._arguments import is_on_gpu, operands
 from pyconv._backend import cpu, gpu_room, has_interface_alone
-from pyconv._evaluate import DEFAULTS, Settings
 from pyconv._geometry import OUTS
 from pyconv._libraries import check_target, check_tensors, tell_of_writing
+from pyconv._settings import DEFAULTS, Settings
 
 # Of all but the last, arrays say themselves how they lie.
 TORCH, CUPY, INTERFACE, OTHER = "torch", "cupy", "interface", "other"

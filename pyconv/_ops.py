@@ -15,21 +15,13 @@ from numpy.typing import ArrayLike, DTypeLike
 from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, operands
 from pyconv._backend import Array
-from pyconv._evaluate import (
-    DEFAULTS,
-    Result,
-    Settings,
-    checked,
-    evaluate_known,
-    evaluate_one,
-    settings_of,
-    told,
-)
+from pyconv._evaluate import Result, evaluate_known, evaluate_one
 from pyconv._geometries import rank_of
 from pyconv._geometry import Geometry
 from pyconv._integers import exact_shape
 from pyconv._known import READ, look
 from pyconv._known_on_gpu import known_or_read
+from pyconv._settings import DEFAULTS, Settings, checked, settings_of, told
 from pyconv._signatures import Conv, ConvInput, ConvTranspose, ConvWeight, Padding, Sizes
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -64,10 +64,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pyconv._config import __version__
 from pyconv._dtypes import native_dtype
-from pyconv._evaluate import checked, settings_of
 from pyconv._forms import FACTORS, FLOATS, Door, Form, Operands, ShapedCalls, along, functions, pulled_back
 from pyconv._geometry import Geometry
 from pyconv._integers import Shape
+from pyconv._settings import checked, settings_of
 
 __all__ = [
     "conv1d", "conv1d_input", "conv1d_weight", "conv2d", "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input",

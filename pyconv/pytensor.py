@@ -44,11 +44,11 @@ from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.variable import TensorVariable
 
 from pyconv import _geometries as geometries
-from pyconv._evaluate import Settings
 from pyconv._forms import FACTORS, Door, Operands, Steps, along, computed, functions, pulled_back
 from pyconv._geometry import MAPS, Geometry
 from pyconv._integers import Shape, exact_ints, exact_shape
 from pyconv._padding import ZEROS
+from pyconv._settings import Settings
 
 __all__ = [
     "conv1d", "conv1d_input", "conv1d_weight", "conv2d", "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input",

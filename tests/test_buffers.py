@@ -13,7 +13,7 @@ import pyconv
 import reference
 from calls import assert_equal, assert_same_bits, peak_of, poisoned
 from problems import BY_NAME, EVERY, LAYERS, MORE_AXES, VARIED, VARIED_MODES, Problem, expected, some
-from pyconv import _evaluate, _geometries, _known
+from pyconv import _evaluate, _geometries, _known, _settings
 from pyconv._padding import Mode
 
 TWO_MEGABYTES = 2 * 2**20
@@ -119,7 +119,7 @@ def test_scratch_serves_directions_around_which_a_constant_is_nothing(monkeypatc
     geometry, _ = _geometries.convolved(1, (1, 2, 9), (3, 2, 3), None, None, 1, 1, 1, 1, mode=Mode('constant', 1))
     for name, maps in (('finput', ('forward', 'grad_weight')), ('fgrad_input', ('grad_input',))):
         asked.clear()
-        _evaluate.plans_of(name, geometry, np.dtype(float), _evaluate.DEFAULTS, None)
+        _evaluate.plans_of(name, geometry, np.dtype(float), _settings.DEFAULTS, None)
         modes = ('constant', 'zeros') if name == 'finput' else ('zeros',)
         assert set(asked) == set(itertools.product(maps, modes))
 

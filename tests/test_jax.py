@@ -21,7 +21,7 @@ import pyconv  # noqa: E402
 import pyconv.jax as door  # noqa: E402
 from calls import assert_equal  # noqa: E402
 from problems import SMALL, some  # noqa: E402
-from pyconv import _evaluate, _forms  # noqa: E402
+from pyconv import _forms, _settings  # noqa: E402
 from pyconv import _geometries as geometries  # noqa: E402
 
 NAMES = list(doors.FUNCTIONS.values())
@@ -431,7 +431,7 @@ def test_an_error_within_a_program(monkeypatch):
 
 def test_a_platform_without_handler():
     geometry, _ = geometries.convolved(1, (1, 2, 5), (3, 2, 3), None, None, 1, 0, 1, 1)
-    form = _forms.Form(geometry, (5,), np.dtype(np.float64), _evaluate.DEFAULTS)
+    form = _forms.Form(geometry, (5,), np.dtype(np.float64), _settings.DEFAULTS)
     x, w = np.arange(10.).reshape(1, 2, 5), np.arange(18.).reshape(3, 2, 3)
     answer = jax.jit(partial(door._elsewhere, role='y', form=form))(x, w)
     assert_equal(np.asarray(answer), pyconv.conv1d(x, w), np.float64)

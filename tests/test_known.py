@@ -11,7 +11,7 @@ import calls
 import pyconv
 from calls import assert_equal, assert_same_bits, per_channel
 from problems import EVERY, expected
-from pyconv import _evaluate, _known, _ops
+from pyconv import _known, _ops, _settings
 
 X, W, B = np.arange(200.0).reshape(2, 4, 5, 5), np.arange(72.0).reshape(2, 4, 3, 3), np.arange(2.0)
 Y = np.arange(100.0).reshape(2, 2, 5, 5)
@@ -336,12 +336,12 @@ def test_an_input_of_no_cells_amid_a_constant():
 
 
 def told(**settings):
-    return _evaluate.told(_evaluate.settings_of(**settings))
+    return _settings.told(_settings.settings_of(**settings))
 
 
 def test_what_settings_tell():
     """Nothing of what is usual, and whatever tells results apart; None where a call is not kept."""
-    assert _evaluate.told(_evaluate.DEFAULTS) == told(finput=FINPUT) == ()
+    assert _settings.told(_settings.DEFAULTS) == told(finput=FINPUT) == ()
     apart = [(), *(told(**more) for more in (
         {'algorithm': 'gemm'}, {'algorithm': 'winograd'}, {'accumulate': True}, {'padding_mode': 'circular'},
         *({'padding_mode': 'constant', 'padding_value': value} for value in (1, 2.0, -0.0, 0.0)),

@@ -19,6 +19,7 @@
 #include "store.h"
 #include "walk.h"
 #include "cells.h"
+#include "broadcast_panels.h"
 #include "broadcast.h"
 #if CELL == 1
 #include "flat.h"
@@ -26,6 +27,7 @@
 #include "across.h"
 #include "correlate.h"
 #include "direct.h"
+#include "direct_weight.h"
 #include "last.h"
 #include "bands.h"
 #include "rows.h"
@@ -36,6 +38,7 @@
 #endif
 #include "stored.h"
 #include "columns.h"
+#include "patch_weight.h"
 #include "patch.h"
 #include "pairs.h"
 

@@ -60,9 +60,9 @@ from numpy.typing import ArrayLike, DTypeLike
 from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag, operands
 from pyconv._dtypes import FLOAT32, DType
-from pyconv._evaluate import Settings, checked, settings_of, written
 from pyconv._integers import exact_shape
 from pyconv._ops import instance
+from pyconv._settings import Settings, checked, settings_of, written
 from pyconv._signatures import Padding, Sizes
 from pyconv.dask._chunks import readings, runs, split
 from pyconv.dask._graph import Graph, like_source, of_dtype, zeros

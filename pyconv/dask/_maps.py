@@ -10,10 +10,10 @@ import dask.array as da
 import numpy as np
 
 from pyconv._dtypes import FLOAT32, DType
-from pyconv._evaluate import Settings
 from pyconv._geometry import Geometry, box
 from pyconv._integers import Shape
 from pyconv._padding import REPEATING
+from pyconv._settings import Settings
 from pyconv.dask._chunks import Axis, Chunks, Meeting, bounds_of, meetings, readings, split
 from pyconv.dask._graph import Graph, Index, key_of, like_source, of_dtype, zeros
 from pyconv.dask._tasks import convolved, returned, weight_gradient

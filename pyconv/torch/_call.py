@@ -9,7 +9,7 @@ from torch._C import _is_any_autocast_enabled, _is_tracing, _len_torch_dispatch_
 
 from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag
-from pyconv._evaluate import DEFAULTS
+from pyconv._settings import DEFAULTS
 from pyconv._signatures import Padding, Sizes
 from pyconv.torch._maps import Geometric, exact_mode_of, order_of
 from pyconv.torch._traced import TF32, traced

@@ -14,10 +14,11 @@ from torch.autograd import Function, forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 from pyconv._arguments import exact_mode
-from pyconv._evaluate import DEFAULTS, Result, Settings, evaluate, run_as_it_lies
+from pyconv._evaluate import Result, evaluate, run_as_it_lies
 from pyconv._geometry import MAPS, ROLES, Geometry, linear
 from pyconv._integers import Shape
 from pyconv._padding import ZEROS, Mode
+from pyconv._settings import DEFAULTS, Settings
 from pyconv.torch._arrays import array_of, known_on_gpu, maker_of, result_of
 
 ORDERS = {2: torch.channels_last, 3: torch.channels_last_3d}  # of tensors with a batch axis, by rank

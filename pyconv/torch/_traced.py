@@ -15,10 +15,10 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from pyconv import _geometries as geometries
-from pyconv._evaluate import DEFAULTS, Settings
 from pyconv._geometry import ROLES
 from pyconv._integers import Shape, exact, exact_count, exact_ints
 from pyconv._padding import SAME, ZEROS, padding_rule
+from pyconv._settings import DEFAULTS, Settings
 from pyconv.torch._maps import Form, Geometric, Map, exact_mode_of, order_of
 
 LIBRARY = torch.library.Library("pyconv", "DEF")  # type: ignore[no-untyped-call]

@@ -1,0 +1,122 @@
+/* grad_weight of few channels in many groups, a lane for a group: with the cells of direct.h, and grad_output turned to
+   lanes as they are. See body.h for the macros. */
+
+#define TAPS_AT_ONCE 9 /* that stay in registers */
+
+static void NAME(layout_direct_turned)(work_t *work)
+{
+    layout_t *layout = &work->layout;
+    NAME(layout_direct)(work);
+    layout->panel = work->part.rows * layout->pitch;
+    layout->result = layout->sums = work->part.rows * NAME(depth)(work) * LANES;
+}
+
+/* turned[row][position][lane] <- target */
+static void NAME(turn_direct)(const work_t *work, const void *target, void *turned)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const part_t *part = &work->part;
+    const NAME(runs) r = NAME(dense_runs)(work);
+    REAL *to = turned;
+    for (index_t row = part->row; row < part->row + part->rows; row++)
+        for (index_t s = 0; s < block->samples; s++)
+            for (index_t z = 0; z < r.planes; z++)
+                for (index_t y = 0; y < r.rows; y++, to += r.run * LANES) {
+                    const REAL *from = (const REAL *)target + row * piece->target_channel + NAME(first)(piece, block)
+                        + s * piece->target_batch + z * piece->target_stride[0] + y * piece->target_stride[1];
+                    /* the last cells of the last plane: nothing may be read behind them */
+                    const REAL *limit = from + (part->groups - 1) * piece->target_group + r.run;
+                    if (piece->target_stride[2] == 1)
+                        NAME(gather_lanes)(from, piece->target_group, part->groups, r.run, limit, to, r.run, 0);
+                    else
+                        NAME(gather_apart)(from, piece->target_stride[2], piece->target_group, part->groups, r.run,
+                                           to);
+                }
+}
+
+/* N taps of one output channel stay in registers while a row of positions runs; rows are summed apart, so that rounding
+   errors grow with a row and with the rows, not with their product. */
+static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, index_t n, const index_t *offset,
+                                                                 const REAL *cells, index_t step, const REAL *turned,
+                                                                 REAL *result)
+{
+    VECTOR sum[TAPS_AT_ONCE];
+#pragma GCC unroll 9
+    for (int i = 0; i < N; i++)
+        sum[i] = (VECTOR){0};
+    for (index_t q = 0; q < n; q++, cells += step) {
+        const VECTOR y = LOAD(turned + q * LANES);
+#pragma GCC unroll 9
+        for (int i = 0; i < N; i++)
+            sum[i] += y * LOAD(cells + offset[i]);
+    }
+#pragma GCC unroll 9
+    for (int i = 0; i < N; i++)
+        STORE(result + i * LANES, LOAD(result + i * LANES) + sum[i]);
+}
+
+static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, const REAL *cells, index_t step,
+                               const REAL *turned, REAL *result)
+{
+    for (index_t k = 0, wide; k < depth; k += wide) {
+        const index_t left = depth - k;
+        wide = left <= TAPS_AT_ONCE ? left : left < 2 * TAPS_AT_ONCE ? (left + 1) / 2 : TAPS_AT_ONCE;
+        switch (wide) {
+#define CASE(N)                                                                                                       \
+    case N:                                                                                                           \
+        NAME(sum_taps)(N, n, offset + k, cells, step, turned, result + k * LANES);                                    \
+        break;
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9)
+#undef CASE
+        }
+    }
+}
+
+/* result[row][k][lane] (+)= the products of a block: of several output channels a few taps at a time, whose cells stay in
+   L1 for all of them. */
+static void NAME(correlate_direct)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
+                                   void *result, int accumulate)
+{
+    const axis_t *axis = work->piece->axis;
+    const index_t *extent = work->block.extent, rows = work->part.rows, depth = NAME(depth)(work);
+    const index_t at_once = rows > 1 ? TAPS_AT_ONCE : depth, step = axis[2].step * LANES;
+    const layout_t *layout = &work->layout;
+    if (!accumulate)
+        NAME(zero)(layout->sums, result);
+    for (index_t k = 0; k < depth; k += at_once) {
+        const index_t taps = depth - k < at_once ? depth - k : at_once;
+        const REAL *from = turned;
+        for (index_t s = 0; s < work->block.samples; s++)
+            for (index_t z = 0; z < extent[0]; z++)
+                for (index_t y = 0; y < extent[1]; y++, from += extent[2] * LANES) {
+                    const REAL *cells = (const REAL *)scratch + s * layout->batch
+                        + z * axis[0].step * layout->axis[0] + y * axis[1].step * layout->axis[1];
+                    for (index_t row = 0; row < rows; row++)
+                        NAME(sum_taps_row)(taps, extent[2], offset + k, cells, step, from + row * layout->pitch,
+                                           (REAL *)result + (row * depth + k) * LANES);
+                }
+    }
+}
+
+static void NAME(store_weight_direct)(const work_t *work, void *result, const void *bias, void *weight, int accumulate,
+                                      char *doubtful)
+{
+    (void)doubtful;
+    const piece_t *piece = work->piece;
+    const part_t *part = &work->part;
+    const axis_t *axis = piece->axis;
+    const REAL *from = result;
+    (void)bias;
+    for (index_t row = part->row; row < part->row + part->rows; row++)
+        for (index_t c = 0; c < part->channels; c++)
+            for (index_t z = 0; z < axis[0].taps; z++)
+                for (index_t y = 0; y < axis[1].taps; y++)
+                    for (index_t x = 0; x < axis[2].taps; x++, from += LANES)
+                        for (index_t lane = 0; lane < part->groups; lane++) {
+                            REAL *at = (REAL *)weight + lane * piece->weight_group + row * piece->weight_row
+                                + c * piece->weight_channel + z * piece->weight_stride[0]
+                                + y * piece->weight_stride[1] + x * piece->weight_stride[2];
+                            *at = accumulate ? *at + from[lane] : from[lane];
+                        }
+}
