@@ -40,7 +40,7 @@ dtype: what integers are summed in and returned as, int32 or int64, of uint64 op
     its name, or as a dtype of NumPy or of the arrays' library.
 out: an array of the result's shape and dtype to write to, returned. It must not overlap an operand; the bounds of
     memory decide, so two views that interleave count as overlapping. Any layout will do; one that is C-contiguous, or
-    that has the channels last in memory (of a weight the input's, but where finput's words have it copied), costs
+    that has the channels last in memory (of a weight those of the input; the exceptions are those under finput), costs
     no copy, nor do samples of 2**16 elements and more that are each C-contiguous (as in some channels of a larger
     array). Of others as many samples are copied at a time as have 2**20 elements, or one; what has no samples, as a
     whole. For a function that returns a tuple: a tuple, None where a result is masked or no array is supplied.

@@ -34,6 +34,7 @@ from pyconv._blocks import (
     even_part,
     is_flat,
     least_of,
+    power_of_two,
     scratch_of,
     splits_of,
     streams_of,
@@ -50,6 +51,8 @@ PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
 OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
+FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
+SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
 APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles of four rows meet again: half of L1
 LINE = 64
 # Bytes that the weights of a tile of four rows may take with the lines of cells that it reads, three quarters of L1,
@@ -216,9 +219,17 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
 def _is_unrolled(piece: Piece, taps: int, tile: Tile) -> bool:
     """Whether grad_weight reads a lone tap's cells, which lie apart, from scratch: tiles of four rows read each line of
     source so often that what they leave of it costs more. So do those of eight where numbers have 8 bytes and output
-    channels are many."""
+    channels are many. Cells whose channels lie last, and are most, are so read where many of them lie a power of two
+    apart: they would meet in few sets of the caches."""
+    if taps != 1 or piece.turned:
+        return False
+    if piece.source_last:
+        apart = tile.itemsize * piece.source.axes[2]
+        over = apart * piece.batch * prod(axis.positions for axis in piece.axes)
+        in_few_sets = apart >= FEW_SETS and apart == power_of_two(apart)
+        return in_few_sets and over >= SPREAD_OVER and piece.channels >= 2 * piece.rows
     often = tile.rows == 4 or tile.itemsize == 8 and piece.rows >= OFTEN_BY_EIGHT
-    return often and taps == 1 and piece.axes[2].step > 1 and not (piece.turned or piece.source_last)
+    return often and piece.axes[2].step > 1
 
 
 def _blocks_of_channels(piece: Piece, channels: int, columns: int) -> tuple[int, int]:

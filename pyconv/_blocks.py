@@ -25,7 +25,7 @@ ALL = 7  # all axes share their streams
 # operations of moving a vector of results to target and of beginning a stretch of it, in tiles of four rows: those of
 # eight were not measured
 MOVE_COST, STRETCH_COST = 2, 30
-FAR_POSITIONS = 2048  # bytes between positions whose channels are better read all at once than a vector's at a time
+FAR_POSITIONS = 2048  # bytes between positions whose channels are read faster at once than by vectors (Zen 4)
 FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positions at least are stored together
 
 

@@ -172,7 +172,7 @@ def form(tuple numbers, tuple arrays, tuple written, rank=None):
             return None
         elif cnp.PyArray_ISCARRAY_RO(array):
             key.append(array.shape)
-        elif axes > 0 and place in (0, 1, 3) and _is_last(array, axes):
+        elif axes > 0 and place in (0, 1, 3) and _is_last(array, axes):  # first, second and out
             key.append((array.shape,))
         else:
             return None

@@ -149,7 +149,7 @@ def evaluate_one(
     if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, own)):
         orders, (map, first, _, _) = orders_of(key, geometry.rank), result.terms[0]
         stands_in = geometry.padding_mode == "constant" and first.size == 0  # another, which each call makes: see x_of
-        if not stands_in and (orders is None or _take_last(map, geometry, dtype, orders)):
+        if not stands_in and (orders is None or _takes_all(map, geometry, dtype, orders)):
             keep(key, calls[0][0], result.shape, own, orders, settings.accumulate)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
@@ -197,7 +197,7 @@ def run_as_it_lies(
         return False
     orders = orders_of(key, geometry.rank)
     if orders is not None:
-        if not _take_last(map, geometry, dtype, orders):
+        if not _takes_all(map, geometry, dtype, orders):
             return False
         geometry = _lying(map, geometry, orders)
         first, second, out = viewed(orders, first, second, out)
@@ -231,7 +231,7 @@ def _takes_last(map: str, geometry: Geometry, dtype: DType, role: str) -> bool:
     return map != "grad_input" or geometry.padding_mode == "zeros" or not is_far(of_volumes(geometry))
 
 
-def _take_last(map: str, geometry: Geometry, dtype: DType, lasts: Sequence[Any]) -> bool:
+def _takes_all(map: str, geometry: Geometry, dtype: DType, lasts: Sequence[Any]) -> bool:
     """Whether a plan takes all of a map's arrays with their channels last that are not None here."""
     return all(last is None or _takes_last(map, geometry, dtype, role) for role, last in zip(ROLES[map], lasts))
 

@@ -44,7 +44,7 @@ class Geometry(NamedTuple):
     volumes: Triple = (1, 1, 1)  # that x, w and y have of each channel: see _outer
     x_last: bool = False  # whether the channels of x lie last in memory
     y_last: bool = False
-    w_last: bool = False  # likewise the input channels of w, see takes_last_weight
+    w_last: bool = False  # likewise the input channels of w, where a map takes it so: see takes_last_weight
     parts: int = 1  # real numbers of an element
     converts: tuple[bool, bool] = (False, False)  # whether operands, results are of a type that is not computed in
     cell: int = 1  # channels of what is read that are one cell

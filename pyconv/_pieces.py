@@ -79,10 +79,10 @@ def _operands(map: str, g: Geometry) -> Operands:
 
 
 def takes_last_weight(map: str, g: Geometry) -> bool:
-    """Whether a map can read or write a weight whose input channels lie last: not one whose taps become channels or
-    rows, nor one that changes places with the source."""
+    """Whether a map can read or write a weight whose input channels lie last: not one whose taps become channels or,
+    in grad_input, rows, nor one that changes places with the source there."""
     return g.rank <= 3 and not (
-        is_swapped(map, g) or _is_dense_layer(map, g) or map == "grad_input" and is_disjoint(g))
+        _is_dense_layer(map, g) or is_swapped(map, g) or map == "grad_input" and is_disjoint(g))
 
 
 def with_last_weight(piece: Piece, g: Geometry) -> Piece:

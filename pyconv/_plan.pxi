@@ -240,8 +240,9 @@ cdef class Plan:
         stores_folds = way == _blocks.GATHER_WINOGRAD and max(piece.folds[2]) <= _blocks.FOLDED_TILES
         in_result = stores_folds or way == _blocks.GATHER_DIRECT or not (  # need what is beyond the edges no patch?
             way == _blocks.GATHER_WINOGRAD or piece.turned or piece.target.channel == 1)
-        turns_anyway = way == _blocks.CORRELATE_WINOGRAD and (source or piece.lattices == 1) and (
-            self.kernels.itemsize * piece.target.axes[2] < _blocks.FAR_POSITIONS)
+        turns_anyway = way == _blocks.CORRELATE_WINOGRAD and (  # grad_output, to vectors of its channels
+            self.kernels.itemsize * piece.target.axes[2] < _blocks.FAR_POSITIONS) and (
+            source or piece.lattices == 1)  # else no operand's patch would show the lattice
         step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or (
             piece.target_last and not turns_anyway and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0

@@ -11,7 +11,7 @@ import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, peak_of, per_channel, poisoned
 from plan_runs import geometry_of
 from problems import IN_TURNS, LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps, whole
-from pyconv import _blocks, _known, _phases, _pieces, _tiled, _ways
+from pyconv import _blocking, _blocks, _known, _phases, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
 
 MORE = [
@@ -63,6 +63,62 @@ def check(problem, dtype):
         assert_same_bits(x, before[0])
         assert_same_bits(y, before[1])
         assert_same_bits(w, before[2])
+
+
+UNROLLED = [
+    P('many channels', (9, 7), (1, 1), (64, 20), batch=3),
+    P('in groups', (9, 8), (1, 1), (128, 32), groups=2, batch=2),
+    P('strided amid padding', (11, 10), (1, 1), (64, 24), stride=2, padding=1, batch=2),
+    P('cropped', (12, 11), (1, 1), (32, 9), padding=((-1, 2), (3, -2)), batch=2),
+    P('along one axis', (70,), (1,), (64, 17), stride=3, batch=2),
+    P('a volume', (3, 5, 6), (1, 1, 1), (32, 16), padding=1, batch=2),
+    P('circular', (6, 7), (1, 1), (64, 20), padding=2, padding_mode='circular', batch=2),
+    P('constant', (6, 7), (1, 1), (32, 8), padding=(1, 2), padding_mode='constant', padding_value=2, batch=2),
+]
+
+
+@pytest.fixture
+def few_sets(monkeypatch):
+    """Cells of any power of two of bytes are taken for such as meet in few sets of a cache."""
+    monkeypatch.setattr(_blocking, 'FEW_SETS', 1)
+    monkeypatch.setattr(_blocking, 'SPREAD_OVER', 0)
+    _known.forget()
+    yield
+    _known.forget()
+
+
+def way_to_weight(problem, dtype):
+    """Of AVX-512's tiles."""
+    geometry = geometry_of(problem)._replace(x_last=True, y_last=True)
+    size = np.dtype(dtype).itemsize
+    [piece] = _pieces.pieces('grad_weight', geometry)
+    return _ways.choose('grad_weight', piece, problem.groups, _blocks.Tile(size, 64 // size, 8, 3), 'auto')[1].way
+
+
+@pytest.mark.parametrize('problem', UNROLLED, ids=str)
+def test_cells_that_would_meet_in_few_sets_of_a_cache(problem, dtype, few_sets):
+    assert way_to_weight(problem, dtype) == _blocks.CORRELATE_UNROLLED
+    check(problem, dtype)
+    data = problem.floats(dtype)
+    x, y = last(data.x, problem.rank), last(data.y, problem.rank)
+    x[0, 0, ..., 0], x[-1, -1, ..., -1] = np.nan, np.inf
+    with np.errstate(invalid='ignore'):
+        wanted = maps(problem, x.astype(float), data.w.astype(float), y.astype(float)).grad_weight
+        found = calls.grad_weight(problem, x, y)
+    assert np.array_equal(np.isfinite(found), np.isfinite(wanted))
+    for threads in (2, 5):
+        with pyconv.num_threads(threads), np.errstate(invalid='ignore'):
+            assert_same_bits(calls.grad_weight(problem, x, y), found)
+
+
+@pytest.mark.parametrize(('channels', 'size', 'dtype', 'is_unrolled'), [
+    ((512, 128), 28, 'float64', True), ((1024, 256), 14, 'float32', True), ((512, 256), 28, 'float64', True),
+    ((512, 128), 28, 'float32', False), ((512, 512), 14, 'float64', False), ((768, 96), 28, 'float64', False),
+    ((512, 128), 7, 'float64', False)])
+def test_which_cells_meet_in_few_sets_of_a_cache(channels, size, dtype, is_unrolled):
+    """Those of many channels, and enough of them, where these are a power of two."""
+    way = way_to_weight(P('kernel 1', (size, size), (1, 1), channels, batch=8), dtype)
+    assert way == (_blocks.CORRELATE_UNROLLED if is_unrolled else _blocks.CORRELATE)
 
 
 @every_problem

@@ -128,12 +128,12 @@ def test_in_a_buffer(problem, scratch, dtype):
 def test_nothing_is_copied(kernel, stride):
     """Of a weight of 6 MB and more; its scratch is less."""
     x = last(np.ones((1, 256, 8, 8), np.float32), 2)
-    w = last(np.ones((700, 256, kernel, kernel), np.float32), 2)
+    w, out = (last(np.ones((700, 256, kernel, kernel), np.float32), 2) for _ in range(2))
     settings = {'stride': stride, 'padding': kernel // 2}
     y = pyconv.conv2d(x, w, **settings)
     with pyconv.num_threads(1):
         for call in (lambda: pyconv.conv2d(x, w, **settings), lambda: pyconv.conv2d_input(x.shape, w, y, **settings),
-                     lambda: pyconv.conv2d_weight(x, w.shape, y, **settings, out=w)):
+                     lambda: pyconv.conv2d_weight(x, w.shape, y, **settings, out=out)):
             assert peak_of(call) < 6 << 20 < w.nbytes
 
 
@@ -174,3 +174,30 @@ def test_a_torch_model_in_channels_last():
         found.append((x.grad, model.weight.grad))
     for one, other in zip(*found):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)  # sums of 288 products in two orders
+
+
+@pytest.mark.parametrize('kind', ['planes', 'volumes', 'in groups', 'transposed'])
+def test_a_gradient_lies_as_its_weight(kind, dtype):
+    rank = 3 if kind == 'volumes' else 2
+    call = {'volumes': door.conv3d, 'transposed': door.conv_transpose2d}.get(kind, door.conv2d)
+    order = torch.channels_last_3d if rank == 3 else torch.channels_last
+    w = torch.randn(6, 4, *(3, 2, 3)[:rank], dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
+    x = torch.randn(2, {'in groups': 8, 'transposed': 6}.get(kind, 4), *(5, 6, 7)[:rank], dtype=w.dtype)
+    settings = {'groups': 2} if kind == 'in groups' else {}
+    found = []
+    for weight in (w.clone(), w.to(memory_format=order)):
+        [grad] = torch.autograd.grad(call(x, weight.requires_grad_(), **settings).square().sum(), weight)
+        assert grad.stride() == weight.stride()
+        found.append(grad)
+    assert torch.equal(*found)
+
+
+def test_many_weights_at_a_time():
+    """Below torch.vmap a weight does not say how it lies."""
+    w = torch.randn(3, 6, 8, 3, 3).movedim(2, -1).contiguous().movedim(-1, 2)
+    x = torch.randn(2, 8, 9, 9)
+    assert w[0].is_contiguous(memory_format=torch.channels_last)
+    wanted = torch.stack([door.conv2d(x, one) for one in w])
+    assert torch.allclose(torch.vmap(lambda w: door.conv2d(x, w))(w), wanted, rtol=1e-4, atol=1e-4)
+    grads = torch.vmap(torch.func.grad(lambda w: door.conv2d(x, w).sum()))(w)
+    assert torch.allclose(grads[1], torch.func.grad(lambda w: door.conv2d(x, w).sum())(w[1]), rtol=1e-4, atol=1e-4)

@@ -148,7 +148,7 @@ static void NAME(unroll_turned)(const work_t *work, const index_t extent[3], con
     const block_t *block = &work->block;
     const layout_t *layout = &work->layout;
     const index_t channels = work->part.groups * work->part.channels;
-    const index_t n = extent[2], *stride = piece->source_stride, pitch = layout->channel;
+    const index_t *stride = piece->source_stride, pitch = layout->channel;
     const index_t streams = layout->streams[0] * layout->streams[1] * layout->streams[2];
     index_t shift[3], lo[3], hi[3], at[3];
     for (index_t j = 0; j < streams; j++) {
@@ -159,9 +159,16 @@ static void NAME(unroll_turned)(const work_t *work, const index_t extent[3], con
             NAME(valid)(&piece->axis[a], block->start[a], extent[a], shift[a], &lo[a], &hi[a]);
             at[a] = piece->axis[a].step * block->start[a] + shift[a];
         }
+        index_t n = extent[2], rows = extent[1];
+        if (lo[1] + lo[2] == 0 && hi[1] == rows && hi[2] == n
+            && piece->axis[1].step * stride[1] == n * piece->axis[2].step * stride[2]) { /* they are one run of cells */
+            n *= rows;
+            hi[2] = n;
+            rows = 1;
+        }
         for (index_t s = 0; s < block->samples; s++)
             for (index_t z = 0; z < extent[0]; z++)
-                for (index_t y = 0; y < extent[1]; y++, to += n) {
+                for (index_t y = 0; y < rows; y++, to += n) {
                     const int inside = z >= lo[0] && z < hi[0] && y >= lo[1] && y < hi[1];
                     const index_t low = inside ? lo[2] : n, high = inside ? hi[2] : n;
                     const REAL *from = source + (block->sample + s) * piece->source_batch
@@ -203,7 +210,7 @@ static void NAME(unroll)(const work_t *work, const void *source, const void *beg
     NAME(clip) clips[CLIPS];
     for (int a = 0; a < 3; a++)
         extent[a] = NAME(cells)(piece, block, a);
-    if (piece->turned) {
+    if (piece->turned || (piece->source_channel == 1 && piece->source_stride[2] > 1)) {
         NAME(unroll_turned)(work, extent, source, scratch);
         return;
     }

@@ -100,24 +100,24 @@ static inline __attribute__((always_inline)) void NAME(put)(REAL *to, REAL value
     *to = accumulate ? *to + value : value; /* no 0 is added: -0 would be another number of the rest than of squares */
 }
 
-/* Where a square of n elements' next LANES begins: at i, or so that it ends at n and does some of those before `again`,
-   which beats one by one where a fourth of it or more is new; n where there is none. */
-static inline __attribute__((always_inline)) index_t NAME(square_at)(index_t i, index_t n, const int again)
+/* Elements up to i of n are turned: where the next square of LANES begins. That is at i; at the end so that it ends with
+   them, if it MAY turn some once more and a fourth of it or more is new; n where the rest is moved one by one. */
+static inline __attribute__((always_inline)) index_t NAME(square_at)(const int MAY, index_t i, index_t n)
 {
     if (i + LANES <= n)
         return i;
-    return again && n >= LANES && 4 * (n - i) >= LANES ? n - LANES : n;
+    return MAY && n >= LANES && 4 * (n - i) >= LANES ? n - LANES : n;
 }
 
-/* to[column][row] (+)= from[row][column]. */
+/* to[column][row] (+)= from[row][column]; what is added may be so but once. */
 static inline __attribute__((always_inline)) void NAME(transpose)(
     REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
     const int accumulate)
 {
     index_t i = 0;
-    for (index_t top; (top = NAME(square_at)(i, rows, !accumulate)) < rows; i = top + LANES) {
+    for (index_t top; (top = NAME(square_at)(!accumulate, i, rows)) < rows; i = top + LANES) {
         index_t j = 0;
-        for (index_t left; (left = NAME(square_at)(j, columns, !accumulate)) < columns; j = left + LANES) {
+        for (index_t left; (left = NAME(square_at)(!accumulate, j, columns)) < columns; j = left + LANES) {
             VECTOR square[16];
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++)

@@ -168,7 +168,8 @@ static void NAME(transform_weight)(const piece_t *piece, const void *weight, ind
 }
 
 /* cells[outputs y][cells x][LANES] <- one row of n tiles of target, `here` channels as columns; zero where it ends.
-   Rows are turned in whole vectors of cells while later cells of the piece follow, for these are read as well. */
+   Rows are turned in whole vectors of cells while later cells of the piece follow, for these are read as well; where
+   channels lie last, a cell's are a vector, if so many are here. */
 static void NAME(turn_tiles)(const piece_t *piece, const NAME(tiling) *t, const REAL *target, index_t y, index_t x,
                              index_t n, index_t here, REAL *cells)
 {

@@ -59,9 +59,11 @@ Tensors are float16, bfloat16 (in main memory with the package ml_dtypes), float
 all of one dtype and on one device. Complex gradients are torch's: conjugated. Nothing is copied on the way in or out,
 save that in main memory a tensor that is neither contiguous nor channels_last is made contiguous inside, and that a
 lazily conjugated or negated one is resolved. The memory stays torch's, which can resize it, from NumPy 2.1 on. A result
-is channels_last where its first operand is, else contiguous. The number of threads is pyconv's, not torch's. Under
-torch.autocast input, weight and bias are cast as torch's own convolutions cast them. Another kind of tensor is a
-TypeError; wrong shapes and settings are refused in the plain functions' words.
+is channels_last where its first operand is, else contiguous; but the gradient to a weight is as the weight, of float32
+and float64 in main memory, outside of torch.compile and torch.func (elsewhere it is contiguous, and autograd copies it
+for a parameter that is channels_last). The number of threads is pyconv's, not torch's. Under torch.autocast input,
+weight and bias are cast as torch's own convolutions cast them. Another kind of tensor is a TypeError; wrong shapes and
+settings are refused in the plain functions' words.
 
 On CUDA devices (run on an H100 on 2026-11-27, on no other GPU) work goes to torch's current stream, in backward to the
 one that autograd makes current, and memory comes from torch's allocator; where there is none left, a MemoryError says

@@ -11,14 +11,13 @@ from pyconv import _geometries as geometries
 from pyconv._arguments import check_flag
 from pyconv._settings import DEFAULTS
 from pyconv._signatures import Padding, Sizes
-from pyconv.torch._maps import Geometric, exact_mode_of, order_of
+from pyconv.torch._maps import Geometric, exact_mode_of, weight_order
 from pyconv.torch._traced import TF32, traced
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 DEVICES = ("cpu", "cuda")
 PLAIN = Tensor.__torch_dispatch__
 CASTABLE = DTYPES[:3]  # what autocast casts
-WRITTEN_LAST = (torch.float32, torch.float64)  # of which a gradient to a channels_last weight is written as one
 
 
 def _check(name: str, tensor: Any, leader: Tensor) -> None:
@@ -110,7 +109,7 @@ def convolve(
         mode=exact_mode_of(padding_mode, padding_value, input.dtype),
     )
     x, y = (shape, shapes[0]) if transposed else (shapes[0], shape)
-    order = order_of(weight, rank) if weight.is_cpu and weight.dtype in WRITTEN_LAST else torch.contiguous_format
-    settings = TF32 if allow_tf32 else DEFAULTS
-    form = Geometric(x, shapes[1], y, rank, geometry.groups, geometry, settings, transposed, order)
+    form = Geometric(
+        x, shapes[1], y, rank, geometry.groups, geometry, TF32 if allow_tf32 else DEFAULTS, transposed,
+        weight_order(weight, rank))
     return form.call("grad_input" if transposed else "forward", input, weight, bias)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._C._functorch import unwrap_if_dead
 from torch.autograd import Function, forward_ad
@@ -125,7 +126,8 @@ class Form:
 class Geometric(Form):
     """A form on one geometry, as a call that is made now knows it, the rounding, and what the user calls x and y.
 
-    w_order: of the gradient to w, as autograd copies one that lies otherwise than w.
+    w_order: that of w, in which its gradient is written too, where it may be: autograd copies one that lies otherwise.
+    A folded form knows none.
     """
 
     geometry: Geometry
@@ -183,9 +185,8 @@ class Geometric(Form):
         """The same geometry with some numbers multiplied."""
         numbers = {name: getattr(self.geometry, name) * count for name in FOLDS[roles]}
         geometry = self.geometry._replace(**numbers)
-        shapes = self.folded_shapes(roles, count)
-        return Geometric(
-            shapes["x"], shapes["w"], shapes["y"], self.rank, geometry.groups, geometry, self.settings, self.transposed)
+        x, w, y = map(self.folded_shapes(roles, count).__getitem__, "xwy")
+        return Geometric(x, w, y, self.rank, geometry.groups, geometry, self.settings, self.transposed)
 
 
 def order_of(tensor: Tensor, rank: int) -> torch.memory_format:
@@ -195,6 +196,13 @@ def order_of(tensor: Tensor, rank: int) -> torch.memory_format:
     if order is None or tensor.ndim != rank + 2 or tensor.is_contiguous():
         return torch.contiguous_format
     return order if tensor.is_contiguous(memory_format=order) else torch.contiguous_format
+
+
+def weight_order(weight: Tensor, rank: int) -> torch.memory_format:
+    """`order_of` a weight whose gradient can be written so: see takes_last_weight; else contiguous. Below torch.func's
+    transforms a weight does not tell."""
+    is_written = weight.is_cpu and (weight.dtype is torch.float32 or weight.dtype is torch.float64)
+    return order_of(weight, rank) if is_written and not _are_functorch_transforms_active() else torch.contiguous_format
 
 
 def _fold(tensor: Tensor, shape: Shape, axis: int, parts: int) -> Tensor:
@@ -220,7 +228,7 @@ class Map(Function):
     @classmethod
     def apply(cls, map: str, first: Tensor, second: Tensor, bias: Tensor | None, form: Form) -> Any:
         """As torch's, without reading the signature of `forward` at every call (10 us)."""
-        if torch._C._are_functorch_transforms_active():
+        if _are_functorch_transforms_active():
             return super().apply(map, first, second, bias, form)  # type: ignore[no-untyped-call]
         first, second = unwrap_if_dead(first), unwrap_if_dead(second)
         bias = None if bias is None else unwrap_if_dead(bias)
