@@ -324,6 +324,14 @@ static const NAME(sum_span_function) NAME(sum_spans)[4][3] = {
 #endif
 };
 
+/* How many of a row's positions are summed at a time: few, whose cells are then met by other rows of taps and by other
+   channels of the same lines in L1; where all that are left have little, these, as sums are loaded and stored each time. */
+static inline index_t NAME(in_span)(index_t left, index_t channels)
+{
+    const index_t bytes = left * channels * (index_t)sizeof(REAL);
+    return left <= 16 && bytes <= 3 << 14 ? left : NAME(in_registers)(left);
+}
+
 /* All taps of one row of positions, whose rows of taps that have cells are listed: where in source and in the panel. */
 static void NAME(sum_row)(const work_t *work, index_t rows, const index_t *offset, const index_t *row,
                           const REAL *source, const REAL *other, REAL *sums)
@@ -335,7 +343,7 @@ static void NAME(sum_row)(const work_t *work, index_t rows, const index_t *offse
     const NAME(sum_span_function) *sum_span = NAME(sum_spans)[of_group == 8 ? 3 : of_group / 2];
     const index_t fit = (ROWS == 8 ? 8 : 4) / TURNS(of_group), most = fit < 3 ? fit : 3; /* rows of taps in registers */
     for (index_t q = 0, wide; q < work->block.extent[2]; q += wide) {
-        wide = NAME(in_registers)(work->block.extent[2] - q);
+        wide = NAME(in_span)(work->block.extent[2] - q, channels);
         const index_t first = x->step * (work->block.start[2] + q) + x->offset;
         const NAME(span) span = {wide, first, x->size, x->step, x->tap_step, column, apart, down,
                                  work->piece->target_stride[1]};
