@@ -16,88 +16,18 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from reprlib import repr as shown
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pyconv._geometry import Geometry, Triple
-from pyconv._integers import Ints, Shape, exact, exact_count, exact_ints, ints_rule, length_of
-from pyconv._padding import (
-    REPEATING,
-    SAME,
-    ZEROS,
-    Mode,
-    Padding,
-    Pads,
-    all_pads,
-    numeric_pads,
-    padding_rule,
-    repeated_part,
-    split,
-)
+from pyconv._integers import Ints, Shape, exact, exact_ints, length_of
+from pyconv._padding import REPEATING, SAME, ZEROS, Mode, Pads, all_pads, numeric_pads, repeated_part, split
+from pyconv._spread import Given, Spread, exact_given, on_axes, sizes_of, spread_of
 
 Known = tuple[Any, ...]  # a shape in which a size that is not known is None
-_Exact = tuple[Ints, Padding, Ints, int] | tuple[Ints, Padding, Ints, int, Mode]
 Cached = TypeVar("Cached", bound=Callable[..., object])
 
 LARGEST = 2**63 - 1
 NAMES = ("input", "weight", "bias")
-
-
-class _Settings(NamedTuple):
-    """stride, dilation and groups spread over the axes of the problem; padding and its mode as the user gave them."""
-
-    stride: Shape
-    padding: Padding
-    dilation: Shape
-    groups: int
-    mode: Mode = ZEROS
-
-
-# --- arguments, spread over the axes ---
-
-
-def _exact_settings(rank: int, stride: Any, padding: Any, dilation: Any, groups: Any, mode: Mode = ZEROS) -> _Exact:
-    if type(stride) is type(padding) is type(dilation) is type(groups) is int and mode is ZEROS:
-        return stride, padding, dilation, groups
-    if isinstance(padding, str):
-        padding = str(padding)
-    elif type(padding) is not int:
-        padding = exact("padding", padding_rule(rank), padding, rank, 2)
-    return (
-        exact_ints("stride", stride, rank, 1), padding, exact_ints("dilation", dilation, rank, 1),
-        groups if type(groups) is int else exact_count("groups", groups), *(() if mode is ZEROS else (mode,)),
-    )
-
-
-def _spread(name: str, value: Ints, rank: int, least: int) -> Shape:
-    values = (value,) * rank if isinstance(value, int) else value
-    if min(values) < least:
-        raise ValueError(f"{name} must {ints_rule(rank, least)}; got {shown(value)}")
-    return values
-
-
-def sizes_of(name: str, value: Any, rank: int, least: int) -> Shape:
-    """An argument of one int or one for each axis, made exact and checked."""
-    return _spread(name, exact_ints(name, value, rank, least), rank, least)
-
-
-def _settings(
-    rank: int, stride: Ints, padding: Padding, dilation: Ints, groups: int, mode: Mode = ZEROS
-) -> _Settings:
-    exact_count("groups", groups)
-    return _Settings(
-        _spread("stride", stride, rank, 1), padding, _spread("dilation", dilation, rank, 1), groups, mode
-    )
-
-
-def exact_steps(
-    rank: int, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> tuple[Ints, Padding, Ints, int]:
-    """The four made exact and checked, as far as that goes before any shape is known."""
-    stride, padding, dilation, groups, *_ = _exact_settings(rank, stride, padding, dilation, groups)
-    _settings(rank, stride, padding, dilation, groups)
-    if padding not in SAME:
-        numeric_pads(padding, (1,) * rank)
-    return stride, padding, dilation, groups
 
 
 # --- one axis after the other ---
@@ -108,25 +38,25 @@ def _spans(kernel: Shape, dilation: Shape) -> Shape:
 
 
 def _output_sizes(
-    input_name: str, size: Shape, kernel_name: str, kernel: Shape, settings: _Settings, asked: bool = False
+    input_name: str, size: Shape, kernel_name: str, kernel: Shape, spread: Spread, asked: bool = False
 ) -> tuple[Shape, Shape, Pads]:
     """(output size, the largest that may be asked for, pads) of a convolution.
 
     Where a stride leaves cells over behind the last position, one more may be asked for, if it starts before the
     trailing pad (ceil_mode in torch's pooling).
     """
-    spans = _spans(kernel, settings.dilation)
-    pads = all_pads(settings.padding, size, spans, settings.stride)
+    spans = _spans(kernel, spread.dilation)
+    pads = all_pads(spread.padding, size, spans, spread.stride)
     padded = tuple(n + lo + hi for n, (lo, hi) in zip(size, pads))
-    output = tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, settings.stride))
+    output = tuple((n - span) // s + 1 for n, span, s in zip(padded, spans, spread.stride))
     most = output if not asked else tuple(
         y + ((n - span) % s > 0 and y * s < x + lo)
-        for y, n, span, s, x, (lo, _) in zip(output, padded, spans, settings.stride, size, pads)
+        for y, n, span, s, x, (lo, _) in zip(output, padded, spans, spread.stride, size, pads)
     )
     if any(y < 1 for y in most):
         raise ValueError(
             f"{kernel_name} must span at most the padded {input_name}, {padded}; "
-            f"got a span of {spans}, kernel {kernel} with dilation {settings.dilation}"
+            f"got a span of {spans}, kernel {kernel} with dilation {spread.dilation}"
         )
     return output, most, pads
 
@@ -142,20 +72,20 @@ def _lifted(values: Shape, lead: int) -> Triple:
 
 def _geometry(
     name: str, batch: int, channels: tuple[int, int], input_size: Shape, kernel: Shape, output_size: Shape,
-    settings: _Settings, pads: Pads,
+    spread: Spread, pads: Pads,
 ) -> Geometry:
     """The geometry, once every array is countable and every cell has a 64-bit address. `name` is that of x."""
     in_channels, out_channels = channels
     shapes = {
         name: (batch, in_channels, *input_size),
-        "weight": (out_channels, in_channels // settings.groups, *kernel),
+        "weight": (out_channels, in_channels // spread.groups, *kernel),
         "input" if name == "output" else "output": (batch, out_channels, *output_size),
     }
     for role, shape in shapes.items():
         if prod(size or 1 for size in shape) > LARGEST:
             raise ValueError(f"{role} must have at most 2**63 - 1 elements; got shape {shape}")
-    stride = tuple(s if y > 1 else 1 for s, y in zip(settings.stride, output_size))
-    dilation = tuple(d if k > 1 else 1 for d, k in zip(settings.dilation, kernel))
+    stride = tuple(s if y > 1 else 1 for s, y in zip(spread.stride, output_size))
+    dilation = tuple(d if k > 1 else 1 for d, k in zip(spread.dilation, kernel))
     low = tuple(lo for lo, _ in pads)
     behind_axis = max(1, *channels) * prod(n or 1 for n in input_size)  # elements that a step along an axis goes over
     for n, k, y, s, d, lo in zip(input_size, kernel, output_size, stride, dilation, low):
@@ -163,8 +93,8 @@ def _geometry(
         reach = max(y - 1, 0) * s + (k - 1) * d
         places = max(reach, abs(lo), abs(reach - lo)) + 3 * n + 1  # kernels look as far beyond them
         if places * behind_axis > LARGEST:
-            raise ValueError(f"padding must keep every axis within 2**63 - 1 cells; got {settings.padding!r}")
-    mode = settings.mode
+            raise ValueError(f"padding must keep every axis within 2**63 - 1 cells; got {spread.padding!r}")
+    mode = spread.mode
     before = behind = (0,) * len(kernel)
     if mode is not ZEROS:
         reach = zip(output_size, stride, kernel, dilation, low)
@@ -180,7 +110,7 @@ def _geometry(
                 f"{name} must keep a cell on every axis whose padding {mode.name!r} fills; got size {input_size}")
         low, input_size = tuple(map(sum, zip(low, before))), lengths
     return Geometry(
-        len(kernel), batch, settings.groups, in_channels, out_channels, _lifted(input_size, 1), _lifted(kernel, 1),
+        len(kernel), batch, spread.groups, in_channels, out_channels, _lifted(input_size, 1), _lifted(kernel, 1),
         _lifted(output_size, 1), _lifted(stride, 1), _lifted(dilation, 1), _lifted(low, 0), *mode,
         _lifted(before, 0), _lifted(behind, 0))
 
@@ -274,39 +204,39 @@ def convolved(
 
     The size of grad_output, where given, stands for output_size.
     """
-    settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
+    given = exact_given(rank, stride, padding, dilation, groups, mode)
     if output_size is not None:
         output_size = exact_ints("output_size", output_size, rank, 1)
-    return _convolved(rank, input_shape, weight_shape, bias_shape, grad_output_shape, settings, names, output_size)
+    return _convolved(rank, input_shape, weight_shape, bias_shape, grad_output_shape, given, names, output_size)
 
 
 @_cached
 def _convolved(
     rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
-    given: _Exact, names: tuple[str, str, str], output_size: Ints | None,
+    given: Given, names: tuple[str, str, str], output_size: Ints | None,
 ) -> tuple[Geometry, Shape]:
     input_name, weight_name, bias_name = names
-    settings = _settings(rank, *given)
-    _check_weight(weight_name, weight_shape, rank, settings.groups)
+    spread = spread_of(rank, *given)
+    _check_weight(weight_name, weight_shape, rank, spread.groups)
     batch = _batch_of(input_name, input_shape, rank)
-    in_channels, out_channels = weight_shape[1] * settings.groups, weight_shape[0]
+    in_channels, out_channels = weight_shape[1] * spread.groups, weight_shape[0]
     _check_channels(input_name, input_shape, rank, in_channels, f"axis 1 of {weight_name} times groups")
     check_shape(bias_name, bias_shape, (out_channels,))
     size, kernel = input_shape[-rank:], weight_shape[2:]
-    wanted = None if output_size is None else _spread("output_size", output_size, rank, 1)
+    wanted = None if output_size is None else on_axes("output_size", output_size, rank, 1)
     asked = wanted is not None or grad_output_shape is not None
-    output, most, pads = _output_sizes(input_name, size, weight_name, kernel, settings, asked)
+    output, most, pads = _output_sizes(input_name, size, weight_name, kernel, spread, asked)
     if wanted is not None and not _is_between(output, wanted, most):
         raise ValueError(f"output_size must be from {output} to {most}, axis by axis; got {wanted}")
     if grad_output_shape is not None and _is_between(output, grad_output_shape[-rank:], most):
         wanted = grad_output_shape[-rank:]
     output = wanted or output
-    axes = zip(output, settings.stride, _spans(kernel, settings.dilation), size, pads)
+    axes = zip(output, spread.stride, _spans(kernel, spread.dilation), size, pads)
     pads = tuple((lo, max(hi, (y - 1) * s + span - n - lo)) for y, s, span, n, (lo, hi) in axes)
     output_shape = (*batch, out_channels, *output)
     check_shape("grad_output", grad_output_shape, output_shape)
     channels = in_channels, out_channels
-    return _geometry(input_name, prod(batch), channels, size, kernel, output, settings, pads), output_shape
+    return _geometry(input_name, prod(batch), channels, size, kernel, output, spread, pads), output_shape
 
 
 def transposed(
@@ -318,61 +248,61 @@ def transposed(
 
     With 'same' the size of grad_output, where given, stands for output_size: the call that made it chose it freely.
     """
-    settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
+    given = exact_given(rank, stride, padding, dilation, groups, mode)
     output_padding = exact_ints("output_padding", output_padding, rank, 0)
     if output_size is not None:
         output_size = exact_ints("output_size", output_size, rank, 1)
     return _transposed(
-        rank, input_shape, weight_shape, bias_shape, grad_output_shape, settings, output_padding, output_size, names
+        rank, input_shape, weight_shape, bias_shape, grad_output_shape, given, output_padding, output_size, names
     )
 
 
 @_cached
 def _transposed(
     rank: int, input_shape: Shape, weight_shape: Shape, bias_shape: Shape | None, grad_output_shape: Shape | None,
-    given: _Exact, output_padding: Ints, output_size: Ints | None,
+    given: Given, output_padding: Ints, output_size: Ints | None,
     names: tuple[str, str, str],
 ) -> tuple[Geometry, Shape]:
     input_name, weight_name, bias_name = names
-    settings = _settings(rank, *given)
-    if settings.mode.name == "constant":  # what goes back to a constant is dropped, as to nothing
-        settings = settings._replace(mode=ZEROS)
-    _check_weight(weight_name, weight_shape, rank, settings.groups)
+    spread = spread_of(rank, *given)
+    if spread.mode.name == "constant":  # what goes back to a constant is dropped, as to nothing
+        spread = spread._replace(mode=ZEROS)
+    _check_weight(weight_name, weight_shape, rank, spread.groups)
     batch = _batch_of(input_name, input_shape, rank)
-    out_channels, in_channels = weight_shape[0], weight_shape[1] * settings.groups
+    out_channels, in_channels = weight_shape[0], weight_shape[1] * spread.groups
     _check_channels(input_name, input_shape, rank, out_channels, f"axis 0 of {weight_name}")
     check_shape(bias_name, bias_shape, (in_channels,))
     size, kernel = input_shape[-rank:], weight_shape[2:]
     if 0 in size:
         raise ValueError(f"{input_name} must have at least one cell on every spatial axis; got shape {input_shape}")
-    wanted = None if output_size is None else _spread("output_size", output_size, rank, 1)
-    if grad_output_shape is not None and settings.padding in SAME:
+    wanted = None if output_size is None else on_axes("output_size", output_size, rank, 1)
+    if grad_output_shape is not None and spread.padding in SAME:
         _batch_of("grad_output", grad_output_shape, rank)
         wanted = grad_output_shape[-rank:]
-    added = _spread("output_padding", output_padding, rank, 0)
-    output, pads = _transposed_size(size, kernel, settings, added, wanted)
+    added = on_axes("output_padding", output_padding, rank, 0)
+    output, pads = _transposed_size(size, kernel, spread, added, wanted)
     output_shape = (*batch, in_channels, *output)
     check_shape("grad_output", grad_output_shape, output_shape)
     channels = in_channels, out_channels
-    return _geometry("output", prod(batch), channels, output, kernel, size, settings, pads), output_shape
+    return _geometry("output", prod(batch), channels, output, kernel, size, spread, pads), output_shape
 
 
 def _transposed_size(
-    size: Shape, kernel: Shape, settings: _Settings, added: Shape, wanted: Shape | None
+    size: Shape, kernel: Shape, spread: Spread, added: Shape, wanted: Shape | None
 ) -> tuple[Shape, Pads]:
     """(output size, pads) of a transposed convolution; `added` is output_padding, `wanted` output_size."""
-    steps = tuple(map(max, settings.stride, settings.dilation))
+    steps = tuple(map(max, spread.stride, spread.dilation))
     if any(extra >= step for extra, step in zip(added, steps)):
         raise ValueError(f"output_padding must be smaller than stride or dilation on every axis; got {added}")
-    spans = _spans(kernel, settings.dilation)
-    full = tuple((n - 1) * s + span for n, s, span in zip(size, settings.stride, spans))
-    if settings.padding in SAME:
-        output = wanted or tuple(n * s for n, s in zip(size, settings.stride))
+    spans = _spans(kernel, spread.dilation)
+    full = tuple((n - 1) * s + span for n, s, span in zip(size, spread.stride, spans))
+    if spread.padding in SAME:
+        output = wanted or tuple(n * s for n, s in zip(size, spread.stride))
         totals = (n + extra - m for n, extra, m in zip(full, added, output))
-        pads = tuple(split(max(total, 0), str(settings.padding)) for total in totals)
+        pads = tuple(split(max(total, 0), str(spread.padding)) for total in totals)
         least = (1,) * len(size)
     else:
-        pads = numeric_pads(settings.padding, spans)
+        pads = numeric_pads(spread.padding, spans)
         least = full = tuple(n - lo - hi for n, (lo, hi) in zip(full, pads))
         output = wanted or tuple(map(sum, zip(least, added)))
         if wanted and any(added):
@@ -415,19 +345,19 @@ def output_shape(
     groups: Any, output_padding: Any,
 ) -> Shape:
     """`problem`'s second answer alone, of sizes that may be a compiler's symbols: no cache and no limits."""
-    settings = _settings(rank, *_exact_settings(rank, stride, padding, dilation, groups))
-    _check_weight("weight", weight_shape, rank, settings.groups)
+    spread = spread_of(rank, *exact_given(rank, stride, padding, dilation, groups))
+    _check_weight("weight", weight_shape, rank, spread.groups)
     batch, size, kernel = _batch_of("input", input_shape, rank), input_shape[-rank:], weight_shape[2:]
     if is_transposed:
         _check_channels("input", input_shape, rank, weight_shape[0], "axis 0 of weight")
         added = sizes_of("output_padding", output_padding, rank, 0)
-        output, _ = _transposed_size(size, kernel, settings, added, None)
-        return *batch, weight_shape[1] * settings.groups, *output
-    channels = weight_shape[1] * settings.groups
+        output, _ = _transposed_size(size, kernel, spread, added, None)
+        return *batch, weight_shape[1] * spread.groups, *output
+    channels = weight_shape[1] * spread.groups
     _check_channels("input", input_shape, rank, channels, "axis 1 of weight times groups")
-    if settings.padding in SAME and 0 not in size:  # what it comes to, whatever the kernel spans
-        return *batch, weight_shape[0], *(-(-n // s) for n, s in zip(size, settings.stride))
-    return *batch, weight_shape[0], *_output_sizes("input", size, "weight", kernel, settings)[0]
+    if spread.padding in SAME and 0 not in size:  # what it comes to, whatever the kernel spans
+        return *batch, weight_shape[0], *(-(-n // s) for n, s in zip(size, spread.stride))
+    return *batch, weight_shape[0], *_output_sizes("input", size, "weight", kernel, spread)[0]
 
 
 def columns_of(
@@ -440,40 +370,40 @@ def columns_of(
     taken, as far as a tap reaches: then a column cell counts as padding only if it is padding for every such input.
     In any mode but 'zeros' no cell does: there the geometry is that of an input that has the padding in it.
     """
-    settings = _exact_settings(rank, stride, padding, dilation, groups, mode)
-    return _columns_of(rank, columns_shape, weight_size, grad_output_shape, settings, weight_name)
+    given = exact_given(rank, stride, padding, dilation, groups, mode)
+    return _columns_of(rank, columns_shape, weight_size, grad_output_shape, given, weight_name)
 
 
 @_cached
 def _columns_of(
     rank: int, columns_shape: Shape, weight_size: Shape, grad_output_shape: Shape,
-    given: _Exact, weight_name: str,
+    given: Given, weight_name: str,
 ) -> Geometry:
-    settings = _settings(rank, *given)
-    _check_weight(weight_name, weight_size, rank, settings.groups)
+    spread = spread_of(rank, *given)
+    _check_weight(weight_name, weight_size, rank, spread.groups)
     batch = _batch_of("grad_output", grad_output_shape, rank)
     output, kernel = grad_output_shape[-rank:], weight_size[2:]
-    out_channels, in_channels = weight_size[0], weight_size[1] * settings.groups
+    out_channels, in_channels = weight_size[0], weight_size[1] * spread.groups
     _check_channels("grad_output", grad_output_shape, rank, out_channels, f"axis 0 of {weight_name}")
     expected = (*batch, in_channels * prod(kernel), prod(output))
     if columns_shape != expected:
         raise ValueError(
             f"finput must have the shape {expected} that unfold gives, where input is None; got shape {columns_shape}"
         )
-    spans = _spans(kernel, settings.dilation)
-    ends = tuple((y - 1) * s + span for y, s, span in zip(output, settings.stride, spans))
-    if settings.padding in SAME:
-        size = tuple(y * s for y, s in zip(output, settings.stride))
-        pads = all_pads(settings.padding, size, spans, settings.stride)
+    spans = _spans(kernel, spread.dilation)
+    ends = tuple((y - 1) * s + span for y, s, span in zip(output, spread.stride, spans))
+    if spread.padding in SAME:
+        size = tuple(y * s for y, s in zip(output, spread.stride))
+        pads = all_pads(spread.padding, size, spans, spread.stride)
     else:
-        pads = numeric_pads(settings.padding, spans)
-        size = tuple(end - lo - hi + s - 1 for end, (lo, hi), s in zip(ends, pads, settings.stride))
+        pads = numeric_pads(spread.padding, spans)
+        size = tuple(end - lo - hi + s - 1 for end, (lo, hi), s in zip(ends, pads, spread.stride))
     if min(output) < 1 or min(size) < 0:
         raise ValueError(f"grad_output must have a size that some input gives; got shape {grad_output_shape}")
     reached = tuple(max(min(n, end - lo), 0) for n, end, (lo, _) in zip(size, ends, pads))
-    if settings.mode is not ZEROS:
+    if spread.mode is not ZEROS:
         reached, pads = ends, ((0, 0),) * rank
-    return _geometry("input", prod(batch), (in_channels, out_channels), reached, kernel, output, settings, pads)
+    return _geometry("input", prod(batch), (in_channels, out_channels), reached, kernel, output, spread, pads)
 
 
 def _exact_kernel(kernel_size: Any) -> Shape:
@@ -491,21 +421,21 @@ def unfolded(
 ) -> tuple[Geometry, Shape]:
     """The geometry whose columns unfold writes, and their shape."""
     kernel = _exact_kernel(kernel_size)
-    given = _exact_settings(len(kernel), stride, padding, dilation, 1, mode)
+    given = exact_given(len(kernel), stride, padding, dilation, 1, mode)
     return _unfolded(input_shape, kernel, given, "input")
 
 
 @_cached
 def _unfolded(
-    input_shape: Shape, kernel: Shape, given: _Exact, input_name: str
+    input_shape: Shape, kernel: Shape, given: Given, input_name: str
 ) -> tuple[Geometry, Shape]:
     rank = len(kernel)
-    settings = _settings(rank, *given)
+    spread = spread_of(rank, *given)
     batch = _batch_of(input_name, input_shape, rank)
     channels, size = input_shape[-rank - 1], input_shape[-rank:]
-    output, _, pads = _output_sizes(input_name, size, "kernel_size", kernel, settings)
-    settings = settings._replace(groups=max(channels, 1))
-    geometry = _geometry(input_name, prod(batch), (channels, channels), size, kernel, output, settings, pads)
+    output, _, pads = _output_sizes(input_name, size, "kernel_size", kernel, spread)
+    spread = spread._replace(groups=max(channels, 1))
+    geometry = _geometry(input_name, prod(batch), (channels, channels), size, kernel, output, spread, pads)
     columns_shape = (*batch, channels * prod(kernel), prod(output))
     if prod(columns_shape) > LARGEST:
         raise ValueError(f"columns must have at most 2**63 - 1 elements; got shape {columns_shape}")
@@ -531,7 +461,7 @@ def folded(
             f"input must have a multiple of the {prod(kernel)} taps on axis -2; got shape {columns_shape}"
         )
     shape = (*columns_shape[:-2], channels, *size)
-    given = _exact_settings(rank, stride, padding, dilation, 1, mode)
+    given = exact_given(rank, stride, padding, dilation, 1, mode)
     geometry, expected = _unfolded(shape, kernel, given, "output_size")
     check_shape("input", columns_shape, expected)
     return geometry, shape

@@ -49,6 +49,7 @@ from pyconv._geometry import MAPS, Geometry
 from pyconv._integers import Shape, exact_ints, exact_shape
 from pyconv._padding import ZEROS
 from pyconv._settings import Settings
+from pyconv._spread import exact_steps
 
 __all__ = [
     "conv1d", "conv1d_input", "conv1d_weight", "conv2d", "conv2d_input", "conv2d_weight", "conv3d", "conv3d_input",
@@ -212,7 +213,7 @@ class SymbolicCalls:
         if output_size is not None:
             output_size = exact_ints("output_size", output_size, rank, 1)
         problem = Problem(
-            transposed, rank, geometries.exact_steps(rank, *steps), settings, dtype.name,
+            transposed, rank, exact_steps(rank, *steps), settings, dtype.name,
             exact_ints("output_padding", output_padding, rank, 0), output_size,
         )
         operands = [input, weight] + ([] if bias is None else [bias])
@@ -239,7 +240,7 @@ class SymbolicCalls:
     ) -> Any:
         shape = _size("input_size", input_size)
         dtype, settings, (weight, grad_output) = OPERANDS.read(settings, weight=weight, grad_output=grad_output)
-        problem = Problem(False, rank, geometries.exact_steps(rank, *steps), settings, dtype.name,
+        problem = Problem(False, rank, exact_steps(rank, *steps), settings, dtype.name,
                           names=("input_size", "weight", "bias"))
         return self._gradient("x", problem, grad_output, weight, shape)
 
@@ -248,7 +249,7 @@ class SymbolicCalls:
     ) -> Any:
         shape = _size("weight_size", weight_size)
         dtype, settings, (input, grad_output) = OPERANDS.read(settings, input=input, grad_output=grad_output)
-        problem = Problem(False, rank, geometries.exact_steps(rank, *steps), settings, dtype.name,
+        problem = Problem(False, rank, exact_steps(rank, *steps), settings, dtype.name,
                           names=("input", "weight_size", "bias"))
         return self._gradient("w", problem, input, grad_output, shape)
 

@@ -25,7 +25,7 @@ FRAMEWORKS = {'torch', 'jax', 'autograd', 'pytensor', 'dask', 'onnx', 'numba', '
               'scipy'}
 DOORS = {'__init__', '__main__'} | {path.stem for path in FILES if not path.stem.startswith('_')}
 DOORS |= {path.parent.name for path in DOOR_FILES}
-PURE = {'_geometries', '_geometry', '_integers', '_padding'}
+PURE = {'_geometries', '_geometry', '_integers', '_padding', '_spread'}
 FUNCTIONS = [name for name in pyconv.__all__ if inspect.isfunction(getattr(pyconv, name))]
 
 

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from pyconv._arguments import check_flag
-from pyconv._geometries import exact_steps, sizes_of
 from pyconv._padding import SAME, all_pads
 from pyconv._signatures import Padding, Sizes
+from pyconv._spread import exact_steps, sizes_of
 from pyconv.torch._call import convolve
 from pyconv.torch._maps import exact_mode_of
 
