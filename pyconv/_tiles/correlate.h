@@ -75,7 +75,8 @@ static index_t NAME(list_chains)(const work_t *work, const NAME(reached) reached
         step[a] = piece->axis[a].step * piece->source_stride[a];
         corner += block->start[a] * step[a] + piece->axis[a].offset * piece->source_stride[a];
     }
-    *along = unrolled ? 1 : step[2];
+    const int alone = block->extent[0] * block->extent[1] * block->extent[2] == 1; /* then samples are the positions */
+    *along = unrolled ? 1 : alone ? piece->source_batch : step[2];
     for (index_t s = 0; s < block->samples && count > 0; s++)
         for (index_t i = z->low; i < z->high; i++)
             for (index_t j = y->low; j < y->high; j++) {
