@@ -247,15 +247,16 @@ def _laid(
 ) -> tuple[Geometry, Array, Array]:
     """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
     def last_of(role: str, array: Array, own: DType, may_copy: bool) -> Array | None:
-        return channels_last(array, geometry.rank, own, may_copy) if _takes_last(map, geometry, dtype, role) else None
+        last = channels_last(array, geometry.rank, own, may_copy)
+        return None if last is None or not _takes_last(map, geometry, dtype, role) else last
 
     a, b, c = ROLES[map]
     read, also = last_of(a, first, dtype, True), last_of(b, second, dtype, b != "w")
     target = None if out is None else last_of(c, np.asarray(out), written(dtype, settings), False)
-    lasts = read, also, target
     if read is None and also is None and target is None:
         return geometry, first, second
-    return _lying(map, geometry, lasts), first if read is None else read, second if also is None else also
+    laid = _lying(map, geometry, (read, also, target))
+    return laid, first if read is None else read, second if also is None else also
 
 
 def _calls(

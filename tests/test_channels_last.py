@@ -13,6 +13,7 @@ from plan_runs import geometry_of
 from problems import IN_TURNS, LAST, PROBLEMS, ROWS, SHARED_CELLS, VARIED_MODES, WOVEN, P, maps, whole
 from pyconv import _blocking, _blocks, _known, _phases, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
+from test_ways import way_of
 
 MORE = [
     P('tiles of many channels', (30, 31), (3, 3), (40, 50), padding=1, batch=2),
@@ -89,10 +90,8 @@ def few_sets(monkeypatch):
 
 def way_to_weight(problem, dtype):
     """Of AVX-512's tiles."""
-    geometry = geometry_of(problem)._replace(x_last=True, y_last=True)
     size = np.dtype(dtype).itemsize
-    [piece] = _pieces.pieces('grad_weight', geometry)
-    return _ways.choose('grad_weight', piece, problem.groups, _blocks.Tile(size, 64 // size, 8, 3), 'auto')[1].way
+    return way_of(problem, 'grad_weight', _blocks.Tile(size, 64 // size, 8, 3), x_last=True, y_last=True)[0]
 
 
 @pytest.mark.parametrize('problem', UNROLLED, ids=str)

@@ -312,13 +312,12 @@ typedef void (*NAME(sum_span_function))(const NAME(span) *, index_t, index_t, co
                                         const REAL *, const index_t *, REAL *);
 /* [channels of a group: 1, 2, 4, 8][rows of taps - 1]: none where there are not registers for their sums, or lanes */
 static const NAME(sum_span_function) NAME(sum_spans)[4][3] = {
-#if ROWS == 8
     {NAME(sum_span_1_of_1), NAME(sum_span_2_of_1), NAME(sum_span_3_of_1)},
+#if ROWS == 8
     {NAME(sum_span_1_of_2), NAME(sum_span_2_of_2), NAME(sum_span_3_of_2)},
     {NAME(sum_span_1_of_4), NAME(sum_span_2_of_4)},
     {NAME(sum_span_1_of_8), NAME(sum_span_2_of_8)}
 #else
-    {NAME(sum_span_1_of_1), NAME(sum_span_2_of_1), NAME(sum_span_3_of_1)},
     {NAME(sum_span_1_of_2), NAME(sum_span_2_of_2)},
     {NAME(sum_span_1_of_4)}
 #endif

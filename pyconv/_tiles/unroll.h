@@ -210,7 +210,7 @@ static void NAME(unroll)(const work_t *work, const void *source, const void *beg
     NAME(clip) clips[CLIPS];
     for (int a = 0; a < 3; a++)
         extent[a] = NAME(cells)(piece, block, a);
-    if (piece->turned || (piece->source_channel == 1 && piece->source_stride[2] > 1)) {
+    if (piece->source_channel == 1 && piece->source_stride[2] > 1) {
         NAME(unroll_turned)(work, extent, source, scratch);
         return;
     }
