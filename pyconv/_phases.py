@@ -25,6 +25,7 @@ from pyconv._blocks import (
 )
 from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
 from pyconv._geometry import Geometry
+from pyconv._lattices import in_lone_tiles, is_lone
 from pyconv._piece import Piece, Strides
 from pyconv._pieces import pieces
 from pyconv._tiled import in_whole_tiles
@@ -64,7 +65,7 @@ def _found(
 ) -> tuple[Known, ...]:
     found = pieces(map, g, may_exchange)
     chosen = choose_all(map, found, groups, tile, algorithm)
-    if len(chosen) > len(found):  # in parts of this size
+    if len(chosen) > len(found) or is_lone(chosen[0][0]):  # in parts of this size
         return ()
     return tuple((_alike(piece), max(made.tile), blocking) for piece, (made, blocking) in zip(found, chosen))
 
@@ -90,8 +91,8 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
     outputs = outputs_of_tiles(map, algorithm)
     for phases in _phases(pieces):
         if len(phases) == 1 and outputs:
-            parts = in_whole_tiles(map, phases[0], outputs)
-            if len(parts) > 1:
+            parts = in_lone_tiles(map, phases[0]) or in_whole_tiles(map, phases[0], outputs)
+            if len(parts) > 1 or is_lone(parts[0]):
                 chosen += [choose(map, part, groups, tile, algorithm) for part in parts]
                 continue
         most_taps = _most_taps(map, phases, groups, tile, algorithm)

@@ -102,7 +102,7 @@ class Piece(NamedTuple):
     accumulate: bool
     row_taps: tuple[tuple[int, int], ...] = ((1, 0), (1, 0), (1, 0))  # along each axis: how many, stride in target
     turned: bool = False  # the channels of a cell lie side by side, in source and target
-    tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis
+    tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis; less than 0: of a lone one
     swapped: bool = False  # rows are samples: how many there are must not decide the order of a sum
     exchanged: bool = False  # grad_weight's operands have changed places
     patched: tuple[bool, bool, bool] = (False, False, False)  # source, target, weight: see `copied`

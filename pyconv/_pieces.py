@@ -423,7 +423,7 @@ def whole_piece(g: Geometry) -> Piece:
     return _place(tuple(_forward_axes(g, a)[0] for a in range(3)), "forward", g, 0, False)
 
 
-def _ascending(piece: Piece) -> Piece:
+def ascending(piece: Piece) -> Piece:
     """The same piece with taps that read forwards along every axis."""
     axes, weight = list(piece.axes), piece.weight
     for a, axis in enumerate(axes):
@@ -440,10 +440,11 @@ def winograd(piece: Piece, outputs: int) -> Piece | None:
 
     A tile lies in one of the lattices that the tap step makes of an axis (see kernels.h).
     """
-    piece = _ascending(piece)
+    piece = ascending(piece)
     z, *others = piece.axes
     three = [axis.taps == 3 for axis in others]
-    if piece.turned or piece.swapped or piece.woven or not any(three) or any(n > 1 for n, _ in piece.row_taps):
+    if piece.turned or piece.swapped or piece.woven or not any(three) or any(n > 1 for n, _ in piece.row_taps) or (
+            min(piece.tile) < 1):
         return None
     if any(axis.step != 1 for axis in piece.axes) or any(axis.taps not in (1, 3) for axis in others):
         return None
@@ -462,7 +463,8 @@ def of_frequency(piece: Piece) -> Piece:
     """The piece that the products of one frequency are: its positions are tiles, in each lattice of the tap step."""
     return piece._replace(axes=tuple(
         axis if n == 1 else axis._replace(
-            positions=axis.tap_step * -(-axis.positions // (axis.tap_step * n)), taps=1)
+            positions=axis.tap_step * -(-axis.positions // (axis.tap_step * n)) if n > 1 else
+            axis.positions + (n + 1) * axis.tap_step, taps=1)
         for axis, n in zip(piece.axes, piece.tile)))
 
 

@@ -192,7 +192,7 @@ cdef class Plan:
     cdef void _prepare(self, step_t *step, piece, blocking) except *:
         """Fill in one step: its blocks, and the elements of scratch that a thread needs for it."""
         geometry = self.geometry
-        self.tiled = self.tiled or max(piece.tile) > 1
+        self.tiled = self.tiled or piece.tile != (1, 1, 1)
         self.chosen.add(_ways.name_of(piece, blocking))
         _fill_piece(&step.piece, piece)
         step.way = &self.kernels.ways[blocking.way]
@@ -221,7 +221,7 @@ cdef class Plan:
             step.anywhere or step.group_block == 1 and (
                 blocking.way == _blocks.GATHER_BROADCAST and of_channels and step.depth_blocks == 1
                 or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and row_by_row))
-        self._divide(step, blocking)
+        self._divide(step, piece, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
         step.products *= <double>step.batch * step.apart * step.rows * self.groups * max(1, step.taps * step.channels)
@@ -255,17 +255,17 @@ cdef class Plan:
             value = element(self.geometry.padding_value, self.dtype).tobytes()
             memcpy(step.piece.edge_value, <const char *>value, len(value))
 
-    cdef void _divide(self, step_t *step, blocking) except *:
+    cdef void _divide(self, step_t *step, piece, blocking) except *:
         """Its blocks, and its tasks: parts of the result."""
         cdef index_t lattices
         cdef int a
+        tiles = _pieces.of_frequency(piece)
         step.block.samples, step.block.shared = blocking.samples, blocking.shared
         step.blocks[0] = _parts(step.batch, step.block.samples)
         step.block_count = step.blocks[0]
         for a in range(3):
             step.block.extent[a] = blocking.extent[a]
-            lattices = step.piece.axis[a].tap_step if step.piece.tile[a] > 1 else 1
-            step.count[a] = lattices * _parts(step.piece.count[a], lattices * step.piece.tile[a])
+            step.count[a] = tiles.axes[a].positions
             lattices = step.lattices if a == 1 else 1
             step.blocks[a + 1] = lattices * _parts(step.count[a] // lattices, blocking.extent[a])
             step.block_count *= step.blocks[a + 1]

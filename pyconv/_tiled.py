@@ -37,10 +37,11 @@ ROWS = 64, 128, 256  # of a block
 CHANNELS, COLUMNS = (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4)  # channels * taps, register tiles, of one of grad_weight
 NEVER = 1e30  # more than any cost
 MOST_VECTORS = 15  # of tiles in a block
-# operations of one axis's transform for a vector of tiles, with what it loads and stores, by the outputs of a tile: of
-# cells or outputs that are dealt to the tiles of a row; of those of all rows, for each of which it is a pass
-ROW = {1: 4, 2: 22, 4: 56}
-PASS = {1: 0, 2: 20, 4: 42}
+FREQUENCIES = {1: 1, 2: 4, 4: 6, -2: 3, -3: 5}  # along an axis, by the outputs of a tile, below 0 of a lone one
+# operations of one axis's transform for a vector of tiles, with what it loads and stores: of cells or outputs that are
+# dealt to the tiles of a row; of those of all rows, for each of which it is a pass
+ROW = {1: 4, 2: 22, 4: 56, -2: 56, -3: 80}  # of lone tiles a row is read a few cells at a time, from beyond L2
+PASS = {1: 0, 2: 20, 4: 42, -2: 12, -3: 24}
 TRANSFORM = 7  # and of all for a vector of one frequency, where rows of tiles fill vectors
 RUN_COST = 6  # of a row of outputs, which is stored by itself
 WEIGHTS_COST = 24  # of a vector of weights from beyond L2
@@ -49,21 +50,16 @@ PAYS, CUT_PAYS = 0.9, 0.87  # of what else it would cost: of tiles, and of these
 
 
 def _frequencies(piece: Piece) -> int:
-    return prod(n + 2 for n in piece.tile if n > 1)
+    return prod(FREQUENCIES[n] for n in piece.tile)
 
 
-def _of_axis(outputs: int) -> int:
-    """Frequencies along an axis."""
-    return outputs + 2 if outputs > 1 else 1
-
-
-def _products(piece: Piece) -> float:
+def products(piece: Piece) -> float:
     """Of one sample, without tiles."""
     met = (axis.positions * axis.taps if piece.edge != "zeros" else cells_met(axis)[0] for axis in piece.axes)
     return prod(met) * piece.rows * piece.channels
 
 
-def _tiled_cost(map: str, piece: Piece) -> float:
+def tiled_cost(map: str, piece: Piece) -> float:
     """Products of one sample in tiles, with what as many transforms as there are of each operand cost."""
     source, target = -(-piece.rows // 128), 1  # how often each is transformed
     if map == "grad_weight":
@@ -76,7 +72,7 @@ def _tiled_cost(map: str, piece: Piece) -> float:
 
 def tiling_pays(map: str, piece: Piece) -> bool:
     """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
-    return _tiled_cost(map, piece) < PAYS * _products(piece)
+    return tiled_cost(map, piece) < PAYS * products(piece)
 
 
 def in_whole_tiles(map: str, piece: Piece, outputs: list[int]) -> list[Piece]:
@@ -97,9 +93,9 @@ def in_whole_tiles(map: str, piece: Piece, outputs: list[int]) -> list[Piece]:
             for axis, n in zip(made.axes, made.tile)])
         tiles = winograd(whole, n)
         packed = PACK_COST * piece.rows * piece.channels * prod(axis.taps for axis in piece.axes)
-        cost = sum(_products(rest) + packed for rest in rests)
+        cost = sum(products(rest) + packed for rest in rests)
         if rests and tiles is not None and tiling_pays(map, tiles) and (
-                cost + _tiled_cost(map, tiles) / PAYS < CUT_PAYS * _products(piece)):
+                cost + tiled_cost(map, tiles) / PAYS < CUT_PAYS * products(piece)):
             return [*rests, whole]
     return [piece]
 
@@ -126,7 +122,7 @@ def _blocks(piece: Piece, tile: Tile) -> set[Block]:
     one = _of_lattice(piece)
     count = tuple(axis.positions for axis in one.axes)
     whole = range(1, min(one.batch, 8) + 1) if one.axes[0].taps == 1 else (1,)
-    unit = lcm(tile.lanes, one.axes[2].tap_step)
+    unit = lcm(tile.lanes, one.axes[2].tap_step if piece.tile[2] > 1 else 1)
     return {(n, extent, 1 << first) for vectors in range(1, MOST_VECTORS, 2)
             for extent, first in candidates(count, vectors * tile.lanes, unit, least_of(one))
             for n in (whole if extent == count else (1,))}
@@ -137,9 +133,9 @@ def _cells_cost(piece: Piece, block: Block, tile: Tile) -> float:
     samples, (z, y, x), _ = block
     planes = samples * (z + piece.axes[0].taps - 1)
     of_y, of_x = piece.tile[1:]
-    rows = y * of_y + 2 * (of_y > 1)
-    along = rows * -(-x // tile.lanes) * ROW[of_x] * (1 if piece.axes[2].tap_step == 1 else 1.5)
-    return planes * (along + _of_axis(of_x) * -(-y * x // tile.lanes) * PASS[of_y])
+    rows = y * abs(of_y) + 2 * (of_y > 1)
+    along = rows * -(-x // tile.lanes) * ROW[of_x] * (1 if of_x < 0 or piece.axes[2].tap_step == 1 else 1.5)
+    return planes * (along + FREQUENCIES[of_x] * -(-y * x // tile.lanes) * PASS[of_y])
 
 
 def _outputs_cost(piece: Piece, block: Block, tile: Tile) -> float:
@@ -147,14 +143,16 @@ def _outputs_cost(piece: Piece, block: Block, tile: Tile) -> float:
     samples, (z, y, x), _ = block
     of_y, of_x = piece.tile[1:]
     vectors = -(-samples * z * y * x // tile.lanes)
-    return vectors * (_of_axis(of_x) * PASS[of_y] + of_y * (ROW[of_x] + 3 * of_x)) + RUN_COST * samples * z * y * of_y
+    high, wide = abs(of_y), abs(of_x)
+    runs = samples * z * y * high * (wide if of_x < 0 else 1)
+    return vectors * (FREQUENCIES[of_x] * PASS[of_y] + high * (ROW[of_x] + 3 * wide)) + RUN_COST * runs
 
 
 def gather(piece: Piece, tile: Tile) -> Blocking:
     """For forward and grad_input: the rows and positions whose vector operations are fewest."""
     one, frequencies = _of_lattice(piece), _frequencies(piece)
     taps, of_axes, lattices = one.axes[0].taps, streams_of(one.axes), piece.lattices
-    channels = even_part(piece.channels, max(1, DEPTH[sum(n > 1 for n in piece.tile)] // taps))
+    channels = even_part(piece.channels, max(1, DEPTH[sum(n != 1 for n in piece.tile)] // taps))
 
     def cost(option: tuple[int, Block]) -> float:
         rows, block = option

@@ -57,6 +57,7 @@ from pyconv._depthwise import (
     rows_blocking,
     rows_weight_blocking,
 )
+from pyconv._lattices import SIDES, is_lone
 from pyconv._piece import Axis, Piece
 from pyconv._pieces import winograd
 
@@ -107,6 +108,11 @@ def _tiles(piece: Piece, asked: Asked) -> Blocking | None:
 
 
 # forward and grad_input
+
+def _lone_tiles(piece: Piece, asked: Asked) -> Blocking | None:
+    tasks = max(1, asked.tile.tasks // SIDES)  # as many as there are of other parts are done along with these
+    return _tiled.gather(piece, asked.tile._replace(tasks=tasks)) if is_lone(piece) else None
+
 
 def _overlapping(piece: Piece, asked: Asked) -> Blocking | None:
     if all(axis.lattice for axis in piece.axes):
@@ -240,6 +246,10 @@ WAYS = (
     Way("Winograd F(2, 3)", (GATHER_WINOGRAD, CORRELATE_WINOGRAD), SUMS + WEIGHT, ("auto", "winograd"),
         "the same, in smaller tiles; of integers those of 8 bits, where two channels are summed at once",
         "4 products for 9 of 3×3, and transforms without a multiplication in forward and grad_input", _tiles, 2),
+    Way("lone tiles", (GATHER_WINOGRAD,), SUMS, ("auto", "winograd"),
+        "three taps at stride 1, so wide apart that no lattice of theirs has more than three cells along an axis, "
+        "padding that keeps the size of an image without depth, and fewer vector operations than products",
+        "no cell is beside a tile's own: two cells take 3 products for 4, three take 5 for 7", _lone_tiles),
     Way("matrix product", (GATHER,), SUMS, ANY,
         "several positions are summed in one cell, as beyond a replicated edge under a stride",
         "they must be in one block, or two threads would add to one cell", _overlapping),

@@ -15,7 +15,7 @@ import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
 from plan_runs import geometry_of
 from problems import PROBLEMS, SHARED_CELLS, VARIED, P, whole
-from pyconv import _blocking, _blocks, _cpu, _known, _phases, _pieces, _ways
+from pyconv import _blocking, _blocks, _cpu, _known, _lattices, _phases, _pieces, _ways
 
 UNROLLED, BROADCAST = 0, np.inf
 TILES = [_blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 2, 4, 2)]
@@ -77,6 +77,7 @@ OF_EVERY_ROW = [  # maps, and changes of a geometry
     (P('few results', (28, 28), (3, 3), (64, 3), padding=1, stride=2), 'gemm', {}),
     (P('many', (28, 28), (1, 1), (64, 64)), 'auto', {}),
     (P('few', (5, 5), (2, 2), (3, 2)), 'auto', {}),
+    (P('far taps', (16, 16), (3, 3), (64, 64), padding=8, dilation=8), 'auto', {}),
 ]
 
 
@@ -88,8 +89,9 @@ def test_the_table_of_ways():
     for problem, algorithm, changes in OF_EVERY_ROW:
         geometry = geometry_of(problem, **changes)
         for name in ('forward', 'grad_input', 'grad_weight'):
-            for piece in _pieces.pieces(name, geometry):
-                asked = _ways.Asked(name, geometry.groups, TILES[0], 0, True)
+            whole = _pieces.pieces(name, geometry)
+            asked = _ways.Asked(name, geometry.groups, TILES[0], 0, True)
+            for piece in _lattices.in_lone_tiles(name, whole[0]) or whole:
                 taken.add(rows.index(_ways._first(piece, asked, algorithm)[0]))
     assert taken == set(range(len(rows)))
     page = (Path(__file__).parents[1] / 'docs' / 'ways.md').read_text()

@@ -43,6 +43,9 @@ enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE, POSITIONS_BESIDE };
    lattice of their own. Tiles lie in one lattice; along y they are counted lattice after lattice, along x first the d
    tiles, one of each lattice, that lie side by side, which no block separates. Where an operand has patches, a block is
    of one lattice along y too, and the piece that it is given is that lattice, without its steps.
+   Less than 0: of a lone tile, which is a lattice as a whole, with no cell beside its own (offset -tap_step, as many
+   cells as positions). Along x the lattices lie side by side and others may lie between one tile's cells: positions
+   and cells reach from the first to the last. Along y tap_step is 1 and z has the lattices.
    parts: real numbers of an element, 2 of a complex one. Rows and channels count them; strides lead from element to
    element, and from one channel's real part to the next one's.
    stored: the types of source, target and weight, where they are not computed in; strides then count such elements.

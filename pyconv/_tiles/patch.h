@@ -13,14 +13,26 @@ typedef struct {
     index_t first[3], count[3];
 } NAME(region);
 
+/* Positions from the first to the last of so many tiles that lie side by side, and the first of tile `tile`. */
+static inline index_t NAME(spanned)(const piece_t *piece, int a, index_t tiles)
+{
+    return piece->tile[a] < 0 ? tiles - (piece->tile[a] + 1) * piece->axis[a].tap_step : tiles * piece->tile[a];
+}
+
+static inline index_t NAME(first_of)(const piece_t *piece, int a, index_t tile)
+{
+    return piece->tile[a] < 0 ? tile : tile * piece->tile[a];
+}
+
 static NAME(region) NAME(source_region)(const piece_t *piece, const block_t *block)
 {
     NAME(region) r;
     for (int a = 0; a < 3; a++) {
         const axis_t *axis = &piece->axis[a];
         const index_t span = axis->tap_step * (axis->taps - 1), back = span < 0 ? span : 0;
-        const index_t low = axis->step * block->start[a] * piece->tile[a] + axis->offset + back;
-        const index_t high = low + axis->step * (block->extent[a] * piece->tile[a] - 1) + (span < 0 ? -span : span) + 1;
+        const index_t low = axis->step * NAME(first_of)(piece, a, block->start[a]) + axis->offset + back;
+        const index_t positions = NAME(spanned)(piece, a, block->extent[a]);
+        const index_t high = low + axis->step * (positions - 1) + (span < 0 ? -span : span) + 1;
         index_t least, most;
         NAME(window)(piece, a, &least, &most);
         r.first[a] = low < least ? least : low < most ? low : most;
@@ -35,8 +47,8 @@ static NAME(region) NAME(target_region)(const piece_t *piece, const block_t *blo
 {
     NAME(region) r;
     for (int a = 0; a < 3; a++) {
-        r.first[a] = block->start[a] * piece->tile[a];
-        const index_t most = block->extent[a] * piece->tile[a], left = piece->count[a] - r.first[a];
+        r.first[a] = NAME(first_of)(piece, a, block->start[a]);
+        const index_t most = NAME(spanned)(piece, a, block->extent[a]), left = piece->count[a] - r.first[a];
         r.count[a] = left < 0 ? 0 : left < most ? left : most; /* of a lattice that has less of them none may be left */
     }
     return r;
@@ -72,7 +84,8 @@ static index_t NAME(patch)(const work_t *work, int which)
     n *= work->block.samples;
     for (int a = 0; a < 3; a++) {
         const axis_t *axis = &piece->axis[a];
-        const index_t positions = work->block.extent[a] * piece->tile[a], span = axis->tap_step * (axis->taps - 1);
+        const index_t positions = NAME(spanned)(piece, a, work->block.extent[a]);
+        const index_t span = axis->tap_step * (axis->taps - 1);
         const index_t cells = axis->step * (positions - 1) + (span < 0 ? -span : span) + 1;
         index_t low, high;
         NAME(window)(piece, a, &low, &high);
@@ -419,7 +432,9 @@ static void NAME(turn_out)(const work_t *work, int which, void *patch, void *ope
     const NAME(operand) o = NAME(operand_of)(work, which, operand);
     const index_t pitch[2] = {r.count[1] * r.count[2], r.count[2]}, all = r.count[0] * pitch[0];
     const index_t size = NAME(size_of)(o.stored), *stride = o.stride;
-    index_t rows = in.count[1], n = in.count[2];
+    /* of a row: between the outputs of lone tiles are those of others */
+    const index_t parts = piece->tile[2] < 0 ? -piece->tile[2] : 1;
+    index_t rows = in.count[1], n = parts > 1 ? work->block.extent[2] : in.count[2];
     if (stride[1] == n * stride[2] && pitch[1] == n) {
         n *= rows;
         rows = 1;
@@ -428,10 +443,11 @@ static void NAME(turn_out)(const work_t *work, int which, void *patch, void *ope
     for (index_t s = 0; s < work->block.samples; s++)
         for (index_t b = 0; b < o.bundles; b++, from += o.width * all)
             for (index_t z = 0; z < in.count[0]; z++)
-                for (index_t y = 0; y < rows; y++) {
+                for (index_t y = 0; y < rows * parts; y++) {
+                    const index_t x = y % parts * piece->axis[2].tap_step;
                     char *to = o.at + (s * o.batch + b * o.apart + (in.first[0] + z) * stride[0]
-                                       + (in.first[1] + y) * stride[1] + in.first[2] * stride[2]) * size;
-                    REAL *row = from + z * pitch[0] + y * pitch[1];
+                                       + (in.first[1] + y / parts) * stride[1] + (in.first[2] + x) * stride[2]) * size;
+                    REAL *row = from + z * pitch[0] + y / parts * pitch[1] + x;
                     if (o.width == 1)
                         NAME(write_row)(o.stored, row, n, to, stride[2], accumulate);
                     else if (accumulate)

@@ -3,6 +3,7 @@
 
 #include "winograd_lines.h"
 #include "winograd_cells.h"
+#include "winograd_runs.h"
 #include "winograd_panels.h"
 
 /* The piece that the products of one frequency are: along the transformed axes a position has one tap. */

@@ -5,18 +5,20 @@
 #define SLACK (32 * LANES)                     /* that whole vectors may touch past their ends */
 #define CELL_ROWS 256                          /* rows of cells that are transformed together at most */
 
-/* A piece's tiles: `m` outputs of one along its transformed axes; outputs and frequencies along y and x, lattices, and
-   tiles of a lattice along y: of a lone one without end, as its last block may have rows of tiles with no positions. */
+/* A piece's tiles: what they are along y and x (M of winograd_lines.h), with how many outputs and frequencies; lattices,
+   which tiles share, and tiles of a lattice along y: of a lone one without end, as its last block may have rows of tiles
+   with no positions; and how far lone tiles' cells are from each other along x. */
 typedef struct {
-    index_t m, outputs_y, outputs_x, y, x, lattices_y, lattices_x, high;
+    index_t of_y, of_x, outputs_y, outputs_x, y, x, lattices_y, lattices_x, high, apart;
 } NAME(tiling);
 
 static inline NAME(tiling) NAME(tiling_of)(const piece_t *piece)
 {
-    const index_t y = piece->tile[1], x = piece->tile[2], lattices = piece->axis[1].tap_step;
-    const index_t rows = lattices * y, high = (piece->count[1] + rows - 1) / rows;
-    return (NAME(tiling)){y > x ? y : x, y, x, y > 1 ? y + 2 : 1, x > 1 ? x + 2 : 1, lattices,
-                          piece->axis[2].tap_step, lattices > 1 ? high : PTRDIFF_MAX};
+    const index_t y = piece->tile[1], x = piece->tile[2];
+    const index_t lattices = piece->axis[1].tap_step, apart = piece->axis[2].tap_step;
+    const index_t rows = lattices * SIZE(y), high = (piece->count[1] + rows - 1) / rows;
+    return (NAME(tiling)){y, x, SIZE(y), SIZE(x), FREQUENCIES(y), FREQUENCIES(x), lattices, x < 0 ? 1 : apart,
+                          lattices > 1 ? high : PTRDIFF_MAX, apart};
 }
 
 /* The row of positions that is output i of tiles in row y: one more is t->lattices_y rows on. */
@@ -28,6 +30,11 @@ static inline index_t NAME(row_of)(const NAME(tiling) *t, index_t y, index_t i)
 static inline index_t NAME(least)(index_t a, index_t b)
 {
     return a < b ? a : b;
+}
+
+static inline index_t NAME(most)(index_t a, index_t b)
+{
+    return a > b ? a : b;
 }
 
 /* Source is transformed in chunks of `rows` by `columns` tiles of one plane of some `channels`. Along x, rows of cells
@@ -44,7 +51,7 @@ static NAME(chunks) NAME(find_chunks)(const NAME(tiling) *t, index_t rows, index
     while (unit % t->lattices_x)
         unit += LANES;
     const index_t widest = fitting < unit ? unit : fitting / unit * unit;
-    NAME(chunks) c = {1, rows, NAME(least)(columns, widest), t->y > 1};
+    NAME(chunks) c = {1, rows, NAME(least)(columns, widest), t->of_y > 1};
     const index_t row = t->outputs_y * t->x * c.columns;
     const index_t fit = NAME(least)(WORK / row, CELL_ROWS / t->outputs_y) - c.extra;
     if (fit < rows) {
@@ -70,12 +77,14 @@ typedef struct {
 static void NAME(find_rows)(const piece_t *piece, const NAME(tiling) *t, const NAME(chunks) *c, index_t sample,
                             index_t z, index_t y, index_t rows, index_t x, NAME(cell_rows) *cells)
 {
-    const index_t first = x * t->outputs_x + piece->axis[2].offset, plane = NAME(cell_for)(piece, 0, z);
-    const index_t width = t->outputs_x * c->columns + (t->x - t->outputs_x) * t->lattices_x;
-    const index_t *stride = piece->source_stride;
+    const int lone = t->of_x < 0; /* then all of its cells exist, the first of each under the second tap */
+    const index_t first = lone ? x + piece->axis[2].offset + t->apart : x * t->outputs_x + piece->axis[2].offset;
+    const index_t width = lone ? 0 : t->outputs_x * c->columns + (t->x - t->outputs_x) * t->lattices_x;
+    const index_t offset = piece->axis[1].offset + (t->of_y < 0 ? piece->axis[1].tap_step : 0);
+    const index_t *stride = piece->source_stride, plane = NAME(cell_for)(piece, 0, z);
     __builtin_memcpy(&cells->constant, piece->edge_value, sizeof(cells->constant));
     cells->edge = cells->count = 0;
-    for (index_t q = 0; q < t->outputs_x * (NAME(up)(c->columns) + t->lattices_x) + LANES; q++) {
+    for (index_t q = 0; !lone && q < t->outputs_x * (NAME(up)(c->columns) + t->lattices_x) + LANES; q++) {
         const index_t cell = q < width ? NAME(cell_for)(piece, 2, first + q) : NOTHING;
         cells->exist[q] = cell >= 0 && cell == first + q ? -1 : 0;
         if (cell == NOTHING || cells->exist[q])
@@ -87,7 +96,7 @@ static void NAME(find_rows)(const piece_t *piece, const NAME(tiling) *t, const N
         for (index_t r = 0; r < rows + c->extra; r++, cells->count++) {
             index_t row = NOTHING;
             if (r < rows || i < 2)
-                row = NAME(cell_for)(piece, 1, NAME(row_of)(t, y, r * t->outputs_y + i) + piece->axis[1].offset);
+                row = NAME(cell_for)(piece, 1, NAME(row_of)(t, y, r * t->outputs_y + i) + offset);
             cells->kind[cells->count] = plane == NOTHING || row == NOTHING ? NOTHING : NAME(least)(plane, row);
             cells->at[cells->count] = sample + plane * stride[0] + row * stride[1] + first;
         }
@@ -222,10 +231,54 @@ static inline __attribute__((always_inline)) void NAME(part_dealt)(
     }
 }
 
+#ifndef WHOLE
+
+/* As part_rows of lone tiles, the cells of which lie `apart`: vectors of each. */
+static inline __attribute__((always_inline)) void NAME(part_lone)(
+    const int M, index_t apart, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
+    index_t channel, const REAL *limit, const NAME(arrays) *to)
+{
+    const index_t ahead = AHEAD * channel;
+    for (index_t p = (columns - 1) / LANES * LANES; p >= 0; p -= LANES)
+        for (index_t k = 0; k < channels; k++)
+            for (index_t r = 0; r < rows->count; r++) {
+                const REAL *from = source + k * channel + rows->at[r] + p;
+                REAL *out = to->at + k * to->lot + r * to->row + p;
+                VECTOR x[3], y[5];
+#pragma GCC unroll 3
+                for (int j = 0; j < SIZE(M); j++) {
+                    const REAL *cells = from + j * apart;
+                    REAL edge[LANES] = {0};
+                    __builtin_prefetch(cells + ahead);
+                    if (LANES > limit - cells) {
+                        __builtin_memcpy(edge, cells, NAME(least)(LANES, columns - p) * sizeof(REAL));
+                        cells = edge;
+                    }
+                    x[j] = LOAD(cells);
+                }
+                NAME(line)(CELLS, M, x, y);
+                for (int j = 0; j < FREQUENCIES(M); j++)
+                    STORE(out + j * to->step, y[j]);
+            }
+}
+
+#endif
+
 static __attribute__((noinline)) void NAME(part_cells)(
-    index_t m, index_t lattices, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
+    const NAME(tiling) *t, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
     index_t channel, const REAL *begin, const REAL *limit, const NAME(arrays) to)
 {
+    const index_t m = t->of_x, lattices = t->lattices_x;
+#ifndef WHOLE
+    if (m == -2) {
+        NAME(part_lone)(-2, t->apart, rows, channels, columns, source, channel, limit, &to);
+        return;
+    }
+    if (m == -3) {
+        NAME(part_lone)(-3, t->apart, rows, channels, columns, source, channel, limit, &to);
+        return;
+    }
+#endif
     if (lattices > 1 && ARE_SMALL(m))
         NAME(part_dealt)(2, lattices, rows, channels, columns, source, channel, begin, limit, &to);
     else if (lattices > 1)
@@ -245,18 +298,19 @@ static void NAME(transform_chunk)(const piece_t *piece, const layout_t *layout, 
 {
     REAL images[WORK + SLACK] __attribute__((aligned(BYTES)));
     const index_t n = rows->count * columns, image = n / t->outputs_y, area = NAME(up)(channels * n + LANES);
-    NAME(arrays) from = {images, n, area, image, columns - t->m * image};
+    NAME(arrays) from = {images, n, area, image, columns - t->outputs_y * image};
+    const index_t shared = t->of_y > 1 ? columns : 0; /* of the last row, which only the one before it reads */
     NAME(arrays) out = NAME(spaced)(to, layout->channel, layout->set, t->x * layout->set);
-    NAME(part_cells)(t->outputs_x, t->lattices_x, rows, channels, columns, source, piece->source_channel, begin, limit,
+    NAME(part_cells)(t, rows, channels, columns, source, piece->source_channel, begin, limit,
                      t->y > 1 ? NAME(spaced)(images, n, columns, area)
                               : NAME(spaced)(to, layout->channel, to_row, layout->set));
     if (t->y > 1 && columns == to_row)
-        NAME(pass_cells)(t->m, channels, t->x, image - columns, from, out);
+        NAME(pass_cells)(t->of_y, channels, t->x, image - shared, from, out);
     else if (t->y > 1) {
         from.lot = columns;
         out.lot = to_row;
         for (index_t k = 0; k < channels; k++, from.at += n, out.at += layout->channel)
-            NAME(pass_cells)(t->m, image / columns - 1, t->x, columns, from, out);
+            NAME(pass_cells)(t->of_y, (image - shared) / columns, t->x, columns, from, out);
     }
 }
 
@@ -292,174 +346,4 @@ static void NAME(transform_source)(const piece_t *piece, const block_t *block, c
                                           to + k * layout->channel, extent[2]);
             }
         }
-}
-
-/* Runs of outputs of some tiles that lie side by side in target: where they begin there and among the outputs of a
-   channel, their length, and how much may be written from there on because later runs follow without a gap. With folds,
-   a run is of cells: position q of its row is at from - first + q, where the run's tiles have [begin, end), and `again`
-   is set where rows beyond the edges were stored to its cells before, or it is such a row and its cells were. */
-typedef struct {
-    index_t count, to[4 * RUN_TILES], from[4 * RUN_TILES], length[4 * RUN_TILES], room[4 * RUN_TILES];
-    index_t first[4 * RUN_TILES], begin[4 * RUN_TILES], end[4 * RUN_TILES];
-    int again[4 * RUN_TILES];
-} NAME(tile_runs);
-
-static inline index_t NAME(most)(index_t a, index_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Whether a row of outputs, which may lie beyond the edge, is of cells that an earlier one is of too. */
-static inline int NAME(is_again)(const piece_t *piece, index_t cell, index_t cells)
-{
-    for (index_t earlier = -piece->before[1]; earlier < 0 && earlier < cell; earlier++)
-        if (NAME(fold)(piece->folded, earlier, cells) == NAME(fold)(piece->folded, cell, cells))
-            return 1;
-    return cell >= cells;
-}
-
-/* Those of the n tiles from `tile`, without the outputs beyond the piece's. */
-static void NAME(find_tile_runs)(const piece_t *piece, const NAME(tiling) *t, const block_t *block, index_t tile,
-                                 index_t n, index_t from_row, NAME(tile_runs) *runs)
-{
-    const index_t *extent = block->extent, *stride = piece->target_stride, *before = piece->before;
-    const index_t rows = piece->count[1] - before[1] - piece->behind[1];
-    const index_t last = piece->count[2] - piece->behind[2]; /* behind the cells of a row */
-    index_t run, count = 0;
-    for (index_t done = 0; done < n; done += run) {
-        const index_t at = tile + done, x = at % extent[2], y = at / extent[2] % extent[1];
-        const index_t plane = at / (extent[2] * extent[1]), z = block->start[0] + plane % extent[0];
-        const index_t begin = (block->start[2] + x) * t->outputs_x;
-        run = NAME(least)(extent[2] - x, n - done);
-        const index_t end = NAME(least)(begin + run * t->outputs_x, piece->count[2]);
-        const index_t first = NAME(least)(NAME(most)(begin, before[2]), end);
-        for (index_t i = 0; i < t->outputs_y; i++, count++) {
-            const index_t row = NAME(row_of)(t, block->start[1] + y, i);
-            if (row >= piece->count[1])
-                break;
-            runs->to[count] = (block->sample + plane / extent[0]) * piece->target_batch + z * stride[0]
-                + NAME(fold)(piece->folded, row - before[1], rows) * stride[1] + (first - before[2]) * stride[2];
-            runs->from[count] = i * from_row + done * t->outputs_x + first - begin;
-            runs->length[count] = NAME(most)(NAME(least)(end, last) - first, 0);
-            runs->first[count] = first;
-            runs->begin[count] = begin;
-            runs->end[count] = end;
-            runs->again[count] = piece->folded && NAME(is_again)(piece, row - before[1], rows);
-        }
-    }
-    for (index_t i = count; i-- > 0;) {
-        const int follows = i + 1 < count && runs->to[i + 1] == runs->to[i] + runs->length[i] && !runs->again[i + 1];
-        runs->room[i] = runs->length[i] + (follows ? runs->room[i + 1] : 0);
-    }
-    runs->count = count;
-}
-
-/* Outputs of a run beyond the edges are added to those of the cells that stand for them; to target where an earlier run
-   of the row stored these. `row` and `cells` are where position 0 and cell 0 would be. */
-static inline void NAME(fold_run)(const piece_t *piece, index_t begin, index_t end, REAL *row, REAL *cells)
-{
-    const index_t before = piece->before[2], last = piece->count[2] - piece->behind[2];
-    index_t q = begin < before ? begin : NAME(most)(begin, last);
-    for (; q < end; q = q + 1 == before ? last : q + 1) {
-        const index_t cell = NAME(fold)(piece->folded, q - before, last - before);
-        *(cell + before < begin ? cells + cell * piece->target_stride[2] : row + before + cell) += row[q];
-    }
-}
-
-/* to[0, n) <- from + bias, where `room` elements may be written; the last vector may do again what others did. */
-static inline void NAME(put_run)(REAL *to, const REAL *from, index_t n, index_t room, REAL bias)
-{
-    index_t q = 0;
-    for (; q < n && q + LANES <= room; q += LANES)
-        STORE(to + q, LOAD(from + q) + bias);
-    if (q < n && n >= LANES)
-        STORE(to + n - LANES, LOAD(from + n - LANES) + bias);
-    else
-        for (; q < n; q++)
-            to[q] = from[q] + bias;
-}
-
-/* to[0, n) += from + bias; the last vector is added before others change what it shares with them. */
-static inline void NAME(add_run)(REAL *to, const REAL *from, index_t n, REAL bias)
-{
-    if (n < LANES) {
-        NAME(store_run)(to, 1, from, n, bias, 1);
-        return;
-    }
-    const VECTOR last = LOAD(to + n - LANES) + (LOAD(from + n - LANES) + bias);
-    for (index_t q = 0; q + LANES <= n; q += LANES)
-        STORE(to + q, LOAD(to + q) + (LOAD(from + q) + bias));
-    STORE(to + n - LANES, last);
-}
-
-static void NAME(store_runs)(const piece_t *piece, const NAME(tile_runs) *runs, REAL *outputs, REAL bias, REAL *target,
-                             int accumulate)
-{
-    const index_t step = piece->target_stride[2];
-    for (index_t i = 0; i < runs->count; i++) {
-        REAL *to = target + runs->to[i], *from = outputs + runs->from[i];
-        const int adds = accumulate || runs->again[i];
-        const REAL b = runs->again[i] ? 0 : bias;
-        if (piece->folded)
-            NAME(fold_run)(piece, runs->begin[i], runs->end[i], from - runs->first[i],
-                           to - (runs->first[i] - piece->before[2]) * step);
-        if (step != 1)
-            NAME(store_run)(to, step, from, runs->length[i], b, adds);
-        else if (adds)
-            NAME(add_run)(to, from, runs->length[i], b);
-        else
-            NAME(put_run)(to, from, runs->length[i], runs->room[i], b);
-    }
-}
-
-/* Mark the samples of the n tiles from `tile` on that have an output which is not finite. */
-static void NAME(doubt)(const block_t *block, const REAL *out, index_t lines, index_t width, index_t tile, index_t n,
-                        index_t outputs, char *doubtful)
-{
-    const index_t tiles = block->extent[0] * block->extent[1] * block->extent[2];
-    for (index_t line = 0; line < lines; line++)
-        for (index_t q = 0; q < n * outputs; q++)
-            if (out[line * width + q] * 0 != 0)
-                doubtful[block->sample + (tile + q / outputs) / tiles] = 1;
-}
-
-/* How many tiles from `tile` on are stored together: whole rows where these are folded, or the first of one, for the
-   cells that stand for those before it must be among them. */
-static index_t NAME(stored_together)(const piece_t *piece, const NAME(tiling) *t, index_t tile, index_t row)
-{
-    if (!piece->folded)
-        return RUN_TILES / t->lattices_x * t->lattices_x;
-    return row <= RUN_TILES ? RUN_TILES / row * row : NAME(least)(RUN_TILES, row - tile % row);
-}
-
-/* target <- result (+ bias of the channel) (+ target). Samples whose values before that are not finite are doubtful. */
-static void NAME(transform_result)(const piece_t *piece, const block_t *block, const void *result, index_t set,
-                                   index_t pitch, index_t row, index_t rows, const void *bias, void *target,
-                                   int accumulate, char *doubtful)
-{
-    const NAME(tiling) t = NAME(tiling_of)(piece);
-    const index_t tiles = block->samples * block->extent[0] * block->extent[1] * block->extent[2];
-    REAL work[WORK + SLACK] __attribute__((aligned(BYTES)));
-    NAME(tile_runs) runs;
-    for (index_t p = 0, n; p < tiles; p += n) {
-        n = NAME(least)(NAME(stored_together)(piece, &t, p, block->extent[2]), tiles - p);
-        const index_t whole = NAME(up)(n), half = t.y > 1 ? t.outputs_y * t.x * whole : 0;
-        const index_t outputs = t.outputs_y * t.outputs_x * whole, most = WORK / (half + outputs);
-        NAME(find_tile_runs)(piece, &t, block, p, n, t.outputs_x * whole, &runs);
-        for (index_t i = 0, some; i < rows; i += some) {
-            some = NAME(least)(most, rows - i);
-            REAL *out = work + some * half;
-            const REAL *from = (const REAL *)result + i * pitch + p;
-            if (t.y > 1)
-                NAME(pass_outputs)(t.m, some, t.x, n, NAME(spaced)(from, pitch, set, t.x * set),
-                                   NAME(spaced)(work, half, whole, t.x * whole));
-            if (!NAME(join_outputs)(t.outputs_x, t.lattices_x, some * t.outputs_y, n,
-                                    t.y > 1 ? NAME(spaced)(work, 0, t.x * whole, whole)
-                                            : NAME(spaced)(from, 0, pitch, set), out, t.outputs_x * whole))
-                NAME(doubt)(block, out, some * t.outputs_y, t.outputs_x * whole, p, n, t.outputs_x, doubtful);
-            for (index_t k = 0; k < some; k++)
-                NAME(store_runs)(piece, &runs, out + k * outputs, bias ? ((const REAL *)bias)[row + i + k] : 0,
-                                 (REAL *)target + (row + i + k) * piece->target_channel, accumulate);
-        }
-    }
 }

@@ -1,5 +1,6 @@
 /* Winograd's transforms along one axis, F(2, 3) and F(4, 3): M outputs of 3 taps each by way of M + 2 cells and as many
-   products. Whole vectors: LANES tiles, elements or columns at a time. See body.h for the macros. */
+   products. Whole vectors: LANES tiles, elements or columns at a time. See body.h for the macros.
+   Where no cell is beside 2 or 3, the tile is lone: M is -2 or -3, and as many outputs take 3 or 5 products. */
 
 #define WORK ((index_t)(16384 / sizeof(REAL))) /* elements of arrays in half of the first-level cache */
 #define RUN_TILES (WORK / 64)                  /* tiles whose outputs are stored together at most */
@@ -7,14 +8,18 @@
 /* What becomes of a line of vectors, with d the cells, g the taps, m the products and y the outputs of a tile:
      CELLS    B^T d, M + 2 to M + 2        TAPS     G g, 3 to M + 2
      OUTPUTS  A^T m, M + 2 to M            ERRORS   A y, M to M + 2        GRADIENT  G^T m, M + 2 to 3
-   At M = 1, an axis that is not transformed, all of them would be the identity. */
+   At M = 1, an axis that is not transformed, all of them would be the identity; a lone tile has the first three, with
+   as many cells as outputs. */
 #define CELLS 0
 #define TAPS 1
 #define OUTPUTS 2
 #define ERRORS 3
 #define GRADIENT 4
-#define FROM(KIND, M) ((M) == 1 ? 1 : (KIND) == TAPS ? 3 : (KIND) == ERRORS ? (M) : (M) + 2)
-#define TO(KIND, M) ((M) == 1 ? 1 : (KIND) == GRADIENT ? 3 : (KIND) == OUTPUTS ? (M) : (M) + 2)
+#define SIZE(M) ((M) < 0 ? -(M) : (M)) /* outputs */
+#define FREQUENCIES(M) ((M) == 1 ? 1 : (M) < 0 ? -2 * (M) - 1 : (M) + 2)
+#define FROM(KIND, M) \
+    ((M) == 1 ? 1 : (KIND) == TAPS ? 3 : (KIND) == ERRORS || ((M) < 0 && (KIND) == CELLS) ? SIZE(M) : FREQUENCIES(M))
+#define TO(KIND, M) ((M) == 1 ? 1 : (KIND) == GRADIENT ? 3 : (KIND) == OUTPUTS ? SIZE(M) : FREQUENCIES(M))
 
 /* Sums of cells, or of weights: of pairs each half is one. Half of a sum of products: of whole numbers it is even. */
 #if CELL == 2
@@ -108,6 +113,50 @@ static inline __attribute__((always_inline)) void NAME(line_4)(const int KIND, c
     }
 }
 
+/* Two cells: y0 = d0 g1 + d1 g2 and y1 = d0 g0 + d1 g1 have d g1 in common, of d = d0 + d1. */
+static inline __attribute__((always_inline)) void NAME(lone_2)(const int KIND, const VECTOR *from, VECTOR *to)
+{
+    if (KIND == CELLS) {
+        to[0] = from[0] + from[1];
+        to[1] = from[1];
+        to[2] = from[0];
+    } else if (KIND == TAPS) {
+        to[0] = from[1];
+        to[1] = from[2] - from[1];
+        to[2] = from[0] - from[1];
+    } else {
+        to[0] = from[0] + from[1];
+        to[1] = from[0] + from[2];
+    }
+}
+
+/* Three cells: as polynomials, y is the middle of d0 + d1 t + d2 t^2 times g2 + g1 t + g0 t^2. Modulo t^4 - 1 only what
+   is before and behind it falls together. That product is found at t = 1, at t = -1, and modulo t^2 + 1, where it is one
+   of two complex numbers, by way of three of reals. */
+static inline __attribute__((always_inline)) void NAME(lone_3)(const int KIND, const VECTOR *from, VECTOR *to)
+{
+    if (KIND == CELLS || KIND == TAPS) {
+        const VECTOR even = from[0] + from[2];
+        to[0] = even + from[1];
+        to[1] = even - from[1];
+    }
+    if (KIND == CELLS) {
+        to[4] = from[0] - from[2];
+        to[3] = from[1];
+        to[2] = to[4] + from[1];
+    } else if (KIND == TAPS) {
+        to[2] = from[2] - from[0];
+        to[3] = to[2] + from[1];
+        to[4] = from[1] - to[2];
+    } else {
+        const REAL half = 0.5, quarter = 0.25;
+        const VECTOR odd = quarter * (from[0] - from[1]), imaginary = half * (from[2] + from[4]);
+        to[0] = odd + imaginary;
+        to[1] = quarter * (from[0] + from[1]) - half * (from[2] - from[3]);
+        to[2] = odd - imaginary;
+    }
+}
+
 #endif
 
 static inline __attribute__((always_inline)) void NAME(line)(const int KIND, const int M, const VECTOR *from,
@@ -118,8 +167,12 @@ static inline __attribute__((always_inline)) void NAME(line)(const int KIND, con
     else if (ARE_SMALL(M))
         NAME(line_2)(KIND, from, to);
 #ifndef WHOLE
-    else
+    else if (M == 4)
         NAME(line_4)(KIND, from, to);
+    else if (M == -2)
+        NAME(lone_2)(KIND, from, to);
+    else
+        NAME(lone_3)(KIND, from, to);
 #endif
 }
 
@@ -153,7 +206,7 @@ static inline __attribute__((always_inline)) void NAME(pass)(
                 VECTOR x[6], y[6];
 #pragma GCC unroll 6
                 for (int i = 0; i < inputs; i++)
-                    x[i] = LOAD(in + i * from->step + i / M * from->turn + p);
+                    x[i] = LOAD(in + i * from->step + i / SIZE(M) * from->turn + p);
                 LOADED;
                 NAME(line)(KIND, M, x, y);
 #pragma GCC unroll 6
@@ -163,18 +216,29 @@ static inline __attribute__((always_inline)) void NAME(pass)(
         }
 }
 
+#ifdef WHOLE
+#define PASS_LONE(KIND)
+#else
+#define PASS_LONE(KIND)                                                                                              \
+    else if ((KIND) <= OUTPUTS && m == -2)                                                                            \
+        NAME(pass)(KIND, -2, lots, rows, n, &from, &to);                                                              \
+    else if ((KIND) <= OUTPUTS && m == -3)                                                                            \
+        NAME(pass)(KIND, -3, lots, rows, n, &from, &to);
+#endif
 #define PASS(name, KIND)                                                                                              \
     static __attribute__((noinline)) void NAME(name)(index_t m, index_t lots, index_t rows, index_t n,                \
                                                      const NAME(arrays) from, const NAME(arrays) to)                  \
     {                                                                                                                 \
         if (ARE_SMALL(m))                                                                                             \
             NAME(pass)(KIND, 2, lots, rows, n, &from, &to);                                                           \
+        PASS_LONE(KIND)                                                                                              \
         else                                                                                                          \
             NAME(pass)(KIND, 4, lots, rows, n, &from, &to);                                                           \
     }
 PASS(pass_cells, CELLS) PASS(pass_taps, TAPS) PASS(pass_outputs, OUTPUTS) PASS(pass_errors, ERRORS)
 PASS(pass_gradient, GRADIENT)
 #undef PASS
+#undef PASS_LONE
 
 /* Two vectors of cells to their even and their odd cells; and back. */
 static inline __attribute__((always_inline)) void NAME(halve)(const int back, VECTOR *a, VECTOR *b)
@@ -279,8 +343,8 @@ static inline __attribute__((always_inline)) void NAME(part)(
         STORE(to + i * step, y[i]);
 }
 
-/* Rows of n tiles of d lattices: products along x to outputs side by side. Answers whether all of them are finite: then
-   zero times their sum is zero. Lanes past n do not count. */
+/* Rows of n tiles of d lattices: products along x to outputs side by side, of lone tiles to vectors of each output.
+   Answers whether all of them are finite: then zero times their sum is zero. Lanes past n do not count. */
 static inline __attribute__((always_inline)) int NAME(join)(const int M, index_t d, index_t rows, index_t n,
                                                             const NAME(arrays) *from, REAL *to, index_t to_row)
 {
@@ -298,12 +362,14 @@ static inline __attribute__((always_inline)) int NAME(join)(const int M, index_t
             LOADED;
             NAME(line)(OUTPUTS, M, x, y);
 #pragma GCC unroll 4
-            for (int j = 0; j < M; j++) {
-                if (d > 1)
+            for (int j = 0; j < SIZE(M); j++) {
+                if (M < 0)
+                    STORE(to + j * NAME(up)(n) + p, y[j]);
+                else if (d > 1)
                     STORE(dealt + j * apart + p, y[j]);
                 none += 0 * (p + LANES > n ? (VECTOR)((NAME(mask))y[j] & NAME(lanes)(p, 0, n)) : y[j]);
             }
-            if (d > 1)
+            if (d > 1 || M < 0)
                 continue;
             NAME(deal)(1, M, y);
 #pragma GCC unroll 4
@@ -323,6 +389,12 @@ static inline __attribute__((always_inline)) int NAME(join)(const int M, index_t
 static __attribute__((noinline)) int NAME(join_outputs)(index_t m, index_t d, index_t rows, index_t n,
                                                         const NAME(arrays) from, REAL *to, index_t to_row)
 {
+#ifndef WHOLE
+    if (m == -2)
+        return NAME(join)(-2, 1, rows, n, &from, to, to_row);
+    if (m == -3)
+        return NAME(join)(-3, 1, rows, n, &from, to, to_row);
+#endif
     return m == 1 ? NAME(join)(1, 1, rows, n, &from, to, to_row)
         : ARE_SMALL(m) ? NAME(join)(2, d, rows, n, &from, to, to_row) : NAME(join)(4, d, rows, n, &from, to, to_row);
 }

@@ -128,10 +128,10 @@ static void NAME(transform_taps)(const NAME(tiling) *t, index_t n, const REAL *t
     REAL half[18 * 8 * LANES]; /* what gather_taps gathered at most, along y */
     const index_t x_taps = t->x > 1 ? 3 : 1;
     if (t->y > 1)
-        NAME(pass_taps)(t->m, 1, x_taps, n, NAME(spaced)(taps, 0, pitch, x_taps * pitch),
+        NAME(pass_taps)(t->of_y, 1, x_taps, n, NAME(spaced)(taps, 0, pitch, x_taps * pitch),
                         t->x > 1 ? NAME(spaced)(half, 0, pitch, x_taps * pitch) : NAME(spaced)(out, 0, 0, step));
     if (t->x > 1)
-        NAME(pass_taps)(t->m, 1, t->y, n, NAME(spaced)(t->y > 1 ? half : taps, 0, x_taps * pitch, pitch),
+        NAME(pass_taps)(t->of_x, 1, t->y, n, NAME(spaced)(t->y > 1 ? half : taps, 0, x_taps * pitch, pitch),
                         NAME(spaced)(out, 0, t->x * step, step));
 }
 
@@ -212,14 +212,14 @@ static void NAME(transform_line)(const piece_t *piece, const NAME(tiling) *t, co
             const index_t left = columns - column, here = left < 0 ? 0 : NAME(least)(LANES, left);
             NAME(turn_tiles)(piece, t, target + column * piece->target_channel, y, x + done, some, here, work);
             if (t->y > 1 && t->x > 1)
-                NAME(pass_errors)(t->m, 1, 1, cells, NAME(spaced)(work, 0, 0, cells),
+                NAME(pass_errors)(t->of_y, 1, 1, cells, NAME(spaced)(work, 0, 0, cells),
                                   NAME(spaced)(half, 0, 0, cells));
             else if (t->y > 1)
-                NAME(pass_errors)(t->m, 1, some, LANES, NAME(spaced)(work, 0, LANES, cells),
+                NAME(pass_errors)(t->of_y, 1, some, LANES, NAME(spaced)(work, 0, LANES, cells),
                                   NAME(spaced)(out, 0, wide, set));
             for (index_t i = 0; t->x > 1 && i < d; i++)
-                NAME(pass_errors)(t->m, t->y, some / d, LANES,
-                                  NAME(spaced)(half + i * LANES, cells, d * t->m * LANES, d * LANES),
+                NAME(pass_errors)(t->of_x, t->y, some / d, LANES,
+                                  NAME(spaced)(half + i * LANES, cells, d * t->outputs_x * LANES, d * LANES),
                                   NAME(spaced)(out + i * wide, t->x * set, d * wide, set));
         }
     }
@@ -258,10 +258,10 @@ static void NAME(transform_gradient)(const piece_t *piece, const void *result, i
             const REAL *from = (const REAL *)result + r * pitch + column;
             REAL *to = (REAL *)gradient + r * y_taps * x_taps * pitch + column;
             if (t.y > 1)
-                NAME(pass_gradient)(t.m, 1, t.x, n, NAME(spaced)(from, 0, set, t.x * set),
+                NAME(pass_gradient)(t.of_y, 1, t.x, n, NAME(spaced)(from, 0, set, t.x * set),
                                     t.x > 1 ? NAME(spaced)(half, 0, most, t.x * most) : NAME(spaced)(to, 0, 0, pitch));
             if (t.x > 1)
-                NAME(pass_gradient)(t.m, 1, y_taps, n, t.y > 1 ? NAME(spaced)(half, 0, t.x * most, most)
+                NAME(pass_gradient)(t.of_x, 1, y_taps, n, t.y > 1 ? NAME(spaced)(half, 0, t.x * most, most)
                                                                : NAME(spaced)(from, 0, 0, set),
                                     NAME(spaced)(to, 0, x_taps * pitch, pitch));
         }
