@@ -29,7 +29,7 @@ def in_lone_tiles(map: str, piece: Piece) -> list[Piece]:
     z, y, x = whole.axes
     if map == "grad_weight" or (z.positions, z.taps, z.offset) != (1, 1, 0) or whole.several or not _is_plain(whole):
         return []
-    if not all(axis.taps == 1 or _is_same(axis) for axis in (y, x)) or (y.taps, x.taps) == (1, 1):
+    if not all(_is_as_it_lies(axis) or _is_same(axis) for axis in (y, x)) or (y.taps, x.taps) == (1, 1):
         return []
     parts = [_along_y(_along_x(whole, of_x), of_y) for of_y, of_x in product(_sides(y), _sides(x))]
     return parts if sum(_cost(map, part) for part in parts) < PAYS * _cost(map, whole) else []
@@ -50,6 +50,11 @@ def _is_plain(piece: Piece) -> bool:
     """Whether it has rows of cells, one sample after the other, and nothing beyond its edges."""
     return not (piece.turned or piece.swapped or piece.woven) and (piece.edge, piece.folded) == ("zeros", "zeros") and (
         all(n == 1 for n, _ in piece.row_taps))
+
+
+def _is_as_it_lies(axis: Axis) -> bool:
+    """Whether one tap reads a cell of its own for each position, none of them in the padding."""
+    return (axis.taps, axis.step, axis.lattice) == (1, 1, 1) and 0 <= axis.offset <= axis.size - axis.positions
 
 
 def _is_same(axis: Axis) -> bool:

@@ -46,7 +46,8 @@ def choose_rounded(
     share, since it takes longer than all else that is done for a size which has not come before.
     """
     z, y, x = (up_to(n, max(1, power_of_two(n) // (2 * ROUND))) for n in g.output_size)
-    if (z, y, x) != g.output_size and g.padding_mode == "zeros":
+    is_cut = len(found) == 1 and bool(in_lone_tiles(map, found[0]))  # which of a cell more it may not be
+    if (z, y, x) != g.output_size and g.padding_mode == "zeros" and not is_cut:
         depth, height, width = (n + s * (m - k) for n, s, m, k in zip(g.input_size, g.stride, (z, y, x), g.output_size))
         whole = g._replace(output_size=(z, y, x), input_size=(depth, height, width))
         known: tuple[Known, ...] = ()
@@ -65,7 +66,7 @@ def _found(
 ) -> tuple[Known, ...]:
     found = pieces(map, g, may_exchange)
     chosen = choose_all(map, found, groups, tile, algorithm)
-    if len(chosen) > len(found) or is_lone(chosen[0][0]):  # in parts of this size
+    if len(chosen) > len(found) or any(is_lone(piece) for piece, _ in chosen):  # in parts of this size
         return ()
     return tuple((_alike(piece), max(made.tile), blocking) for piece, (made, blocking) in zip(found, chosen))
 

@@ -1,6 +1,7 @@
 """Images cut by how many cells their lattices have, one to three along each axis: the same results, bits and signs as
 in one piece."""
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -27,6 +28,14 @@ LONE = [
     P('lone tiles of many channels', (6, 8), (3, 3), (140, 150), padding=(2, 3), dilation=(2, 3)),
     P('lone tiles in groups', (10, 13), (3, 3), (12, 18), groups=3, padding=(4, 5), dilation=(4, 5), batch=5),
 ]
+CROPPED = [  # of which grad_input has padding
+    P('lattices of some rows', (9, 40), (1, 3), (5, 17), padding=((-2, -1), (18, 18)), dilation=(1, 18)),
+    P('lattices of some columns', (40, 9), (3, 1), (5, 17), padding=((18, 18), (-1, -3)), dilation=(18, 1)),
+]
+PADDED = [  # of which grad_input is cropped
+    P('with rows of padding', (7, 9), (1, 3), (3, 5), padding=((20, 0), (4, 4)), dilation=(1, 4)),
+    P('with columns of padding', (9, 7), (3, 1), (3, 5), padding=((4, 4), (1, 2)), dilation=(4, 1)),
+]
 NOT_LONE = [
     P('a cell more', (13, 12), (3, 3), (4, 5), padding=4, dilation=4),
     P('a smaller result', (8, 9), (3, 3), (4, 5), padding=(4, 3), dilation=4),
@@ -35,10 +44,12 @@ NOT_LONE = [
     P('with depth', (2, 8, 8), (1, 3, 3), (4, 5), padding=(0, 4, 4), dilation=(1, 4, 4)),
     P('beside each other', (3, 3), (3, 3), (4, 5), padding=1),
     P('too wide', (1, 300), (1, 3), (4, 5), padding=(0, 129), dilation=(1, 129)),
+    P('apart along the other axis', (9, 7), (3, 1), (3, 5), stride=(1, 2), padding=(4, 0), dilation=(4, 1)),
+    P('apart along y', (7, 9), (1, 3), (3, 5), stride=(2, 1), padding=(0, 4), dilation=(1, 4)),
     P('of five taps', (8, 8), (3, 5), (4, 5), padding=(4, 8), dilation=4),
 ]
-every_problem = pytest.mark.parametrize('problem', LONE, ids=str)
 MAPS = 'forward', 'grad_input'
+every_problem = pytest.mark.parametrize('problem', LONE + CROPPED + PADDED, ids=str)
 
 
 @pytest.fixture
@@ -85,9 +96,9 @@ def places(piece):
     return found
 
 
-@every_problem
-@pytest.mark.parametrize('name', MAPS)
-def test_parts_make_every_product_once(problem, name, lone_everywhere):
+@pytest.mark.parametrize('name, problem', [
+    *product(MAPS, LONE), *product(MAPS[:1], CROPPED), *product(MAPS[1:], PADDED)], ids=str)
+def test_parts_make_every_product_once(name, problem, lone_everywhere):
     parts = parts_of(name, problem)
     assert lone(parts) and all(blocking.way == _blocks.GATHER_WINOGRAD for piece, blocking in parts
                                if _lattices.is_lone(piece))
@@ -100,10 +111,10 @@ def test_parts_make_every_product_once(problem, name, lone_everywhere):
     assert made == places(whole)
 
 
-@pytest.mark.parametrize('problem', NOT_LONE, ids=str)
-def test_what_has_none(problem, lone_everywhere):
-    for name in MAPS:
-        assert not lone(parts_of(name, problem))
+@pytest.mark.parametrize('name, problem', [
+    *product(MAPS, NOT_LONE), *product(MAPS[:1], PADDED), *product(MAPS[1:], CROPPED)], ids=str)
+def test_what_has_none(name, problem, lone_everywhere):
+    assert not lone(parts_of(name, problem))
 
 
 @every_problem
@@ -190,4 +201,5 @@ def test_they_are_told(caplog):
     with caplog.at_level('DEBUG', 'pyconv'):
         pyconv.conv2d(x, w, padding=14, dilation=14)
         pyconv.conv2d(x[:, :, :, :26], w, padding=13, dilation=(13, 13))
-    assert [message.rpartition(': ')[2] for message in caplog.messages] == ['lone tiles', 'lone tiles']
+        pyconv.conv2d(np.zeros((1, 64, 129, 129), np.float32), w[:64, :64], padding=43, dilation=43)
+    assert [message.rpartition(': ')[2] for message in caplog.messages] == ['lone tiles'] * 3

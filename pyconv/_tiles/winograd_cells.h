@@ -6,8 +6,8 @@
 #define CELL_ROWS 256                          /* rows of cells that are transformed together at most */
 
 /* A piece's tiles: what they are along y and x (M of winograd_lines.h), with how many outputs and frequencies; lattices,
-   which tiles share, and tiles of a lattice along y: of a lone one without end, as its last block may have rows of tiles
-   with no positions; and how far lone tiles' cells are from each other along x. */
+   which tiles share, and tiles of a lattice along y: without end where there is one lattice, as its last block may have
+   rows of tiles with no positions; and how far lone tiles' cells are from each other along x. */
 typedef struct {
     index_t of_y, of_x, outputs_y, outputs_x, y, x, lattices_y, lattices_x, high, apart;
 } NAME(tiling);
@@ -233,7 +233,7 @@ static inline __attribute__((always_inline)) void NAME(part_dealt)(
 
 #ifndef WHOLE
 
-/* As part_rows of lone tiles, the cells of which lie `apart`: vectors of each. */
+/* As part_rows of lone tiles, the cells of which lie `apart`: vectors of each. No row is beyond the edge. */
 static inline __attribute__((always_inline)) void NAME(part_lone)(
     const int M, index_t apart, const NAME(cell_rows) *rows, index_t channels, index_t columns, const REAL *source,
     index_t channel, const REAL *limit, const NAME(arrays) *to)
