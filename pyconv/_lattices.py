@@ -9,11 +9,10 @@ are not neighbours: z has the lattices along y, so only an image without depth i
 
 from collections.abc import Iterator
 from itertools import product
-from math import prod
 
 from pyconv._piece import Axis, Piece, Strides
 from pyconv._pieces import ascending
-from pyconv._tiled import PACK_COST, PAYS, products, tiled_cost
+from pyconv._tiled import PAYS, packing_cost, products, tiled_cost
 
 MOST_CELLS = 3  # of a lattice that is a lone tile
 SIDES = 4  # parts of an image, at most
@@ -37,8 +36,7 @@ def in_lone_tiles(map: str, piece: Piece) -> list[Piece]:
 
 def _cost(map: str, piece: Piece) -> float:
     """Products of one sample, with as many as take the time of packing the weights."""
-    packed = PACK_COST * piece.rows * piece.channels * prod(axis.taps for axis in piece.axes)
-    return packed + (tiled_cost(map, piece) / PAYS if is_lone(piece) else products(piece))
+    return packing_cost(piece) + (tiled_cost(map, piece) / PAYS if is_lone(piece) else products(piece))
 
 
 def is_lone(piece: Piece) -> bool:

@@ -59,6 +59,11 @@ def products(piece: Piece) -> float:
     return prod(met) * piece.rows * piece.channels
 
 
+def packing_cost(piece: Piece) -> float:
+    """As many products as take the time of packing the weights."""
+    return PACK_COST * piece.rows * piece.channels * prod(axis.taps for axis in piece.axes)
+
+
 def tiled_cost(map: str, piece: Piece) -> float:
     """Products of one sample in tiles, with what as many transforms as there are of each operand cost."""
     source, target = -(-piece.rows // 128), 1  # how often each is transformed
@@ -92,8 +97,7 @@ def in_whole_tiles(map: str, piece: Piece, outputs: list[int]) -> list[Piece]:
             axis.positions // (axis.tap_step * n) * axis.tap_step * n if n > 1 else axis.positions
             for axis, n in zip(made.axes, made.tile)])
         tiles = winograd(whole, n)
-        packed = PACK_COST * piece.rows * piece.channels * prod(axis.taps for axis in piece.axes)
-        cost = sum(products(rest) + packed for rest in rests)
+        cost = sum(products(rest) + packing_cost(piece) for rest in rests)
         if rests and tiles is not None and tiling_pays(map, tiles) and (
                 cost + tiled_cost(map, tiles) / PAYS < CUT_PAYS * products(piece)):
             return [*rests, whole]

@@ -10,8 +10,8 @@ import pyconv
 import test_winograd as winograd
 from calls import assert_equal
 from problems import P
-from pyconv import _blocks, _known, _lattices, _phases, _pieces
-from pyconv._geometries import convolved
+from pyconv import _blocks, _known, _lattices, _pieces
+from test_winograd_cut import parts_of
 
 LONE = [
     P('two cells of each lattice', (8, 6), (3, 3), (3, 5), padding=(4, 3), dilation=(4, 3)),
@@ -59,13 +59,6 @@ def lone_everywhere(monkeypatch):
     _known.forget()
     yield
     _known.forget()
-
-
-def parts_of(name, problem, algorithm='auto'):
-    """The pieces of a map, and their blocks."""
-    geometry, _ = convolved(problem.rank, problem.input_shape, problem.weight_shape, None, None,
-                            *problem.keywords.values())
-    return _phases.choose_all(name, _pieces.pieces(name, geometry), geometry.groups, winograd.TILE, algorithm)
 
 
 def lone(parts):
