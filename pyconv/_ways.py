@@ -68,8 +68,8 @@ BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
-# what unrolled cells lose besides where channels lie last; operations of turning a number, at stride 1 and at others
-LAST_LOSES, TURN_COST, TURN_COST_APART = 1.1, 0.9, 2.2
+# operations of turning a number of channels that lie last, at stride 1 and at others
+TURN_COST, TURN_COST_APART = 0.45, 1.1
 # input channels of a lone tap whose products with four vectors of output channels, and with less than one, are few
 FEW_READ, FEW_READ_BY_ONE = 4, 16
 MOST_SUMMED = 64  # rows of positions of a block, if samples are whole: rounding errors grow with them
@@ -170,7 +170,7 @@ def _is_better_turned(piece: Piece, asked: Asked, channels: int) -> bool:
         return False
     one = piece._replace(batch=1)
     unrolled = unrolled_loses(one, tile) * unrolled_blocking(one, asked.groups, channels, tile)[0]
-    return LAST_LOSES * unrolled + _turning_cost(one) <= broadcast_blocking(one, asked.groups, channels, tile)[0]
+    return unrolled + _turning_cost(one) <= broadcast_blocking(one, asked.groups, channels, tile)[0]
 
 
 def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:

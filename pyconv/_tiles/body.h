@@ -11,6 +11,7 @@
                      most */
 
 #include "vector.h"
+#include "transpose.h"
 #include "lanes.h"
 #include "layout.h"
 #include "unroll.h"

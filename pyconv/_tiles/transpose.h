@@ -1,0 +1,193 @@
+/* Matrices turned, in registers. See body.h for the macros. */
+
+/* For stage w of a transposition: which lanes of two rows that are w apart make the new upper and the new lower row. */
+#define UPPER(e, w) ((e) & (w) ? LANES + (e) - (w) : (e))
+#define LOWER(e, w) ((e) & (w) ? LANES + (e) : (e) + (w))
+static const MASK NAME(stage)[4][2][16] = {{OF_16(UPPER, 1), OF_16(LOWER, 1)},
+                                           {OF_16(UPPER, 2), OF_16(LOWER, 2)},
+                                           {OF_16(UPPER, 4), OF_16(LOWER, 4)},
+                                           {OF_16(UPPER, 8), OF_16(LOWER, 8)}};
+#undef UPPER
+#undef LOWER
+
+/* W x W blocks in registers, of which W vectors have LANES / W side by side: stage w swaps the off-diagonal blocks of
+   width w, for w = 1, 2, 4, ... */
+static inline __attribute__((always_inline)) void NAME(turn_blocks)(const int W, VECTOR *rows)
+{
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC unroll 4
+    for (int stage = 0; 1 << stage < W; stage++) {
+        const int w = 1 << stage;
+        const NAME(mask) upper = *(const NAME(mask) *)NAME(stage)[stage][0];
+        const NAME(mask) lower = *(const NAME(mask) *)NAME(stage)[stage][1];
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i++)
+            if (!(i & w)) {
+                const VECTOR a = rows[i], b = rows[i + w];
+                rows[i] = __builtin_shuffle(a, b, upper);
+                rows[i + w] = __builtin_shuffle(a, b, lower);
+            }
+    }
+#else
+    for (int block = 0; block < LANES; block += W)
+        for (int i = 0; i < W; i++)
+            for (int j = 0; j < i; j++) {
+                const REAL swap = rows[i][block + j];
+                rows[i][block + j] = rows[j][block + i];
+                rows[j][block + i] = swap;
+            }
+#endif
+}
+
+static inline __attribute__((always_inline)) void NAME(turn_square)(VECTOR *rows)
+{
+    NAME(turn_blocks)((int)LANES, rows);
+}
+
+static inline __attribute__((always_inline)) void NAME(put)(REAL *to, REAL value, const int accumulate)
+{
+    *to = accumulate ? *to + value : value; /* no 0 is added: -0 would be another number of the rest than of squares */
+}
+
+/* Elements of n that whole vectors take: the last ends with them, if it MAY take some once more and a fourth of it or
+   more is new. */
+static inline __attribute__((always_inline)) index_t NAME(in_vectors)(const int MAY, index_t n)
+{
+    const index_t rest = n % LANES;
+    return n >= LANES && MAY && 4 * rest >= LANES ? n : n - rest;
+}
+
+/* Where the vector begins that holds element i of so many that vectors take. */
+static inline __attribute__((always_inline)) index_t NAME(vector_of)(index_t i, index_t taken)
+{
+    return i + LANES <= taken ? i : taken - LANES;
+}
+
+/* Of rows that have at most W elements, W at a time of LANES rows: vector i holds those of rows i, i + W, i + 2 W and so
+   on side by side, each read where the row's first element falls into its lane. */
+static inline __attribute__((always_inline)) void NAME(read_blocks)(const int W, const REAL *from, index_t pitch,
+                                                                    VECTOR *block)
+{
+    static const MASK count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const NAME(mask) lane = *(const NAME(mask) *)count;
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++) {
+        block[i] = LOAD(from + i * pitch);
+#pragma GCC unroll 8
+        for (int first = W; first < LANES; first += W) {
+            const NAME(mask) others = lane < (MASK)first, here = (NAME(mask))LOAD(from + (first + i) * pitch - first);
+            block[i] = (VECTOR)(((NAME(mask))block[i] & others) | (here & ~others));
+        }
+    }
+}
+
+static inline void NAME(turn_one_by_one)(REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows,
+                                         index_t columns, int accumulate)
+{
+    for (index_t i = 0; i < rows; i++)
+        for (index_t j = 0; j < columns; j++)
+            NAME(put)(to + j * to_pitch + i, from[i * from_pitch + j], accumulate);
+}
+
+/* to[column][row] (+)= from[row][column] of at most W columns, and more than half as many. Vectors hold W elements of each
+   row, and rows do not overlap: so only behind the last one may be no memory. */
+static inline __attribute__((always_inline)) void NAME(columns_in_blocks)(
+    const int W, REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
+    int accumulate)
+{
+    const index_t readable = columns == W ? rows : rows - 1;
+    const index_t taken = NAME(in_vectors)(!accumulate, readable);
+    for (index_t i = 0; i < taken; i += LANES) {
+        const index_t top = NAME(vector_of)(i, taken);
+        VECTOR block[16];
+        NAME(read_blocks)(W, from + top * from_pitch, from_pitch, block);
+        NAME(turn_blocks)(W, block);
+#pragma GCC unroll 16
+        for (int j = 0; j < W; j++) {
+            if (j >= columns)
+                break;
+            REAL *at = to + j * to_pitch + top;
+            if (accumulate)
+                block[j] += LOAD(at);
+            STORE(at, block[j]);
+        }
+    }
+    NAME(turn_one_by_one)(to + taken, to_pitch, from + taken * from_pitch, from_pitch, rows - taken, columns, accumulate);
+}
+
+/* The same of so few rows: those of a column are written in two halves of W, which overlap. */
+static inline __attribute__((always_inline)) void NAME(rows_in_blocks)(
+    const int W, REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
+    int accumulate)
+{
+    const index_t taken = NAME(in_vectors)(!accumulate, columns);
+    for (index_t j = 0; j < taken; j += LANES) {
+        const index_t left = NAME(vector_of)(j, taken);
+        VECTOR block[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i++)
+            block[i] = LOAD(from + (i < rows ? i : 0) * from_pitch + left);
+        NAME(turn_blocks)(W, block);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) {
+            const REAL *column = (const REAL *)&block[i % W] + i / W * W;
+            REAL *at = to + (left + i) * to_pitch;
+            if (accumulate)
+                for (index_t k = 0; k < rows; k++)
+                    at[k] += column[k];
+            else {
+                __builtin_memcpy(at, column, W / 2 * sizeof(REAL));
+                __builtin_memcpy(at + rows - W / 2, column + rows - W / 2, W / 2 * sizeof(REAL));
+            }
+        }
+    }
+    NAME(turn_one_by_one)(to + taken * to_pitch, to_pitch, from + taken, from_pitch, rows, columns - taken, accumulate);
+}
+
+/* Of fewer columns, or rows, than a vector has lanes. */
+#define TURN_FEW(COUNT, TURN)                                                                                         \
+    static __attribute__((noinline)) void NAME(turn_few_##COUNT)(                                                      \
+        REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,              \
+        int accumulate)                                                                                               \
+    {                                                                                                                 \
+        if (COUNT > 8 && LANES >= 16)                                                                                 \
+            NAME(TURN)(16, to, to_pitch, from, from_pitch, rows, columns, accumulate);                                \
+        else if (COUNT > 4 && LANES >= 8)                                                                             \
+            NAME(TURN)(8, to, to_pitch, from, from_pitch, rows, columns, accumulate);                                 \
+        else if (COUNT > 2 && LANES >= 4)                                                                             \
+            NAME(TURN)(4, to, to_pitch, from, from_pitch, rows, columns, accumulate);                                 \
+        else if (COUNT == 2 && LANES >= 4)                                                                            \
+            NAME(TURN)(2, to, to_pitch, from, from_pitch, rows, columns, accumulate);                                 \
+        else                                                                                                          \
+            NAME(turn_one_by_one)(to, to_pitch, from, from_pitch, rows, columns, accumulate);                         \
+    }
+TURN_FEW(columns, columns_in_blocks) TURN_FEW(rows, rows_in_blocks)
+#undef TURN_FEW
+
+/* to[column][row] (+)= from[row][column]; what is added may be so but once. */
+static inline __attribute__((always_inline)) void NAME(transpose)(
+    REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
+    const int accumulate)
+{
+    const index_t tall = NAME(in_vectors)(!accumulate, rows), wide = NAME(in_vectors)(!accumulate, columns);
+    for (index_t i = 0; i < tall; i += LANES)
+        for (index_t j = 0; j < wide; j += LANES) {
+            const index_t top = NAME(vector_of)(i, tall), left = NAME(vector_of)(j, wide);
+            VECTOR square[16];
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++)
+                square[r] = LOAD(from + (top + r) * from_pitch + left);
+            NAME(turn_square)(square);
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++) {
+                if (accumulate)
+                    square[r] += LOAD(to + (left + r) * to_pitch + top);
+                STORE(to + (left + r) * to_pitch + top, square[r]);
+            }
+        }
+    if (tall < rows)
+        NAME(turn_few_rows)(to + tall, to_pitch, from + tall * from_pitch, from_pitch, rows - tall, wide, accumulate);
+    if (wide < columns)
+        NAME(turn_few_columns)(to + wide * to_pitch, to_pitch, from + wide, from_pitch, rows, columns - wide,
+                               accumulate);
+}
