@@ -245,8 +245,10 @@ static void NAME(pack_direct)(const work_t *work, const void *weight, void *pane
 /* N positions stay in registers while the depth runs: 8, for the latency of the multiply-add twice over. They are `step`
    apart in source and `apart` in the result. K taps that lie side by side, for positions S cells apart, share the cells
    that they load, a column each, and K weights stay in registers as well; K = 1: any taps, any step.
-   row: of the panel, the one of each tap; NULL where they are in order. CUT: fewer positions, [2] of `there`,
-   and no columns but [0] to [1] - 1. */
+   row: of the panel, the one of each tap; NULL where they are in order. CUT: no columns but [0] to [1] - 1 of `there`;
+   of these OUTER ones alone may be missing, which fewer than K taps meet, or of ANY there are fewer positions, [2]. */
+#define OUTER 1
+#define ANY 2
 static inline __attribute__((always_inline)) void NAME(direct)(
     const int N, const int K, const int S, const int CUT, const index_t *there, index_t depth, const REAL *panel,
     const index_t *offset, const index_t *row, const REAL *cells, index_t column, index_t step, REAL *result,
@@ -268,16 +270,19 @@ static inline __attribute__((always_inline)) void NAME(direct)(
         if (K == 1)
 #pragma GCC unroll 8
             for (int i = 0; i < N; i++, at += step) {
-                if (CUT && i >= there[2])
+                if (CUT == ANY && i >= there[2])
                     break;
                 sum[i] += weight[0] * LOAD(at);
             }
         else
 #pragma GCC unroll 22
             for (int j = 0; j < S * (N - 1) + K; j++) {
-                if (CUT && (j < there[0] || j >= there[1]))
+                if (CUT && ((CUT == ANY || j < K - 1) && j < there[0]))
                     continue;
-                const VECTOR cell = LOAD(at + j * column);
+                if (CUT && ((CUT == ANY || j > S * (N - 1)) && j >= there[1]))
+                    continue;
+                VECTOR cell = LOAD(at + j * column);
+                IN_REGISTER(cell);
 #pragma GCC unroll 7
                 for (int t = 0; t < K; t++)
                     if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
@@ -286,7 +291,7 @@ static inline __attribute__((always_inline)) void NAME(direct)(
     }
 #pragma GCC unroll 8
     for (int i = 0; i < N; i++) {
-        if (CUT && i >= there[2])
+        if (CUT == ANY && i >= there[2])
             break;
         STORE(result + i * apart, sum[i]);
     }

@@ -49,7 +49,8 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
 }
 
 /* All channels of some positions, then the next, row after row: what is read of source follows itself in memory, and
-   what the next row reads is asked for, and where the next results go. */
+   what the next row reads is asked for, and where the next results go. Under three taps along x the last positions of a
+   row are eight as well, of which some were done: that takes less time than fewer that are not whole. */
 #define LAST_ROWS(K, S)                                                                                               \
     static void NAME(last_##K##x##S)(const NAME(lines) *lines, index_t taps, index_t depth, const index_t *offset,    \
                                      const index_t *row, const REAL *panel, const REAL *cells, REAL *result)          \
@@ -59,9 +60,14 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
         for (index_t y = 0; y < lines->rows; y++, cells += lines->next_cell, result += lines->next_result)            \
             for (index_t x = 0, wide; x < lines->count; x += wide) {                                                  \
                 wide = NAME(in_registers)(lines->count - x);                                                          \
+                if (K == 3 && wide < 8 && lines->count >= 8) {                                                        \
+                    wide = 8;                                                                                         \
+                    x = x + 8 < lines->count ? x : lines->count - 8;                                                  \
+                }                                                                                                     \
                 const index_t first = lines->first + S * x, read = S * (wide - 1) + K, left = lines->size - first;    \
                 const index_t there[3] = {-first, left < read ? left : read, wide};                                   \
                 const int whole = wide == 8 && (K == 1 || (first >= 0 && left >= read));                              \
+                const int outer = wide == 8 && -first < K && left > S * 7;                                            \
                 const REAL *below = cells + lowest + lines->next_cell + x * lines->step;                              \
                 const REAL *next = result + (x + wide) * lines->apart;                                                \
                 for (index_t channel = 0; channel < lines->channels; channel += LANES) {                              \
@@ -72,8 +78,10 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
                     }                                                                                                 \
                     if (whole)                                                                                        \
                         POSITIONS(K, S, 0);                                                                           \
+                    else if (outer)                                                                                   \
+                        POSITIONS(K, S, OUTER);                                                                       \
                     else                                                                                              \
-                        POSITIONS(K, S, 1);                                                                           \
+                        POSITIONS(K, S, ANY);                                                                         \
                 }                                                                                                     \
             }                                                                                                         \
     }
