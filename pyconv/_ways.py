@@ -162,11 +162,11 @@ def _turning_cost(piece: Piece) -> float:
 
 
 def _is_better_turned(piece: Piece, asked: Asked, channels: int) -> bool:
-    """Whether channels that lie last are so few that turning and unrolling their cells costs less than vectors that
-    are not full. The two ways round differently, as one of them sums the padding too: so one sample decides, on any
-    number of threads."""
+    """Whether turning and unrolling cells whose channels lie last costs less than to broadcast them to vectors that are
+    not full, or to results that are to be turned as well. The two ways round differently, as one of them sums the
+    padding too: so one sample decides, on any number of threads."""
     tile = asked.tile._replace(tasks=TASKS, narrow=False)
-    if piece.rows >= tile.lanes or any(n > 1 for n, _ in piece.row_taps):
+    if piece.target_last and piece.rows >= tile.lanes or any(n > 1 for n, _ in piece.row_taps):
         return False
     one = piece._replace(batch=1)
     unrolled = unrolled_loses(one, tile) * unrolled_blocking(one, asked.groups, channels, tile)[0]
