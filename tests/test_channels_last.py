@@ -122,7 +122,7 @@ def test_which_cells_meet_in_few_sets_of_a_cache(channels, size, dtype, is_unrol
 
 @pytest.mark.parametrize(('y_last', 'way'), [(False, _blocks.GATHER), (True, _blocks.GATHER_BROADCAST)])
 def test_images_are_turned_where_results_would_be(y_last, way):
-    """Of three channels that lie last, to many in rows: cells are broadcast only to results that lie as they are made."""
+    """Of three channels that lie last, to many in rows: cells are broadcast to results that lie as they are made."""
     first = P('first layer', (224, 224), (3, 3), (3, 64), padding=1, batch=8)
     assert way_of(first, 'forward', _blocks.Tile(4, 16, 8, 3), x_last=True, y_last=y_last)[0] == way
 
