@@ -183,6 +183,9 @@ def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | No
     units = -(-groups // together)
     wanted = -(-tile.units // (units * z.positions * piece.batch))  # blocks of a plane
     across = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, x.positions * y.positions // wanted))  # a row is one sum
-    extent = 1, -(-y.positions // wanted), even_part(x.positions, across)
+    wide, down = even_part(x.positions, across), -(-y.positions // wanted)
+    if any(piece.patched):  # a block is copied
+        down = min(down, max(1, BOX // (together * piece.channels * wide * tile.itemsize)))
+    extent = 1, even_part(y.positions, down), wide
     splits = splits_of(blocks_of(piece, (1, extent, 0)), units, tile.units)
     return Blocking(CORRELATE_LAST, 1, extent, 0, piece.channels, piece.rows, splits, groups=together)

@@ -22,6 +22,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         int turned
         index_t tile[3]
         int parts, edge, only_edges, source_last, folded
+        int close[2]
         index_t several, woven, weight_woven
         index_t panel_taps, panel_before
         index_t every[3]

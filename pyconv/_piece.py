@@ -135,9 +135,16 @@ class Piece(NamedTuple):
 
     @property
     def source_last(self) -> bool:
-        """Whether the channels of source lie last in memory: rows of its cells do not."""
-        return self.source.axes[2] > 1 and not self.turned and not self.patched[0]
+        """Whether the channels of source lie last in memory, or in the copies of its blocks for ways that want them so:
+        rows of its cells do not."""
+        return self.source.axes[2] > 1 and not self.turned and (not self.patched[0] or self._keeps_last)
 
     @property
     def target_last(self) -> bool:
-        return self.target.channel == 1 and self.target.axes[2] > 1 and not self.turned and not self.patched[1]
+        return self.target.channel == 1 and self.target.axes[2] > 1 and not self.turned and (
+            not self.patched[1] or self._keeps_last)
+
+    @property
+    def _keeps_last(self) -> bool:
+        """Whether copies of blocks may be of cells, whose channels lie last there too."""
+        return (self.edge, self.folded, self.parts) == ("zeros", "zeros", 1) and not self.several and not self.swapped

@@ -215,7 +215,7 @@ cdef class Plan:
         step.by_groups = blocking.way in (_blocks.GATHER_DIRECT, _blocks.GATHER_ROWS)  # all rows in a share
         row_by_row, of_channels = (piece.target.axes[2] == 1, piece.target.channel == 1)
         if step.turns[1]:
-            row_by_row, of_channels = True, False  # so patches lie
+            row_by_row, of_channels = not step.piece.close[TARGET], step.piece.close[TARGET]  # so patches lie
         step.in_place = step.members == 1 and not piece.turned and piece.folds == _blocks.NO_FOLDS and all(
             n == 1 for n, _ in piece.row_taps) and (
             step.anywhere or step.group_block == 1 and (
@@ -246,6 +246,8 @@ cdef class Plan:
         step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or (
             piece.target_last and not turns_anyway and not _blocks.reads_last(way, piece.target))
         step.turns[2] = piece.patched[2] and step.taps > 0
+        step.piece.close[SOURCE] = piece.patched[0] and piece.source_last and _blocks.reads_last(way, piece.source)
+        step.piece.close[TARGET] = piece.patched[1] and piece.target_last and _blocks.reads_last(way, piece.target)
         step.lattices = piece.lattices
         assert step.lattices == 1 or step.turns[0] or step.turns[1], "a lattice is seen through patches"
         step.folds = piece.folds != _blocks.NO_FOLDS and (step.turns[1] or not stores_folds)

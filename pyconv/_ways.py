@@ -162,11 +162,11 @@ def _turning_cost(piece: Piece) -> float:
 
 
 def _is_better_turned(piece: Piece, asked: Asked, channels: int) -> bool:
-    """Whether turning and unrolling cells whose channels lie last costs less than to broadcast them to vectors that are
-    not full, or to results that are to be turned as well. The two ways round differently, as one of them sums the
-    padding too: so one sample decides, on any number of threads."""
+    """Whether turning and unrolling cells whose channels lie last costs less than broadcasting them, to vectors that
+    are not full or, where results lie in rows, to results that are turned afterwards. The two ways round differently,
+    as one of them sums the padding too: so one sample decides, on any number of threads."""
     tile = asked.tile._replace(tasks=TASKS, narrow=False)
-    if piece.target_last and piece.rows >= tile.lanes or any(n > 1 for n, _ in piece.row_taps):
+    if (piece.target_last and piece.rows >= tile.lanes) or any(n > 1 for n, _ in piece.row_taps):
         return False
     one = piece._replace(batch=1)
     unrolled = unrolled_loses(one, tile) * unrolled_blocking(one, asked.groups, channels, tile)[0]
@@ -178,8 +178,8 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
         return None
     if (piece.source_last or piece.target_last) and not piece.several:
-        few = _is_better_turned(piece, asked, channels)
-        return None if few else broadcast_blocking(piece, asked.groups, channels, tile)[1]
+        turned = _is_better_turned(piece, asked, channels)
+        return None if turned else broadcast_blocking(piece, asked.groups, channels, tile)[1]
     cost, blocking = broadcast_blocking(piece, asked.groups, channels, tile)
     if piece.several or cost < unrolled_loses(piece, tile) * unrolled_blocking(piece, asked.groups, channels, tile)[0]:
         return blocking
@@ -268,9 +268,9 @@ WAYS = (
         "channels of the source lie last and fill vectors, those of the target are fewer than half a vector",
         "a register tile of so few rows is limited by its loads", _across),
     Way("matrix product", (GATHER_BROADCAST,), SUMS, ANY,
-        "the cheaper one by the count of operations, or channels that lie last, if they are not too few: cells are "
-        "read where they lie",
-        "nothing is copied: a cell is broadcast to vectors of output channels, and cells in the padding are left out",
+        "the cheaper one by the count of operations, turning channels that lie last among them: cells are read where "
+        "they lie",
+        "nothing is unrolled: a cell is broadcast to vectors of output channels, and cells in the padding are left out",
         _broadcast),
     Way("matrix product", (GATHER, GATHER_FLAT), SUMS, ANY,
         "else: cells are unrolled into scratch, a block at a time",

@@ -245,8 +245,12 @@ static void NAME(pack_direct)(const work_t *work, const void *weight, void *pane
 /* N positions stay in registers while the depth runs: 8, for the latency of the multiply-add twice over. They are `step`
    apart in source and `apart` in the result. K taps that lie side by side, for positions S cells apart, share the cells
    that they load, a column each, and K weights stay in registers as well; K = 1: any taps, any step.
-   row: of the panel, the one of each tap; NULL where they are in order. CUT: no columns but [0] to [1] - 1 of `there`;
-   of these OUTER ones alone may be missing, which fewer than K taps meet, or of ANY there are fewer positions, [2]. */
+   row: of the panel, the one of each tap; NULL where they are in order.
+   CUT: 0, or which columns may be missing, of which there are [0] to [1] - 1 of `there`:
+     OUTER  those that fewer than K taps meet, K - 1 at either end;
+     ANY    all, and there may be fewer positions, [2]. */
+#undef OUTER
+#undef ANY
 #define OUTER 1
 #define ANY 2
 static inline __attribute__((always_inline)) void NAME(direct)(

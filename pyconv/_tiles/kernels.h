@@ -52,6 +52,7 @@ enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE, POSITIONS_BESIDE };
    edge: what source has beyond its edge, and the constant; only_edges: nothing but this keeps it from being read as it
    lies.
    source_last: source's channels lie last in memory, wherever a block's are copied to: it decides the order of sums.
+   close: of source and target, whether the channels of a block that is copied lie last there too.
    several: of source's channels in a group, where several of them are one cell, how many there are as stored; strides
    of channels lead to the next cell's. 0 where each is a cell.
    woven: channels of each of the small groups that one vector holds where channels lie last, 0 where it holds but one.
@@ -71,7 +72,7 @@ typedef struct {
     index_t row_taps[3], row_stride[3];
     int turned;
     index_t tile[3];
-    int parts, stored[3], edge, only_edges, source_last;
+    int parts, stored[3], edge, only_edges, source_last, close[2];
     index_t several, woven, weight_woven;
     index_t panel_taps, panel_before, every[3];
     long long edge_value[2]; /* its bytes, as stored */

@@ -50,7 +50,9 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
 
 /* All channels of some positions, then the next, row after row: what is read of source follows itself in memory, and
    what the next row reads is asked for, and where the next results go. Under three taps along x the last positions of a
-   row are eight as well, of which some were done: that takes less time than fewer that are not whole. */
+   row are eight as well, of which some were done: that takes less time than fewer that are not whole, and writes the same
+   again, as nothing is added to results here. `outer`: all but the K - 1 columns at either end, of eight positions, are
+   there. */
 #define LAST_ROWS(K, S)                                                                                               \
     static void NAME(last_##K##x##S)(const NAME(lines) *lines, index_t taps, index_t depth, const index_t *offset,    \
                                      const index_t *row, const REAL *panel, const REAL *cells, REAL *result)          \

@@ -2,7 +2,7 @@
    copied to a patch of its own, or from one. So are
 
      channels that lie last, for the ways that want rows of cells;
-     elements of another type than is computed in;
+     elements of another type than is computed in, whose channels lie last in the patch too if the way wants them so;
      complex numbers, which are two real channels: (a + bi)(c + di) is the product of [[a, -b], [b, a]] and (c, d);
      cells beyond the edge of a source that has some there.
 
@@ -94,6 +94,14 @@ static index_t NAME(patch)(const work_t *work, int which)
     return n + 8 * LANES;
 }
 
+/* Channels of a cell that lie side by side in the patch: all of them, where they lie last there. */
+static inline index_t NAME(beside)(const work_t *work, int which)
+{
+    if (which == WEIGHT || !work->piece->close[which])
+        return 1;
+    return work->part.groups * (which == SOURCE ? work->part.channels : work->part.rows);
+}
+
 /* How the patch is seen: where its row 0 of group 0 would begin if it were the whole operand. */
 static REAL *NAME(see_patch)(const work_t *work, int which, const NAME(region) *r, REAL *patch, piece_t *seen)
 {
@@ -108,12 +116,13 @@ static REAL *NAME(see_patch)(const work_t *work, int which, const NAME(region) *
         seen->weight_group = part->rows * seen->weight_row;
         return patch - part->row * seen->weight_row;
     }
-    const index_t plane = r->count[1] * r->count[2], channel = r->count[0] * plane;
-    const index_t stride[3] = {plane, r->count[2], 1};
+    const index_t plane = r->count[1] * r->count[2], cells = r->count[0] * plane, beside = NAME(beside)(work, which);
+    const index_t stride[3] = {plane * beside, r->count[2] * beside, beside};
+    const index_t channel = work->piece->close[which] ? 1 : cells;
     if (which == TARGET) {
         seen->target_channel = channel;
         seen->target_group = part->rows * channel;
-        seen->target_batch = part->groups * seen->target_group;
+        seen->target_batch = part->groups * part->rows * cells;
         if (NAME(has_positions_beyond)(work->piece))
             seen->folded = EDGE_NONE; /* it has them too */
         patch -= work->block.sample * seen->target_batch + part->row * channel;
@@ -126,7 +135,7 @@ static REAL *NAME(see_patch)(const work_t *work, int which, const NAME(region) *
     }
     seen->source_channel = channel;
     seen->source_group = part->channels * channel;
-    seen->source_batch = part->groups * seen->source_group;
+    seen->source_batch = part->groups * part->channels * cells;
     for (int a = 0; a < 3; a++) {
         seen->source_stride[a] = stride[a];
         seen->axis[a].offset = work->piece->axis[a].offset - r->first[a];
@@ -166,15 +175,67 @@ static NAME(operand) NAME(operand_of)(const work_t *work, int which, char *at)
     NAME(operand) o = {at, source ? piece->source_stride : piece->target_stride,
                        source ? piece->source_batch : piece->target_batch, 0, piece->parts,
                        source ? piece->source_channel : piece->target_channel, piece->stored[which], CELL};
-    if (o.apart == piece->parts && o.stored == STORED_REAL) {
+    if (o.apart == piece->parts && (o.stored == STORED_REAL || CELL == 1)) {
         o.width = channels;
-        o.at += row * (index_t)sizeof(REAL);
+        o.at += row * NAME(size_of)(o.stored);
     } else
         o.at += row / piece->parts * o.apart * NAME(size_of)(o.stored);
     o.bundles = channels / o.width;
     o.at += work->block.sample * o.batch * NAME(size_of)(o.stored);
     return o;
 }
+
+#if CELL == 1
+
+/* n cells whose channels lie side by side -> such cells, in the patch. */
+static void NAME(read_beside)(const NAME(operand) *o, const char *from, index_t n, REAL *to)
+{
+    const index_t dense = o->stride[2] == o->width ? n : 1, step = o->stride[2] * NAME(size_of)(o->stored);
+    for (index_t i = 0; i < n; i += dense, from += step, to += o->width)
+        NAME(read_row)(o->stored, from, 1, dense * o->width, to);
+}
+
+/* And from there (+ what is there). */
+static void NAME(write_beside)(const NAME(operand) *o, const REAL *from, index_t n, char *to, int accumulate)
+{
+    const index_t dense = o->stride[2] == o->width ? n : 1, step = o->stride[2] * NAME(size_of)(o->stored);
+    for (index_t i = 0; i < n; i += dense, from += o->width, to += step)
+        NAME(write_row)(o->stored, from, dense * o->width, to, 1, accumulate);
+}
+
+#define TURNED_AT_ONCE 64 /* channels of LANES cells: in the first-level cache */
+
+/* n cells of another type, whose channels lie side by side -> rows, `pitch` apart. */
+static __attribute__((noinline)) void NAME(read_turned)(const NAME(operand) *o, const char *from, index_t n, REAL *to,
+                                                        index_t pitch)
+{
+    NAME(operand) some = *o;
+    REAL cells[16 * TURNED_AT_ONCE];
+    for (index_t i = 0; i < n; i += LANES)
+        for (index_t c = 0; c < o->width; c += TURNED_AT_ONCE) {
+            const index_t here = n - i < LANES ? n - i : LANES, left = o->width - c;
+            some.width = left < TURNED_AT_ONCE ? left : TURNED_AT_ONCE;
+            NAME(read_beside)(&some, from + (i * o->stride[2] + c) * NAME(size_of)(o->stored), here, cells);
+            NAME(transpose)(to + c * pitch + i, pitch, cells, some.width, here, some.width, 0);
+        }
+}
+
+/* And rows -> cells (+ cells). */
+static __attribute__((noinline)) void NAME(write_turned)(const NAME(operand) *o, const REAL *from, index_t n, char *to,
+                                                         index_t pitch, int accumulate)
+{
+    NAME(operand) some = *o;
+    REAL cells[16 * TURNED_AT_ONCE];
+    for (index_t i = 0; i < n; i += LANES)
+        for (index_t c = 0; c < o->width; c += TURNED_AT_ONCE) {
+            const index_t here = n - i < LANES ? n - i : LANES, left = o->width - c;
+            some.width = left < TURNED_AT_ONCE ? left : TURNED_AT_ONCE;
+            NAME(transpose)(cells, some.width, from + c * pitch + i, pitch, some.width, here, 0);
+            NAME(write_beside)(&some, cells, here, to + (i * o->stride[2] + c) * NAME(size_of)(o->stored), accumulate);
+        }
+}
+
+#endif
 
 /* n cells of the first bundle -> rows of the patch, `pitch` apart. */
 static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, index_t n, REAL *to, index_t pitch)
@@ -185,6 +246,8 @@ static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, in
 #else
     if (o->width == 1)
         NAME(read_row)(o->stored, from, o->stride[2], n, to);
+    else if (o->stored != STORED_REAL)
+        NAME(read_turned)(o, from, n, to, pitch);
     else
         NAME(transpose)(to, pitch, (const REAL *)from, o->stride[2], n, o->width, 0);
 #endif
@@ -256,8 +319,9 @@ static void NAME(read_edged_channel)(const piece_t *piece, const REAL *channel, 
     }
 }
 
-/* Every row of a region -> patch. */
-static void NAME(read_region)(const work_t *work, NAME(operand) *o, const NAME(region) *r, int edged, REAL *patch)
+/* Every row of a region -> patch, where so many channels lie `beside` one another. */
+static void NAME(read_region)(const work_t *work, NAME(operand) *o, const NAME(region) *r, int edged, index_t beside,
+                              REAL *patch)
 {
     const piece_t *piece = work->piece;
     const index_t all = r->count[0] * r->count[1] * r->count[2], size = NAME(size_of)(o->stored), *stride = o->stride;
@@ -283,10 +347,16 @@ static void NAME(read_region)(const work_t *work, NAME(operand) *o, const NAME(r
             for (index_t z = 0; z < r->count[0]; z++)
                 for (index_t y = 0; y < rows; y++) {
                     const char *from = o->at + (s * o->batch + b * o->apart) * size;
-                    REAL *to = patch + (z * rows + y) * n;
+                    REAL *to = patch + (z * rows + y) * n * beside;
                     if (!edged) {
                         from += ((r->first[0] + z) * stride[0] + (r->first[1] + y) * stride[1]
                                  + r->first[2] * stride[2]) * size;
+#if CELL == 1
+                        if (beside > 1) {
+                            NAME(read_beside)(o, from, n, to);
+                            continue;
+                        }
+#endif
                         NAME(read_cells)(o, from, n, to, all);
                         continue;
                     }
@@ -326,7 +396,7 @@ static void *NAME(turn_in)(const work_t *work, int which, const void *operand, v
     }
     if (operand) {
         NAME(operand) o = NAME(operand_of)(work, which, (char *)operand);
-        NAME(read_region)(work, &o, &r, edged, patch);
+        NAME(read_region)(work, &o, &r, edged, NAME(beside)(work, which), patch);
     }
     return NAME(see_patch)(work, which, &r, patch, seen);
 }
@@ -439,7 +509,8 @@ static void NAME(turn_out)(const work_t *work, int which, void *patch, void *ope
         n *= rows;
         rows = 1;
     }
-    REAL *from = (REAL *)patch + NAME(into_box)(piece, &r, &in);
+    const index_t beside = NAME(beside)(work, which);
+    REAL *from = (REAL *)patch + NAME(into_box)(piece, &r, &in) * beside;
     for (index_t s = 0; s < work->block.samples; s++)
         for (index_t b = 0; b < o.bundles; b++, from += o.width * all)
             for (index_t z = 0; z < in.count[0]; z++)
@@ -447,9 +518,15 @@ static void NAME(turn_out)(const work_t *work, int which, void *patch, void *ope
                     const index_t x = y % parts * piece->axis[2].tap_step;
                     char *to = o.at + (s * o.batch + b * o.apart + (in.first[0] + z) * stride[0]
                                        + (in.first[1] + y / parts) * stride[1] + (in.first[2] + x) * stride[2]) * size;
-                    REAL *row = from + z * pitch[0] + y / parts * pitch[1] + x;
+                    REAL *row = from + (z * pitch[0] + y / parts * pitch[1] + x) * beside;
                     if (o.width == 1)
                         NAME(write_row)(o.stored, row, n, to, stride[2], accumulate);
+#if CELL == 1
+                    else if (beside > 1)
+                        NAME(write_beside)(&o, row, n, to, accumulate);
+                    else if (o.stored != STORED_REAL)
+                        NAME(write_turned)(&o, row, n, to, all, accumulate);
+#endif
                     else if (accumulate)
                         NAME(transpose)((REAL *)to, stride[2], row, all, o.width, n, 1);
                     else

@@ -46,7 +46,7 @@ static inline __attribute__((always_inline)) void NAME(turn_square)(VECTOR *rows
 
 static inline __attribute__((always_inline)) void NAME(put)(REAL *to, REAL value, const int accumulate)
 {
-    *to = accumulate ? *to + value : value; /* no 0 is added: -0 would be another number of the rest than of squares */
+    *to = accumulate ? *to + value : value; /* no 0 is added: that would make 0 of -0, which blocks keep */
 }
 
 /* Elements of n that whole vectors take: the last ends with them, if it MAY take some once more and a fourth of it or
@@ -63,8 +63,9 @@ static inline __attribute__((always_inline)) index_t NAME(vector_of)(index_t i, 
     return i + LANES <= taken ? i : taken - LANES;
 }
 
-/* Of rows that have at most W elements, W at a time of LANES rows: vector i holds those of rows i, i + W, i + 2 W and so
-   on side by side, each read where the row's first element falls into its lane. */
+/* W elements of each of LANES rows: vector i holds those of rows i, i + W, i + 2 W and so on side by side. A row whose
+   place is lane `first` is read from `first` elements in front of it, which are earlier rows: there are as many at least.
+*/
 static inline __attribute__((always_inline)) void NAME(read_blocks)(const int W, const REAL *from, index_t pitch,
                                                                     VECTOR *block)
 {
@@ -89,8 +90,8 @@ static inline void NAME(turn_one_by_one)(REAL *to, index_t to_pitch, const REAL 
             NAME(put)(to + j * to_pitch + i, from[i * from_pitch + j], accumulate);
 }
 
-/* to[column][row] (+)= from[row][column] of at most W columns, and more than half as many. Vectors hold W elements of each
-   row, and rows do not overlap: so only behind the last one may be no memory. */
+/* to[column][row] (+)= from[row][column] of W columns, or of fewer but more than W / 2. W elements of each row are read;
+   as rows do not overlap, what is read too much is the next row's, but for the last row, behind which may be no memory. */
 static inline __attribute__((always_inline)) void NAME(columns_in_blocks)(
     const int W, REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
     int accumulate)
@@ -115,14 +116,14 @@ static inline __attribute__((always_inline)) void NAME(columns_in_blocks)(
     NAME(turn_one_by_one)(to + taken, to_pitch, from + taken * from_pitch, from_pitch, rows - taken, columns, accumulate);
 }
 
-/* The same of so few rows: those of a column are written in two halves of W, which overlap. */
+/* The same of W rows, or of fewer but more than W / 2, and whole vectors of columns. Of fewer, row 0 stands in for each
+   that is not there; what is written of a column are its first W / 2 elements and its last, some of them twice. */
 static inline __attribute__((always_inline)) void NAME(rows_in_blocks)(
     const int W, REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,
     int accumulate)
 {
-    const index_t taken = NAME(in_vectors)(!accumulate, columns);
-    for (index_t j = 0; j < taken; j += LANES) {
-        const index_t left = NAME(vector_of)(j, taken);
+    for (index_t j = 0; j < columns; j += LANES) {
+        const index_t left = NAME(vector_of)(j, columns);
         VECTOR block[16];
 #pragma GCC unroll 16
         for (int i = 0; i < W; i++)
@@ -141,10 +142,10 @@ static inline __attribute__((always_inline)) void NAME(rows_in_blocks)(
             }
         }
     }
-    NAME(turn_one_by_one)(to + taken * to_pitch, to_pitch, from + taken, from_pitch, rows, columns - taken, accumulate);
 }
 
-/* Of fewer columns, or rows, than a vector has lanes. */
+/* Of fewer columns, or rows, than a vector has lanes: in the narrowest blocks; one of them, and in vectors of two lanes
+   any, element by element. */
 #define TURN_FEW(COUNT, TURN)                                                                                         \
     static __attribute__((noinline)) void NAME(turn_few_##COUNT)(                                                      \
         REAL *to, index_t to_pitch, const REAL *from, index_t from_pitch, index_t rows, index_t columns,              \
