@@ -48,17 +48,19 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
                           (REAL *)panel + channel * NAME(depth)(work));
 }
 
-/* All channels of some positions, then the next, row after row: what is read of source follows itself in memory, and
-   what the next row reads is asked for, and where the next results go. Under three taps along x the last positions of a
-   row are eight as well, of which some were done: that takes less time than fewer that are not whole, and writes the same
-   again, as nothing is added to results here. `outer`: all but the K - 1 columns at either end, of eight positions, are
-   there. */
+/* All channels of some positions, then the next, row after row: what is read of source follows itself in memory. What
+   the next row reads and this one does not is asked for, S cells for each position of `fresh` rows, and where the next
+   results go. Under three taps along x the last positions of a row are eight as well, of which some were done: that
+   takes less time than fewer that are not whole, and writes the same again, as nothing is added to results here.
+   `outer`: all but the K - 1 columns at either end, of eight positions, are there. */
 #define LAST_ROWS(K, S)                                                                                               \
     static void NAME(last_##K##x##S)(const NAME(lines) *lines, index_t taps, index_t depth, const index_t *offset,    \
                                      const index_t *row, const REAL *panel, const REAL *cells, REAL *result)          \
     {                                                                                                                 \
         const index_t last = taps > 0 ? offset[taps - 1] : 0;                                                         \
         const index_t lowest = taps > 0 && offset[0] > last ? offset[0] : last;                                       \
+        const index_t down = taps > K && K > 1 ? offset[K] - offset[0] : 0, apart = down < 0 ? -down : down;          \
+        const index_t fresh = apart > 0 && apart < lines->next_cell ? S : 1;                                          \
         for (index_t y = 0; y < lines->rows; y++, cells += lines->next_cell, result += lines->next_result)            \
             for (index_t x = 0, wide; x < lines->count; x += wide) {                                                  \
                 wide = NAME(in_registers)(lines->count - x);                                                          \
@@ -75,7 +77,9 @@ static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
                 for (index_t channel = 0; channel < lines->channels; channel += LANES) {                              \
                     const index_t at = NAME(vector_at)(channel, lines->channels);                                     \
                     for (index_t i = 0; i < wide; i++) {                                                              \
-                        __builtin_prefetch(below + i * lines->step + at);                                             \
+                        for (index_t r = 0; r < fresh; r++)                                                           \
+                            for (index_t c = 0; c < S; c++)                                                           \
+                                __builtin_prefetch(below + at + i * lines->step - c * lines->column - r * apart);     \
                         __builtin_prefetch(next + i * lines->apart + at, 1);                                          \
                     }                                                                                                 \
                     if (whole)                                                                                        \
@@ -210,7 +214,9 @@ static void NAME(see_last)(const work_t *work, const void *target, void *panel)
 
 /* Some neighbouring positions of one row: of the first, the cell under the first tap along x is cell `first` of `size`;
    `step` and `every` are the distances of positions and taps in cells, and `column` that of cells in source. What the
-   next row reads is asked for: so far ahead in source and in target. */
+   next row reads is asked for, so far ahead in source and in target: at a stride two cells of two rows, which this row
+   does not read, unless rows are SHORT, so that they are soon read. */
+#define SHORT 16 /* cells */
 typedef struct {
     index_t count, first, size, step, every, column, apart, next_cell, next_other;
 } NAME(span);
@@ -240,6 +246,7 @@ static inline __attribute__((always_inline)) void NAME(sum_span)(
     const index_t *offset, const REAL *cells, const REAL *other, const index_t *row, REAL *sums)
 {
     const index_t next = span->every * span->column, along = span->step * span->column;
+    const index_t up = R > 1 ? offset[R - 1] - offset[R - 2] : 0; /* to the row of taps before */
     const int K = TURNS(W);
     VECTOR sum[24], x[9];
 #define PLACE(i) (sums + ((row[(i) / (3 * K)] + (i) / K % 3) * W + from + (i) % K) * LANES)
@@ -255,12 +262,18 @@ static inline __attribute__((always_inline)) void NAME(sum_span)(
             x[i] = i % 3 > 0 && IS_THERE(0, i % 3 - 1) ? LOAD(cells + offset[i / 3] + (i % 3 - 1) * next) : (VECTOR){0};
     }
     for (index_t q = 0; q < span->count; q++, cells += along, other += span->apart) {
+        const REAL *below = cells + offset[R - 1] + span->next_cell;
         VECTOR y[4] = {NAME(exchange)(from, LOAD(other))};
 #pragma GCC unroll 3
         for (int k = 1; k < K; k++)
             y[k] = NAME(exchange)(k, y[0]);
         __builtin_prefetch(other + span->next_other);
-        __builtin_prefetch(cells + offset[R - 1] + next + span->next_cell);
+        __builtin_prefetch(below + next);
+        if (span->step > 1 && span->size > SHORT) {
+            __builtin_prefetch(below + 2 * next);
+            __builtin_prefetch(below - up + next);
+            __builtin_prefetch(below - up + 2 * next);
+        }
 #pragma GCC unroll 3
         for (int t = 0; t < 3; t++) {
             const int is_there = IS_THERE(q, t);
