@@ -161,14 +161,19 @@ def _together(piece: Piece, groups: int, tile: Tile, lanes_of: dict[int, int]) -
     return groups if 0 < groups * width % channels < tile.lanes else channels // width
 
 
+def _room(piece: Piece, tile: Tile) -> int:
+    """Cells that a block may have where channels lie last: those that are copied take as much again."""
+    return BOX // tile.itemsize // (2 if any(piece.patched[:2]) else 1)
+
+
 def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """Boxes of positions where channels lie last: of one sample, so for any batch."""
     together = _together(piece, groups, tile, ALONE)
     if not together:
         return None
-    _, y, x = piece.axes
-    across = even_part(x.positions, max(1, BOX // (8 * together * tile.itemsize)))
-    most = max(1, BOX // (together * across * tile.itemsize))
+    (_, y, x), room = piece.axes, _room(piece, tile)
+    across = even_part(x.positions, max(1, room // (8 * together)))
+    most = max(1, room // (together * across))
     blocks = blocks_of(piece, (1, (1, y.positions, across), 0)) * -(-groups // together)
     shared = -(-y.positions * blocks // wanted_tasks(piece, groups, tile))
     down = even_part(y.positions, min(most, shared))
@@ -184,8 +189,8 @@ def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | No
     wanted = -(-tile.units // (units * z.positions * piece.batch))  # blocks of a plane
     across = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, x.positions * y.positions // wanted))  # a row is one sum
     wide, down = even_part(x.positions, across), -(-y.positions // wanted)
-    if any(piece.patched):  # a block is copied
-        down = min(down, max(1, BOX // (together * piece.channels * wide * tile.itemsize)))
+    if any(piece.patched[:2]):
+        down = min(down, max(1, _room(piece, tile) // (together * piece.channels * wide)))
     extent = 1, even_part(y.positions, down), wide
     splits = splits_of(blocks_of(piece, (1, extent, 0)), units, tile.units)
     return Blocking(CORRELATE_LAST, 1, extent, 0, piece.channels, piece.rows, splits, groups=together)

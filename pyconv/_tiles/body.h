@@ -40,6 +40,7 @@
 #include "stored.h"
 #include "columns.h"
 #include "patch_weight.h"
+#include "operand.h"
 #include "patch.h"
 #include "pairs.h"
 
