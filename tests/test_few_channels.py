@@ -15,7 +15,6 @@ import itertools, sys
 import numpy as np
 import calls
 from guarded import at_an_end
-from problems import P
 from test_few_channels import FEW
 def there(array):
     lies = np.moveaxis(at_an_end(np.ascontiguousarray(np.moveaxis(array, 1, -1)), sys.argv[1] == 'True'), -1, 1)

@@ -31,12 +31,6 @@ static void NAME(layout_last)(work_t *work)
     layout->result = layout->sums = layout->batch;
 }
 
-/* The channels of a vector: the last one ends with them, whatever of it the one before has too. */
-static inline index_t NAME(vector_at)(index_t channel, index_t channels)
-{
-    return channel + LANES <= channels ? channel : channels - LANES;
-}
-
 /* panel[vector of channels][tap][lane] */
 static void NAME(pack_last)(const work_t *work, const void *weight, void *panel)
 {

@@ -50,34 +50,39 @@ static void NAME(write_beside)(const NAME(operand) *o, const REAL *from, index_t
 
 #define TURNED_AT_ONCE 64 /* channels of LANES cells: in the first-level cache */
 
-/* n cells of another type, whose channels lie side by side -> rows, `pitch` apart. */
-static __attribute__((noinline)) void NAME(read_turned)(const NAME(operand) *o, const char *from, index_t n, REAL *to,
-                                                        index_t pitch)
+/* n cells of another type, whose channels lie side by side, -> rows of the patch, `pitch` apart, if it READS; else these
+   -> such cells (+ cells). */
+static inline __attribute__((always_inline)) void NAME(turn_converted)(
+    const int READS, const NAME(operand) *o, char *cells, index_t n, REAL *rows, index_t pitch, int accumulate)
 {
     NAME(operand) some = *o;
-    REAL cells[16 * TURNED_AT_ONCE];
+    REAL turned[16 * TURNED_AT_ONCE];
     for (index_t i = 0; i < n; i += LANES)
         for (index_t c = 0; c < o->width; c += TURNED_AT_ONCE) {
             const index_t here = n - i < LANES ? n - i : LANES, left = o->width - c;
+            char *at = cells + (i * o->stride[2] + c) * NAME(size_of)(o->stored);
+            REAL *row = rows + c * pitch + i;
             some.width = left < TURNED_AT_ONCE ? left : TURNED_AT_ONCE;
-            NAME(read_beside)(&some, from + (i * o->stride[2] + c) * NAME(size_of)(o->stored), here, cells);
-            NAME(transpose)(to + c * pitch + i, pitch, cells, some.width, here, some.width, 0);
+            if (READS) {
+                NAME(read_beside)(&some, at, here, turned);
+                NAME(transpose)(row, pitch, turned, some.width, here, some.width, 0);
+            } else {
+                NAME(transpose)(turned, some.width, row, pitch, some.width, here, 0);
+                NAME(write_beside)(&some, turned, here, at, accumulate);
+            }
         }
 }
 
-/* And rows -> cells (+ cells). */
-static __attribute__((noinline)) void NAME(write_turned)(const NAME(operand) *o, const REAL *from, index_t n, char *to,
+static __attribute__((noinline)) void NAME(read_turned)(const NAME(operand) *o, const char *from, index_t n, REAL *to,
+                                                        index_t pitch)
+{
+    NAME(turn_converted)(1, o, (char *)from, n, to, pitch, 0);
+}
+
+static __attribute__((noinline)) void NAME(write_turned)(const NAME(operand) *o, REAL *from, index_t n, char *to,
                                                          index_t pitch, int accumulate)
 {
-    NAME(operand) some = *o;
-    REAL cells[16 * TURNED_AT_ONCE];
-    for (index_t i = 0; i < n; i += LANES)
-        for (index_t c = 0; c < o->width; c += TURNED_AT_ONCE) {
-            const index_t here = n - i < LANES ? n - i : LANES, left = o->width - c;
-            some.width = left < TURNED_AT_ONCE ? left : TURNED_AT_ONCE;
-            NAME(transpose)(cells, some.width, from + c * pitch + i, pitch, some.width, here, 0);
-            NAME(write_beside)(&some, cells, here, to + (i * o->stride[2] + c) * NAME(size_of)(o->stored), accumulate);
-        }
+    NAME(turn_converted)(0, o, to, n, from, pitch, accumulate);
 }
 
 #endif

@@ -57,26 +57,18 @@ static inline __attribute__((always_inline)) index_t NAME(in_vectors)(const int 
     return n >= LANES && MAY && 4 * rest >= LANES ? n : n - rest;
 }
 
-/* Where the vector begins that holds element i of so many that vectors take. */
-static inline __attribute__((always_inline)) index_t NAME(vector_of)(index_t i, index_t taken)
-{
-    return i + LANES <= taken ? i : taken - LANES;
-}
-
 /* W elements of each of LANES rows: vector i holds those of rows i, i + W, i + 2 W and so on side by side. A row whose
    place is lane `first` is read from `first` elements in front of it, which are earlier rows: there are as many at least.
 */
 static inline __attribute__((always_inline)) void NAME(read_blocks)(const int W, const REAL *from, index_t pitch,
                                                                     VECTOR *block)
 {
-    static const MASK count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const NAME(mask) lane = *(const NAME(mask) *)count;
 #pragma GCC unroll 16
     for (int i = 0; i < W; i++) {
         block[i] = LOAD(from + i * pitch);
 #pragma GCC unroll 8
         for (int first = W; first < LANES; first += W) {
-            const NAME(mask) others = lane < (MASK)first, here = (NAME(mask))LOAD(from + (first + i) * pitch - first);
+            const NAME(mask) others = NAME(lanes)(0, 0, first), here = (NAME(mask))LOAD(from + (first + i) * pitch - first);
             block[i] = (VECTOR)(((NAME(mask))block[i] & others) | (here & ~others));
         }
     }
@@ -99,7 +91,7 @@ static inline __attribute__((always_inline)) void NAME(columns_in_blocks)(
     const index_t readable = columns == W ? rows : rows - 1;
     const index_t taken = NAME(in_vectors)(!accumulate, readable);
     for (index_t i = 0; i < taken; i += LANES) {
-        const index_t top = NAME(vector_of)(i, taken);
+        const index_t top = NAME(vector_at)(i, taken);
         VECTOR block[16];
         NAME(read_blocks)(W, from + top * from_pitch, from_pitch, block);
         NAME(turn_blocks)(W, block);
@@ -123,7 +115,7 @@ static inline __attribute__((always_inline)) void NAME(rows_in_blocks)(
     int accumulate)
 {
     for (index_t j = 0; j < columns; j += LANES) {
-        const index_t left = NAME(vector_of)(j, columns);
+        const index_t left = NAME(vector_at)(j, columns);
         VECTOR block[16];
 #pragma GCC unroll 16
         for (int i = 0; i < W; i++)
@@ -173,7 +165,7 @@ static inline __attribute__((always_inline)) void NAME(transpose)(
     const index_t tall = NAME(in_vectors)(!accumulate, rows), wide = NAME(in_vectors)(!accumulate, columns);
     for (index_t i = 0; i < tall; i += LANES)
         for (index_t j = 0; j < wide; j += LANES) {
-            const index_t top = NAME(vector_of)(i, tall), left = NAME(vector_of)(j, wide);
+            const index_t top = NAME(vector_at)(i, tall), left = NAME(vector_at)(j, wide);
             VECTOR square[16];
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++)

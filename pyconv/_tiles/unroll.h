@@ -34,15 +34,6 @@ static inline void NAME(unroll_row)(REAL *to, const REAL *from, index_t n, index
     NAME(clear)(to + hi, n - hi);
 }
 
-/* The lanes of a vector at positions q, q + 1, ... that have a cell: all bits set, as the others are clear. */
-static inline NAME(mask) NAME(lanes)(index_t q, index_t lo, index_t hi)
-{
-    static const MASK count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const NAME(mask) lane = *(const NAME(mask) *)count;
-    const index_t low = lo - q < 0 ? 0 : lo - q, high = hi - q < LANES ? hi - q : LANES;
-    return (lane >= (MASK)low) & (lane < (MASK)high);
-}
-
 /* LANES cells, each or every second one from `from` on. */
 static inline __attribute__((always_inline)) VECTOR NAME(cells_from)(const REAL *from, const int step)
 {

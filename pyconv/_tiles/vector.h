@@ -37,6 +37,22 @@ static inline index_t NAME(up)(index_t n)
 
 typedef MASK NAME(mask) __attribute__((vector_size(BYTES), aligned(sizeof(MASK)), may_alias));
 
+/* Where the vector begins that holds element i of n: the last one ends with them, whatever of it the one before has too.
+*/
+static inline index_t NAME(vector_at)(index_t i, index_t n)
+{
+    return i + LANES <= n ? i : n - LANES;
+}
+
+/* The lanes of a vector at positions q, q + 1, ... that lie in [lo, hi): all bits set, as the others are clear. */
+static inline __attribute__((always_inline)) NAME(mask) NAME(lanes)(index_t q, index_t lo, index_t hi)
+{
+    static const MASK count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const NAME(mask) lane = *(const NAME(mask) *)count;
+    const index_t low = lo - q < 0 ? 0 : lo - q, high = hi - q < LANES ? hi - q : LANES;
+    return (lane >= (MASK)low) & (lane < (MASK)high);
+}
+
 /* A table's row of 16 lanes e: f(e, w). */
 #define OF_16(f, w)                                                                                                   \
     {f(0, w), f(1, w), f(2, w), f(3, w), f(4, w), f(5, w), f(6, w), f(7, w), f(8, w), f(9, w), f(10, w), f(11, w),    \
