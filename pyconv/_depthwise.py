@@ -6,7 +6,6 @@ from pyconv._blocks import (
     CORRELATE_LAST,
     CORRELATE_POSITIONS,
     CORRELATE_ROWS,
-    DEPTH,
     GATHER_DIRECT,
     GATHER_LAST,
     GATHER_ROWS,
@@ -31,7 +30,10 @@ from pyconv._piece import Piece, Triple
 BOX = 1 << 18  # bytes of the cells that a direct block reads and of its results: a quarter of a common L2
 LEAST_DOWN = 6  # for grad_weight: rows whose products are worth more than what a plane of them costs besides,
 MOST_DOWN = 512  # and rows of a block, as rounding errors grow with them
+MOST_DEEP = 512  # products of a sum of a direct block: of as many taps as a piece may have
+MOST_ALONG = 7  # taps along x that share cells where channels lie last
 LEAST_ACROSS, MOST_ACROSS = 12, 512  # positions of a row that are worth more than turned vectors; of a block's row
+MOST_ADDED = 1024  # channels whose sums are added one after the other, as rounding errors grow with them
 LEAST_FILLED = 0.7  # of a row's vectors, if they are
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
 DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
@@ -45,8 +47,9 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
     """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
     depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
-    if groups == 1 or piece.turned or piece.swapped or piece.woven or not depth or depth > DEPTH or not all(count) or (
-            depth * piece.rows * width > weights or any(n > 1 for n, _ in piece.row_taps)):
+    if groups == 1 or piece.turned or piece.swapped or piece.woven or not all(count) or (
+            not 0 < depth <= MOST_DEEP or depth * piece.rows * width > weights
+            or any(n > 1 for n, _ in piece.row_taps)):
         return None
 
     (step_z, more_z), (step_y, more_y), (step_x, more_x) = (
@@ -82,14 +85,15 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
 
 
 def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
-    """Whether a channel of target has one of source, and rows of positions may be vectors."""
+    """Whether a channel of target has one of source, or is alone, and rows of positions may be vectors."""
     z, y, x = piece.axes
     strides = piece.source.axes[2], piece.target.axes[2], y.step, x.step
-    if set(strides) != {1} or (z.taps, piece.channels, piece.parts) != (1, 1, 1) or (
+    if set(strides) != {1} or (z.taps, piece.parts) != (1, 1) or (
             piece.turned or piece.swapped or piece.woven or any(n > 1 for n, _ in piece.row_taps)
             or piece.target.group != piece.rows * piece.target.channel):
         return False
-    if groups == 1 and piece.rows > 2:  # tiles of more rows load a cell for all of them
+    # tiles of more rows load a cell for all of them
+    if (piece.channels > 1 and piece.rows > 1) or (groups == 1 and piece.rows > 2) or piece.channels > MOST_ADDED:
         return False
     most_taps = 7 if tile.rows == 8 else 5  # as many rows of results, of two vectors, are kept in registers
     if y.taps != x.taps or x.taps not in range(3, most_taps + 1, 2) or {abs(y.tap_step), abs(x.tap_step)} != {1}:
@@ -122,9 +126,12 @@ def rows_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 def rows_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """The same for grad_weight of 3 x 3 taps, whose sums are in registers; its rows may be narrower: none is stored."""
     _, y, x = piece.axes
-    if x.taps != 3 or not x.positions or y.positions < LEAST_DOWN or not _has_rows(piece, groups, tile):
+    if (piece.channels, x.taps) != (1, 3) or not x.positions or y.positions < LEAST_DOWN or not (
+            _has_rows(piece, groups, tile)):
         return None
-    found = _in_rows(piece, groups, tile._replace(tasks=tile.units), MOST_DOWN)  # rather tasks than sums to be added up
+    vectors = up_to(x.positions, tile.lanes) // tile.lanes
+    most = MOST_DOWN // vectors if vectors <= 2 else MOST_DOWN  # of more, those of a row are summed apart
+    found = _in_rows(piece, groups, tile._replace(tasks=tile.units), most)  # rather tasks than sums to be added up
     blocks = blocks_of(piece, (1, found.extent, 0))
     return found._replace(way=CORRELATE_ROWS, splits=splits_of(blocks, -(-groups // found.groups), tile.units))
 
@@ -140,7 +147,7 @@ def _in_rows(piece: Piece, groups: int, tile: Tile, most: int) -> Blocking:
     down = holding(even_part(y.positions, max(1, min(BOX // row, shared, most))), y.positions, least)
     tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
     together = max(1, min(groups, tasks, GROUPS // (row * down)))
-    return Blocking(GATHER_ROWS, 1, (1, down, across), 0, 1, piece.rows, groups=together)
+    return Blocking(GATHER_ROWS, 1, (1, down, across), 0, piece.channels, piece.rows, groups=together)
 
 
 def _together(piece: Piece, groups: int, tile: Tile, lanes_of: dict[int, int]) -> int:
@@ -167,11 +174,11 @@ def _room(piece: Piece, tile: Tile) -> int:
 
 
 def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
-    """Boxes of positions where channels lie last: of one sample, so for any batch."""
-    together = _together(piece, groups, tile, ALONE)
-    if not together:
+    """Boxes of positions where channels lie last: of one sample, so for any batch. Under rows of many taps side by
+    side, cells that are copied first are read less often."""
+    (_, y, x), together, room = piece.axes, _together(piece, groups, tile, ALONE), _room(piece, tile)
+    if not together or (x.taps > MOST_ALONG and (x.step, abs(x.tap_step)) == (1, 1)):
         return None
-    (_, y, x), room = piece.axes, _room(piece, tile)
     across = even_part(x.positions, max(1, room // (8 * together)))
     most = max(1, room // (together * across))
     blocks = blocks_of(piece, (1, (1, y.positions, across), 0)) * -(-groups // together)

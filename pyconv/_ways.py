@@ -254,11 +254,13 @@ WAYS = (
         "several positions are summed in one cell, as beyond a replicated edge under a stride",
         "they must be in one block, or two threads would add to one cell", _overlapping),
     Way("direct", (GATHER_LAST,), SUMS, ANY,
-        "groups of one channel, the channels lying last",
-        "vectors of neighbouring channels are read and written where they lie: memory is the limit",
+        "groups of one channel, the channels lying last, but for rows of more than seven taps side by side",
+        "vectors of neighbouring channels are read and written where they lie: memory is the limit; with more taps "
+        "cells that are copied first are read less often",
         _directly(last_blocking)),
     Way("direct", (GATHER_ROWS,), SUMS, ANY,
-        "one channel in and a few out of each group, odd square kernels of 3 to 7 at stride 1, rows that fill vectors",
+        "one channel in and a few out of each group, or several in and one out; odd square kernels of 3 to 7 at stride "
+        "1, rows that fill vectors",
         "vectors of neighbouring positions, and as many rows of results in registers as there are rows of taps: a cell "
         "is loaded once", _directly(rows_blocking)),
     Way("direct", (GATHER_DIRECT,), SUMS, ANY,

@@ -352,6 +352,12 @@ GROUPS = [
     P('2d depthwise wide strided', (3, 411), (3, 5), (2, 2), groups=2, padding=(1, 2), stride=2),
     P('3d depthwise', (4, 5, 6), (3, 3, 3), (5, 5), groups=5, padding=1),
     P('3d depthwise strided', (5, 6, 7), (3, 2, 3), (3, 6), groups=3, padding=1, stride=(2, 1, 2)),
+    P('2d depthwise kernel 9', (11, 13), (9, 9), (18, 18), groups=18, padding=4, batch=1),
+    P('2d depthwise kernel 16 along x', (5, 11), (4, 16), (3, 6), groups=3, padding=(2, 8)),
+    P('2d depthwise large kernel', (7, 9), (17, 19), (17, 17), groups=17, padding=(8, 9), batch=1),
+    P('2d depthwise kernel 9 one side', (6, 12), (3, 9), (5, 5), groups=5, padding=((1, 1), (9, -2))),
+    P('1d depthwise kernel 31', (45,), (31,), (9, 9), groups=9, padding=15),
+    P('3d depthwise kernel 8 along x', (3, 4, 9), (2, 3, 8), (4, 4), groups=4, padding=(1, 1, 5), batch=1),
     P('1d depthwise long kernel', (350,), (300,), (2, 2), groups=2, padding=20, batch=1),
 ]
 
@@ -646,6 +652,15 @@ FILLED = [
       padding_mode='constant', padding_value=3),
     P('filled planes, circular', (3, 4, 31), (1, 3, 3), (2, 2), groups=2, padding=1, padding_mode='circular'),
     P('filled, one channel to two', (40, 64), (7, 7), (1, 2), padding=3),
+    P('filled, five channels to one', (7, 33), (3, 3), (5, 1), padding=1, batch=3),
+    P('filled, one channel to five', (12, 40), (5, 5), (1, 5), batch=2),
+    P('filled, three channels to one in groups', (6, 31), (3, 3), (6, 2), groups=2, padding=1, batch=2),
+    P('filled, nine channels to one, blocks side by side', (7, 1030), (3, 3), (9, 1), padding=1, batch=1),
+    P('filled, four channels to one, constant', (9, 24), (3, 3), (4, 1), padding=((2, -1), (-1, 9)),
+      padding_mode='constant', padding_value=2),
+    P('filled, three channels to one, circular', (9, 40), (7, 7), (3, 1), padding=3, padding_mode='circular'),
+    P('filled, one channel to four, replicate', (8, 33), (3, 3), (1, 4), padding=1, padding_mode='replicate'),
+    P('filled, one channel to three, reflect', (9, 46), (7, 7), (1, 3), padding=3, padding_mode='reflect'),
     P('filled planes', (4, 5, 31), (1, 3, 3), (3, 3), groups=3, padding=(1, 1, 1), stride=(2, 1, 1)),
     P('filled planes, cropped', (5, 4, 16), (1, 5, 5), (2, 2), groups=2, padding=((-1, 1), (2, 2), (2, 2))),
 ]

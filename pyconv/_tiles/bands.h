@@ -12,6 +12,7 @@ typedef struct {
     index_t rows, width, top, bottom, first, size, pitch, next_pitch, below;
     const REAL *cells, *other, *next_cells, *next_other;
     REAL *result;
+    int adds; /* to results that are there */
     index_t low, high; /* for grad_weight: columns of which whole vectors lie in the row with all cells */
     int has_ends; /* beside its rows lie other cells than what stands there */
     /* Of cells that stand for others, and are no copy: how they do; which of the plane's `height` rows row 0 is; where
@@ -345,18 +346,21 @@ static inline int NAME(has_near_ends)(const NAME(band) *band)
     return band->first >= -1 && band->first + band->width + 1 <= band->size;
 }
 
-/* A band's cells in one group, where they lie or, if they are not to be READ there or may not be, copied: then the band is
+/* A band's cells in one channel of a group, where they lie or, if they are not to be READ there or may not be, copied: then the band is
    a `copied` one. */
-static NAME(band) *NAME(read_band)(const work_t *work, NAME(reader) *reader, index_t group, int is_read,
-                                   NAME(band) *band, NAME(band) *copied)
+static NAME(band) *NAME(read_band)(const work_t *work, NAME(reader) *reader, index_t group, index_t channel,
+                                   int is_read, NAME(band) *band, NAME(band) *copied)
 {
     const piece_t *piece = work->piece;
-    const REAL *source = reader->source ? reader->source + group * piece->source_group : NULL;
+    const index_t plane = group * piece->source_group + channel * piece->source_channel;
+    const REAL *source = reader->source ? reader->source + plane : NULL;
     band->plane = band->cells = band->next_cells = reader->cells;
     if (source) {
         band->plane = source + band->first;
         band->cells = band->plane + band->start * band->pitch;
-        band->next_cells = band->cells + (work->part.groups == 1 ? band->rows * band->pitch : piece->source_group);
+        const int many = work->part.channels > 1;
+        const index_t next = many ? piece->source_channel : piece->source_group;
+        band->next_cells = band->cells + (many || work->part.groups > 1 ? next : band->rows * band->pitch);
     }
     band->has_ends = source != NULL;
     if (source ? is_read && NAME(may_read)(work, band, reader) : band->edge == EDGE_NONE)

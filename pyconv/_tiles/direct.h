@@ -242,17 +242,39 @@ static void NAME(pack_direct)(const work_t *work, const void *weight, void *pane
                                                          + x * stride[2]];
 }
 
-/* N positions stay in registers while the depth runs: 8, for the latency of the multiply-add twice over. They are `step`
-   apart in source and `apart` in the result. K taps that lie side by side, for positions S cells apart, share the cells
-   that they load, a column each, and K weights stay in registers as well; K = 1: any taps, any step.
-   row: of the panel, the one of each tap; NULL where they are in order.
-   CUT: 0, or which columns may be missing, of which there are [0] to [1] - 1 of `there`:
+/* sum[0 .. N - 1] += the products of K taps, whose weights are in registers, of N positions S cells apart, with the
+   columns that they share, from `at` on, each of which is loaded once. CUT: 0, or which columns may be missing, of which
+   there are [0] to [1] - 1 of `there`:
      OUTER  those that fewer than K taps meet, K - 1 at either end;
-     ANY    all, and there may be fewer positions, [2]. */
+     ANY    all. */
 #undef OUTER
 #undef ANY
 #define OUTER 1
 #define ANY 2
+static inline __attribute__((always_inline)) void NAME(share_columns)(
+    const int N, const int K, const int S, const int CUT, const index_t *there, const VECTOR *weight, const REAL *at,
+    index_t column, VECTOR *sum)
+{
+#pragma GCC unroll 22
+    for (int j = 0; j < S * (N - 1) + K; j++) {
+        if (CUT && ((CUT == ANY || j < K - 1) && j < there[0]))
+            continue;
+        if (CUT && ((CUT == ANY || j > S * (N - 1)) && j >= there[1]))
+            continue;
+        VECTOR cell = LOAD(at + j * column);
+        IN_REGISTER(cell);
+#pragma GCC unroll 7
+        for (int t = 0; t < K; t++)
+            if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
+                sum[(j - t) / S] += weight[t] * cell;
+    }
+}
+
+/* N positions stay in registers while the depth runs: 8, for the latency of the multiply-add twice over. They are `step`
+   apart in source and `apart` in the result. K taps that lie side by side share their columns, see above, where K > 1;
+   K = 1: any taps, any step.
+   row: of the panel, the one of each tap; NULL where they are in order.
+   CUT: as above; of ANY there may be fewer positions too, [2]. */
 static inline __attribute__((always_inline)) void NAME(direct)(
     const int N, const int K, const int S, const int CUT, const index_t *there, index_t depth, const REAL *panel,
     const index_t *offset, const index_t *row, const REAL *cells, index_t column, index_t step, REAL *result,
@@ -279,19 +301,7 @@ static inline __attribute__((always_inline)) void NAME(direct)(
                 sum[i] += weight[0] * LOAD(at);
             }
         else
-#pragma GCC unroll 22
-            for (int j = 0; j < S * (N - 1) + K; j++) {
-                if (CUT && ((CUT == ANY || j < K - 1) && j < there[0]))
-                    continue;
-                if (CUT && ((CUT == ANY || j > S * (N - 1)) && j >= there[1]))
-                    continue;
-                VECTOR cell = LOAD(at + j * column);
-                IN_REGISTER(cell);
-#pragma GCC unroll 7
-                for (int t = 0; t < K; t++)
-                    if (j >= t && (j - t) % S == 0 && (j - t) / S < N)
-                        sum[(j - t) / S] += weight[t] * cell;
-            }
+            NAME(share_columns)(N, K, S, CUT, there, weight, at, column, sum);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < N; i++) {
@@ -301,18 +311,59 @@ static inline __attribute__((always_inline)) void NAME(direct)(
     }
 }
 
+/* Of how many taps along x and more those of a row are done by themselves: where there are 32 registers fives of them share
+   columns, as a vector of 64 bytes is loaded in a cycle and multiplied in one; else there is less to win. */
+#define MANY_ALONG (ROWS == 8 ? 8 : 16)
+
+/* The same of N neighbouring positions under rows of `taps` taps side by side, but for those whose columns all lie in the
+   padding: of the first position's `there` are. */
+static inline __attribute__((always_inline)) void NAME(direct_wide)(
+    const int N, index_t depth, index_t taps, const index_t *there, const REAL *panel, const index_t *offset,
+    const REAL *cells, REAL *result)
+{
+    const int backwards = offset[1] < offset[0];
+    const index_t first = backwards ? taps - 1 : 0, along = backwards ? -LANES : LANES;
+    const index_t low = there[0] >= N ? there[0] - N + 1 : 0, high = there[1] < taps ? there[1] : taps;
+    VECTOR sum[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+        sum[i] = (VECTOR){0};
+    for (index_t k = 0; k < depth; k += taps) {
+        const REAL *at = cells + offset[k + first], *own = panel + (k + first) * LANES;
+        index_t t = low;
+        for (; ROWS == 8 && t + 5 <= high; t += 5) {
+            VECTOR weight[5];
+#pragma GCC unroll 5
+            for (int i = 0; i < 5; i++)
+                weight[i] = LOAD(own + (t + i) * along);
+            NAME(share_columns)(N, 5, 1, 0, NULL, weight, at + t * LANES, LANES, sum);
+        }
+        for (; t < high; t++) {
+            const VECTOR weight = LOAD(own + t * along);
+#pragma GCC unroll 8
+            for (int i = 0; i < N; i++)
+                sum[i] += weight * LOAD(at + (t + i) * LANES);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+        STORE(result + i * LANES, sum[i]);
+}
+
 /* How many of a row's positions come next: parts as even as they can be. */
 static inline index_t NAME(in_registers)(index_t left)
 {
     return left <= 8 ? left : left < 16 ? (left + 1) / 2 : 8;
 }
 
-/* Rows of n positions, `next` cells apart. */
+/* Rows of n positions, `next` apart, under rows of `taps` taps. Of a row's first position columns `there` are. */
 #define DIRECT_ROWS(K, S)                                                                                             \
-    static void NAME(direct_##K##x##S)(index_t rows, index_t next, index_t n, index_t depth, const REAL *panel,       \
-                                       const index_t *offset, const REAL *cells, index_t step, REAL *result)          \
+    static void NAME(direct_##K##x##S)(index_t rows, index_t next, index_t n, index_t depth, index_t taps,            \
+                                       const index_t *there, const REAL *panel, const index_t *offset,                \
+                                       const REAL *cells, index_t step, REAL *result)                                 \
     {                                                                                                                 \
         for (index_t x = 0, wide; x < n; x += wide) {                                                                 \
+            const index_t ahead[2] = {there[0] - x, there[1] - x};                                                    \
             wide = NAME(in_registers)(n - x);                                                                         \
             switch (wide) {                                                                                           \
                 CASE(1, K, S) CASE(2, K, S) CASE(3, K, S) CASE(4, K, S) CASE(5, K, S) CASE(6, K, S) CASE(7, K, S)     \
@@ -322,20 +373,27 @@ static inline index_t NAME(in_registers)(index_t left)
     }
 #define CASE(N, K, S)                                                                                                 \
     case N:                                                                                                           \
-        for (index_t y = 0; y < rows; y++)                                                                            \
-            NAME(direct)(N, K, S, 0, NULL, depth, panel, offset, NULL, cells + y * next + x * step, LANES, step,      \
-                         result + (y * n + x) * LANES, LANES);                                                        \
+        for (index_t y = 0; y < rows; y++) {                                                                          \
+            const REAL *at = cells + y * next + x * step;                                                             \
+            REAL *to = result + (y * n + x) * LANES;                                                                  \
+            if (K > 0)                                                                                                \
+                NAME(direct)(N, K, S, 0, NULL, depth, panel, offset, NULL, at, LANES, step, to, LANES);               \
+            else                                                                                                      \
+                NAME(direct_wide)(N, depth, taps, ahead, panel, offset, at, to);                                      \
+        }                                                                                                             \
         break;
 DIRECT_ROWS(1, 1) DIRECT_ROWS(3, 1) DIRECT_ROWS(3, 2) DIRECT_ROWS(5, 1) DIRECT_ROWS(5, 2) DIRECT_ROWS(7, 1)
+DIRECT_ROWS(0, 1)
 #undef DIRECT_ROWS
 #undef CASE
 
-typedef void (*NAME(direct_function))(index_t, index_t, index_t, index_t, const REAL *, const index_t *, const REAL *,
-                                      index_t, REAL *);
+typedef void (*NAME(direct_function))(index_t, index_t, index_t, index_t, index_t, const index_t *, const REAL *,
+                                      const index_t *, const REAL *, index_t, REAL *);
 static const NAME(direct_function) NAME(directs)[] = {NAME(direct_1x1), NAME(direct_3x1), NAME(direct_3x2),
-                                                      NAME(direct_5x1), NAME(direct_5x2), NAME(direct_7x1)};
+                                                      NAME(direct_5x1), NAME(direct_5x2), NAME(direct_7x1),
+                                                      NAME(direct_0x1)};
 
-/* Which of these has all taps along x side by side; 0, for any taps, where none has. */
+/* Which of the others has all taps along x side by side; 0, for any taps, where none has. */
 static inline int NAME(side_by_side)(const axis_t *x)
 {
     static const index_t taps[] = {3, 3, 5, 5, 7}, step[] = {1, 2, 1, 2, 1};
@@ -346,20 +404,47 @@ static inline int NAME(side_by_side)(const axis_t *x)
     return 0;
 }
 
+/* Whether a row of taps is done by itself. */
+static inline int NAME(is_wide)(const axis_t *x)
+{
+    return x->taps >= MANY_ALONG && x->step == 1 && (x->tap_step == 1 || x->tap_step == -1);
+}
+
+/* Whether a position's taps are those of one plane, some of which may lie in the padding. */
+static inline int NAME(has_one_plane)(const work_t *work)
+{
+    const axis_t *axis = work->piece->axis;
+    return NAME(depth)(work) == axis[1].taps * axis[2].taps && work->piece->edge == EDGE_NONE;
+}
+
+/* Which columns of a block's box are no padding. */
+static inline void NAME(columns_there)(const work_t *work, index_t there[2])
+{
+    const axis_t *x = &work->piece->axis[2];
+    const index_t box = NAME(box)(work->piece, &work->block, 2);
+    there[0] = 0;
+    there[1] = box;
+    if (work->piece->edge == EDGE_NONE)
+        NAME(cells_there)(x->step * work->block.start[2] + x->offset + NAME(back)(x), box, x->size, &there[0],
+                          &there[1]);
+}
+
 /* One plane of positions; where a channel has one plane of taps, rows of taps that lie in the padding are left out. */
 static void NAME(direct_plane)(const work_t *work, const REAL *panel, const index_t *offset, const REAL *cells,
                                REAL *result)
 {
     const axis_t *y = &work->piece->axis[1], *x = &work->piece->axis[2];
     const index_t *extent = work->block.extent, pitch = y->step * work->layout.axis[1];
-    const NAME(direct_function) direct_rows = NAME(directs)[NAME(side_by_side)(x)];
-    const int one_plane = NAME(depth)(work) == y->taps * x->taps && work->piece->edge == EDGE_NONE;
+    const NAME(direct_function) direct_rows = NAME(directs)[NAME(is_wide)(x) ? 6 : NAME(side_by_side)(x)];
+    const int one_plane = NAME(has_one_plane)(work);
+    index_t there[2];
     NAME(stretch) rows = {0, extent[1], 0, NAME(depth)(work) / x->taps};
+    NAME(columns_there)(work, there);
     for (index_t i = 0; i < extent[1]; i += rows.count) {
         if (one_plane)
             rows = NAME(find_stretch)(y, work->block.start[1], i, extent[1]);
-        direct_rows(rows.count, pitch, extent[2], rows.taps * x->taps, panel + rows.tap * x->taps * LANES,
-                    offset + rows.tap * x->taps, cells + i * pitch, x->step * LANES, result + i * extent[2] * LANES);
+        direct_rows(rows.count, pitch, extent[2], rows.taps * x->taps, x->taps, there,
+                    panel + rows.tap * x->taps * LANES, offset + rows.tap * x->taps, cells + i * pitch, x->step * LANES, result + i * extent[2] * LANES);
     }
 }
 

@@ -73,6 +73,90 @@ static void NAME(sum_taps_row)(index_t depth, index_t n, const index_t *offset, 
     }
 }
 
+#if ROWS == 8
+/* The same of N taps side by side and positions a cell apart, of which fours share the columns that they read. */
+#define SUM_SHARED(N)                                                                                                 \
+    static void NAME(sum_shared_##N)(index_t n, const REAL *cells, const REAL *turned, REAL *result)                  \
+    {                                                                                                                 \
+        VECTOR sum[N] = {{0}};                                                                                        \
+        index_t q = 0;                                                                                                \
+        for (; q + 4 <= n; q += 4)                                                                                    \
+            SOME_POSITIONS(4, N);                                                                                     \
+        for (; q < n; q++)                                                                                            \
+            SOME_POSITIONS(1, N);                                                                                     \
+        _Pragma("GCC unroll 8")                                                                                       \
+        for (int i = 0; i < N; i++)                                                                                   \
+            STORE(result + i * LANES, LOAD(result + i * LANES) + sum[i]);                                             \
+    }
+#define SOME_POSITIONS(K, N)                                                                                          \
+    do {                                                                                                              \
+        VECTOR y[K];                                                                                                  \
+        _Pragma("GCC unroll 4")                                                                                       \
+        for (int i = 0; i < K; i++)                                                                                   \
+            y[i] = LOAD(turned + (q + i) * LANES);                                                                    \
+        NAME(share_columns)(N, K, 1, 0, NULL, y, cells + q * LANES, LANES, sum);                                      \
+    } while (0)
+SUM_SHARED(4) SUM_SHARED(5) SUM_SHARED(6) SUM_SHARED(7) SUM_SHARED(8)
+#undef SUM_SHARED
+#undef SOME_POSITIONS
+
+typedef void (*NAME(sum_shared_function))(index_t, const REAL *, const REAL *, REAL *);
+static const NAME(sum_shared_function) NAME(sums_shared)[] = { /* of 4 taps on */
+    NAME(sum_shared_4), NAME(sum_shared_5), NAME(sum_shared_6), NAME(sum_shared_7), NAME(sum_shared_8)};
+#endif
+
+/* Whether the taps of a row are done by themselves: fewer leave too few sums in registers. */
+static inline int NAME(is_wide_weight)(const axis_t *x)
+{
+    return x->taps >= (ROWS == 8 ? 6 : MANY_ALONG) && x->step == 1 && x->tap_step == 1;
+}
+
+/* `depth` of them, row by row, over the positions that have a cell under some tap. */
+static void NAME(sum_wide_rows)(const work_t *work, index_t depth, const index_t *offset, const REAL *cells,
+                                const REAL *turned, REAL *result)
+{
+    const axis_t *x = &work->piece->axis[2];
+    const index_t all = work->block.extent[2];
+    index_t there[2];
+    NAME(columns_there)(work, there);
+    for (index_t row = 0; row < depth; row += x->taps)
+        for (index_t t = 0, wide; t < x->taps; t += wide) {
+            wide = NAME(in_registers)(x->taps - t);
+            const index_t k = row + t, behind = there[1] - t, before = there[0] - t - wide + 1;
+            const index_t low = before < 0 ? 0 : before, n = (behind < all ? behind : all) - low;
+            if (n <= 0)
+                continue;
+#if ROWS == 8
+            NAME(sums_shared)[wide - 4](n, cells + offset[k] + low * LANES, turned + low * LANES,
+                                        result + k * LANES);
+#else
+            NAME(sum_taps_row)(wide, n, offset + k, cells + low * LANES, LANES, turned + low * LANES,
+                               result + k * LANES);
+#endif
+        }
+}
+
+/* Taps [first, end) of one row of positions. Where a channel has one plane of more taps than registers hold, rows of them
+   that lie in the padding are left out. */
+static void NAME(sum_any_row)(const work_t *work, index_t y, index_t first, index_t end, const index_t *offset,
+                              const REAL *cells, const REAL *turned, REAL *result)
+{
+    const axis_t *axis = work->piece->axis, *x = &axis[2];
+    if (NAME(has_one_plane)(work) && NAME(depth)(work) > TAPS_AT_ONCE) {
+        index_t tap, taps;
+        NAME(taps_of)(&axis[1], work->block.start[1] + y, &tap, &taps);
+        first = first > tap * x->taps ? first : tap * x->taps;
+        end = end < (tap + taps) * x->taps ? end : (tap + taps) * x->taps;
+    }
+    if (first >= end)
+        return;
+    if (NAME(is_wide_weight)(x))
+        NAME(sum_wide_rows)(work, end - first, offset + first, cells, turned, result + first * LANES);
+    else
+        NAME(sum_taps_row)(end - first, work->block.extent[2], offset + first, cells, x->step * LANES, turned,
+                           result + first * LANES);
+}
+
 /* result[row][k][lane] (+)= the products of a block: of several output channels a few taps at a time, whose cells stay in
    L1 for all of them. */
 static void NAME(correlate_direct)(const work_t *work, const void *turned, const index_t *offset, void *scratch,
@@ -80,12 +164,12 @@ static void NAME(correlate_direct)(const work_t *work, const void *turned, const
 {
     const axis_t *axis = work->piece->axis;
     const index_t *extent = work->block.extent, rows = work->part.rows, depth = NAME(depth)(work);
-    const index_t at_once = rows > 1 ? TAPS_AT_ONCE : depth, step = axis[2].step * LANES;
+    const index_t few = NAME(is_wide_weight)(&axis[2]) ? axis[2].taps : TAPS_AT_ONCE, at_once = rows > 1 ? few : depth;
     const layout_t *layout = &work->layout;
     if (!accumulate)
         NAME(zero)(layout->sums, result);
     for (index_t k = 0; k < depth; k += at_once) {
-        const index_t taps = depth - k < at_once ? depth - k : at_once;
+        const index_t end = depth - k < at_once ? depth : k + at_once;
         const REAL *from = turned;
         for (index_t s = 0; s < work->block.samples; s++)
             for (index_t z = 0; z < extent[0]; z++)
@@ -93,8 +177,8 @@ static void NAME(correlate_direct)(const work_t *work, const void *turned, const
                     const REAL *cells = (const REAL *)scratch + s * layout->batch
                         + z * axis[0].step * layout->axis[0] + y * axis[1].step * layout->axis[1];
                     for (index_t row = 0; row < rows; row++)
-                        NAME(sum_taps_row)(taps, extent[2], offset + k, cells, step, from + row * layout->pitch,
-                                           (REAL *)result + (row * depth + k) * LANES);
+                        NAME(sum_any_row)(work, y, k, end, offset, cells, from + row * layout->pitch,
+                                          (REAL *)result + row * depth * LANES);
                 }
     }
 }

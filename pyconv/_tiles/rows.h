@@ -28,7 +28,7 @@ static void NAME(offsets_rows)(const work_t *work, index_t *offset)
     (void)work, (void)offset;
 }
 
-/* panel[group][row][tap], taps in the order of their cells */
+/* panel[group][row][channel][tap], taps in the order of their cells */
 static void NAME(pack_rows)(const work_t *work, const void *weight, void *panel)
 {
     const piece_t *piece = work->piece;
@@ -36,13 +36,15 @@ static void NAME(pack_rows)(const work_t *work, const void *weight, void *panel)
     const part_t *part = &work->part;
     REAL *to = panel;
     for (index_t group = 0; group < part->groups; group++)
-        for (index_t row = part->row; row < part->row + part->rows; row++) {
-            const REAL *from = (const REAL *)weight + group * piece->weight_group + row * piece->weight_row;
-            for (index_t j = 0; j < y->taps; j++)
-                for (index_t i = 0; i < x->taps; i++)
-                    *to++ = from[(y->tap_step < 0 ? y->taps - 1 - j : j) * piece->weight_stride[1]
-                                 + (x->tap_step < 0 ? x->taps - 1 - i : i) * piece->weight_stride[2]];
-        }
+        for (index_t row = part->row; row < part->row + part->rows; row++)
+            for (index_t channel = 0; channel < part->channels; channel++) {
+                const REAL *from = (const REAL *)weight + group * piece->weight_group + row * piece->weight_row
+                    + channel * piece->weight_channel;
+                for (index_t j = 0; j < y->taps; j++)
+                    for (index_t i = 0; i < x->taps; i++)
+                        *to++ = from[(y->tap_step < 0 ? y->taps - 1 - j : j) * piece->weight_stride[1]
+                                     + (x->tap_step < 0 ? x->taps - 1 - i : i) * piece->weight_stride[2]];
+            }
 }
 
 /* Of a row's first vector of cells under the first of three taps, and of its last under the last: the lanes that are kept,
@@ -155,9 +157,14 @@ static inline __attribute__((always_inline)) void NAME(go_down)(const int T, con
             }
         }
         if (row >= T - 1) {
+            VECTOR *done = sum + (T - 1) * V;
+            if (band->adds) /* to all before one is stored: the last vector may have lanes of the one before */
+#pragma GCC unroll 4
+                for (int v = 0; v < V; v++)
+                    done[v] += LOAD(to + at[v]);
 #pragma GCC unroll 4
             for (int v = 0; v < V; v++)
-                STORE(to + at[v], sum[(T - 1) * V + v]);
+                STORE(to + at[v], done[v]);
             to += below;
         }
 #pragma GCC unroll 28
@@ -235,7 +242,7 @@ static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t re
     STORE(to_last, last);
 }
 
-/* The products of one group's band of cells, for each of its rows of the weight. Of the vectors of a row, which fills
+/* The products of one channel's band of cells, for each of its rows of the weight. Of the vectors of a row, which fills
    one, the last ends with it, whatever of it the one before has too. */
 static void NAME(multiply_band)(const work_t *work, NAME(band) *band, const REAL *weight, REAL *result)
 {
@@ -266,16 +273,19 @@ static void NAME(multiply_rows)(const work_t *work, const void *panel, const ind
                                 void *result, int accumulate)
 {
     const index_t rows = work->part.rows, weights = rows * NAME(depth)(work), most = NAME(rows_at_once)(work);
+    const index_t taps = NAME(depth)(work) / work->part.channels;
     NAME(reader) reader = NAME(open_reader)(work, scratch);
-    (void)offset, (void)accumulate; /* the one channel is there */
+    (void)offset;
     for (index_t y = 0; y < work->block.extent[1]; y += most) {
         NAME(band) band = NAME(band_of)(work, &reader, y, most), copied;
         const int is_read = work->piece->axis[2].taps == 3 && NAME(has_near_ends)(&band);
         band.below = work->layout.axis[1];
-        for (index_t group = 0; group < work->part.groups; group++) {
-            NAME(band) *own = NAME(read_band)(work, &reader, group, is_read, &band, &copied);
-            NAME(multiply_band)(work, own, (const REAL *)panel + group * weights,
-                                (REAL *)result + group * rows * work->layout.pitch + y * band.below);
-        }
+        for (index_t group = 0; group < work->part.groups; group++)
+            for (index_t channel = 0; channel < work->part.channels; channel++) {
+                band.adds = accumulate || channel > 0;
+                NAME(band) *own = NAME(read_band)(work, &reader, group, channel, is_read, &band, &copied);
+                NAME(multiply_band)(work, own, (const REAL *)panel + group * weights + channel * taps,
+                                    (REAL *)result + group * rows * work->layout.pitch + y * band.below);
+            }
     }
 }

@@ -205,7 +205,7 @@ static void NAME(correlate_some)(const work_t *work, index_t start, index_t most
     band.low = band.first < 0 ? NAME(up)(-band.first) : 0;
     band.high = (there < band.width ? there : band.width) / LANES * LANES;
     for (index_t group = 0; group < groups; group++, sums += rows * 9 * LANES) {
-        NAME(band) *own = NAME(read_band)(work, reader, group, is_read, &band, &copied);
+        NAME(band) *own = NAME(read_band)(work, reader, group, 0, is_read, &band, &copied);
         for (index_t row = 0; row < rows; row++) {
             own->other = other + group * next + row * piece->target_channel + start * below;
             own->next_other = own->other + (groups == 1 ? band.rows * below : next);
