@@ -13,6 +13,7 @@ from operator import itemgetter
 from pyconv._blocks import (
     CORRELATE,
     CORRELATE_FEW,
+    CORRELATE_FLAT,
     CORRELATE_POSITIONS,
     CORRELATE_UNROLLED,
     DEPTH,
@@ -44,6 +45,9 @@ from pyconv._blocks import (
 )
 from pyconv._piece import Piece, Triple
 
+# Where a lone tap has so few rows and a sample's planes more bytes than this, only so many planes are gone through at a
+# time: the processor follows these, and fetches lines ahead.
+FEW_ROWS, BEYOND, FEW_PLANES = 16, 1 << 21, 8
 FEW_CELLS = 64  # of a plane, as of 7x7
 RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
 ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often, the weights are read more often
@@ -155,12 +159,21 @@ def are_few(piece: Piece) -> bool:
     return prod(axis.size for axis in piece.axes) <= FEW_CELLS
 
 
+def _waits_for_memory(piece: Piece, tile: Tile) -> bool:
+    """Whether a lone tap has so few rows, and planes so large, that memory is the limit."""
+    size = piece.channels * prod(axis.size for axis in piece.axes) * tile.itemsize
+    return piece.rows <= FEW_ROWS and size > BEYOND and piece.source.axes[2] == 1 and not piece.several and (
+        all(axis.step == 1 for axis in piece.axes))
+
+
 def channels_at_once(piece: Piece, tile: Tile, most_taps: int = 0) -> int:
     """How many channels are summed in registers; what makes the order of a sum."""
     taps = prod(axis.taps for axis in piece.axes)
     if piece.woven:  # of a cell, all channels are loaded as one vector
         return piece.channels
     most = COPIED_AT_ONCE if piece.several else 256 if are_few(piece) else 128  # under few taking sums up costs more
+    if max(taps, most_taps) == 1 and _waits_for_memory(piece, tile):
+        most = FEW_PLANES if 2 * piece.rows <= FEW_ROWS else 2 * FEW_PLANES
     if tile.rows == 4 and not most_taps and piece.axes[2].taps == 1 < taps:
         most = min(most, NEAR // (taps * (tile.vectors * tile.lanes * tile.itemsize + LINE)))
     return even_part(piece.channels, min(most, DEPTH // max(1, taps, most_taps)))
@@ -304,4 +317,7 @@ def few_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     block = _fitting(piece, 128 * tile.lanes, piece.rows / tile.lanes, channels, tile)
     splits = splits_of(blocks_of(piece, block), groups * -(-piece.channels // channels), tile.units)
     together = _together(piece, groups, 1, block, piece.rows, channels, tile)
-    return Blocking(CORRELATE_FEW, *block, channels, piece.rows, splits, together)
+    in_runs = is_flat(piece) and piece.target.axes[2] == 1 and not piece.patched[1] and all(
+        axis.positions == 1 for axis in piece.axes[:2])
+    way = CORRELATE_FLAT if together == 1 and block[0] == 1 and in_runs else CORRELATE_FEW
+    return Blocking(way, *block, channels, piece.rows, splits, together)

@@ -85,7 +85,7 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always:
 
 
 def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
-    """Whether a channel of target has one of source, or is alone, and rows of positions may be vectors."""
+    """Whether a channel of target has one of source, or is its group's only one, and rows may be vectors."""
     z, y, x = piece.axes
     strides = piece.source.axes[2], piece.target.axes[2], y.step, x.step
     if set(strides) != {1} or (z.taps, piece.parts) != (1, 1) or (
@@ -130,7 +130,7 @@ def rows_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | No
             _has_rows(piece, groups, tile)):
         return None
     vectors = up_to(x.positions, tile.lanes) // tile.lanes
-    most = MOST_DOWN // vectors if vectors <= 2 else MOST_DOWN  # of more, those of a row are summed apart
+    most = MOST_DOWN // 2 if vectors == 2 else MOST_DOWN  # more vectors of a row are summed apart from other rows
     found = _in_rows(piece, groups, tile._replace(tasks=tile.units), most)  # rather tasks than sums to be added up
     blocks = blocks_of(piece, (1, found.extent, 0))
     return found._replace(way=CORRELATE_ROWS, splits=splits_of(blocks, -(-groups // found.groups), tile.units))
@@ -175,7 +175,7 @@ def _room(piece: Piece, tile: Tile) -> int:
 
 def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """Boxes of positions where channels lie last: of one sample, so for any batch. Under rows of many taps side by
-    side, cells that are copied first are read less often."""
+    side, at stride 1, cells that are copied first lie close together."""
     (_, y, x), together, room = piece.axes, _together(piece, groups, tile, ALONE), _room(piece, tile)
     if not together or (x.taps > MOST_ALONG and (x.step, abs(x.tap_step)) == (1, 1)):
         return None

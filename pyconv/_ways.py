@@ -25,6 +25,7 @@ from pyconv._blocks import (
     CORRELATE,
     CORRELATE_DIRECT,
     CORRELATE_FEW,
+    CORRELATE_FLAT,
     CORRELATE_LAST,
     CORRELATE_POSITIONS,
     CORRELATE_ROWS,
@@ -70,8 +71,7 @@ BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR =
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
 # operations of turning a number of channels that lie last, at stride 1 and at others
 TURN_COST, TURN_COST_APART = 0.45, 1.1
-# input channels of a lone tap whose products with four vectors of output channels, and with less than one, are few
-FEW_READ, FEW_READ_BY_ONE = 4, 16
+FEW_READ_BY_ONE = 16  # input channels of a lone tap whose products with less than a vector of output channels are few
 MOST_SUMMED = 64  # rows of positions of a block, if samples are whole: rounding errors grow with them
 
 
@@ -232,8 +232,7 @@ def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     is_copied = piece.source_last or piece.target_last or any(axis.taps > 1 for axis in piece.axes)
     pays = piece.rows == half and (piece.channels <= half or at_stride_one and plane >= CORRELATE_POSITIONS) or (
         at_stride_one and not is_copied and (
-            piece.channels <= FEW_READ and piece.rows <= 4 * tile.lanes or
-            piece.channels <= FEW_READ_BY_ONE and piece.rows < tile.lanes))
+            piece.channels <= tile.rows or piece.channels <= FEW_READ_BY_ONE and piece.rows < tile.lanes))
     is_few = piece.rows < half or pays and plane * piece.batch >= CORRELATE_POSITIONS
     return few_blocking(piece, groups, tile) if is_few else None
 
@@ -254,9 +253,9 @@ WAYS = (
         "several positions are summed in one cell, as beyond a replicated edge under a stride",
         "they must be in one block, or two threads would add to one cell", _overlapping),
     Way("direct", (GATHER_LAST,), SUMS, ANY,
-        "groups of one channel, the channels lying last, but for rows of more than seven taps side by side",
+        "groups of one channel, the channels lying last, but for more than seven taps side by side at stride 1",
         "vectors of neighbouring channels are read and written where they lie: memory is the limit; with more taps "
-        "cells that are copied first are read less often",
+        "cells that are copied first are close together",
         _directly(last_blocking)),
     Way("direct", (GATHER_ROWS,), SUMS, ANY,
         "one channel in and a few out of each group, or several in and one out; odd square kernels of 3 to 7 at stride "
@@ -289,10 +288,10 @@ WAYS = (
     Way("direct", (CORRELATE_DIRECT,), WEIGHT, ANY,
         "several groups of few channels, where tiles of each group's own would cost more",
         "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),
-    Way("matrix product", (CORRELATE_FEW,), WEIGHT, ANY,
+    Way("matrix product", (CORRELATE_FEW, CORRELATE_FLAT), WEIGHT, ANY,
         "fewer output channels than half a vector, and with many positions half a vector, or few input channels under "
         "one tap",
-        "inner products along the positions, which fill vectors", _summed(_few)),
+        "inner products along the positions, which fill vectors; a lone tap's are read where they lie", _summed(_few)),
     Way("matrix product", (CORRELATE, CORRELATE_UNROLLED), WEIGHT, ANY,
         "else: grad_output is turned, a block of positions at a time; cells are broadcast from where they lie, a lone "
         "tap's that lie apart from scratch",

@@ -186,6 +186,18 @@ def test_rounding_errors_of_short_planes_grow_slowly():
     assert np.linalg.norm(found - wanted) < 1e-6 * np.linalg.norm(wanted)
 
 
+@pytest.mark.parametrize('taps', [5, 9, 31])
+@pytest.mark.parametrize('positions', [4000, 40000])
+def test_rounding_errors_of_a_long_row_grow_slowly(positions, taps):
+    """Of one group a lane, where no position is summed by another lane."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 16, positions + taps - 1), np.float32)
+    y = rng.standard_normal((1, 16, positions), np.float32)
+    wanted = np.stack([(x[..., k:k + positions].astype(float) * y).sum((0, 2)) for k in range(taps)], -1)
+    found = pyconv.conv1d_weight(x, (16, 1, taps), y, groups=16)[:, 0]
+    assert np.linalg.norm(found - wanted) < 5e-7 * np.linalg.norm(wanted)  # half of what is promised for a layer
+
+
 AT_THE_ENDS = """
 import itertools, numpy as np, pyconv
 from guarded import at_an_end

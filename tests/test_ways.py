@@ -45,6 +45,13 @@ LONE_TAPS = [
     P('in the padding too', (20, 23), (1, 1), (70, 41), stride=3, padding=(1, 2), batch=2),
     P('of one long row', (2100,), (1,), (20, 33), stride=2),
     P('of planes in groups', (4, 9, 10), (1, 1, 1), (18, 36), stride=(1, 2, 2), groups=2, batch=2)]
+RUNS = [  # under one tap, whose weight's gradient is of runs of positions in both operands
+    P('to one channel', (50, 47), (1, 1), (9, 1), batch=3),
+    P('to three channels', (50, 47), (1, 1), (9, 3)),
+    P('from one channel', (50, 47), (1, 1), (1, 40), batch=2),
+    P('from three channels, a row', (4107,), (1,), (3, 37), batch=2),
+    P('from two channels in groups', (18, 12, 11), (1, 1, 1), (4, 66), groups=2)]
+PLANES = [P(f'to {few} channels', (130, 128), (1, 1), (37, few), batch=2) for few in (1, 5, 16)]  # beyond the caches
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + SHARED_CELLS + MORE, ids=str)
 
 
@@ -122,6 +129,44 @@ def test_exact_for_small_integers(force, factor, problem, dtype):
     with_bias = wanted.forward + calls.per_channel(data.b, problem.rank)
     assert_equal(calls.forward(problem, data.x, data.w, data.b, algorithm='gemm'), with_bias, dtype)
     assert_equal(calls.grad_input(problem, data.w, data.y, algorithm='gemm'), wanted.grad_input, dtype)
+
+
+@pytest.mark.parametrize('problem', RUNS, ids=str)
+def test_runs_of_a_lone_tap(problem, dtype):
+    """Both operands are read where they lie, of every sample and type, and of others than C order from copies."""
+    for tile in TILES:
+        taken = {_ways.choose('grad_weight', piece, problem.groups, tile, 'auto')[1].way
+                 for piece in _pieces.pieces('grad_weight', geometry_of(problem))}
+        assert taken == {_blocks.CORRELATE_FLAT}
+    data, wanted = problem.integers(dtype), whole(problem).grad_weight
+    assert_equal(calls.grad_weight(problem, data.x, data.y), wanted, dtype)
+    out = np.ones(problem.weight_shape, dtype)
+    calls.grad_weight(problem, data.x, data.y, out=out, accumulate=True)
+    assert_equal(out, wanted + 1, dtype)
+    x, y = (np.ascontiguousarray(np.moveaxis(part, 1, -1)) for part in (data.x, data.y))
+    assert_equal(calls.grad_weight(problem, np.moveaxis(x, -1, 1), np.moveaxis(y, -1, 1)), wanted, dtype)
+    assert_equal(calls.grad_weight(problem, data.x[..., ::-1], data.y[..., ::-1]), wanted, dtype)
+    each = calls.grad_weight(problem, data.x, data.y, per_sample=True)
+    assert_equal(each.sum(0), wanted, dtype)
+    data = problem.floats(dtype)
+    wanted = calls.grad_weight(problem, data.x, data.y)
+    with pyconv.num_threads(3):
+        assert_same_bits(calls.grad_weight(problem, data.x, data.y), wanted)
+    nonfinite.test_in_one_operand(problem, (np.inf, np.nan))
+
+
+@pytest.mark.parametrize('problem', PLANES, ids=str)
+def test_few_planes_at_a_time(problem, dtype):
+    """Where a lone tap waits for memory: the same bits whichever way sums them, of a sample in any batch."""
+    tile = _blocks.Tile(4, 16, 8, 3)
+    [piece] = _pieces.pieces('forward', geometry_of(problem))
+    assert _blocking.channels_at_once(piece, tile) == (13 if problem.channels[1] == 16 else 8)
+    assert _blocking.channels_at_once(piece._replace(rows=17), tile) == 37
+    data = problem.integers(dtype)
+    assert_equal(calls.forward(problem, data.x, data.w), whole(problem).forward, dtype)
+    data = problem.floats(dtype)
+    found = calls.forward(problem, data.x, data.w)
+    assert_same_bits(calls.forward(problem, data.x[1:], data.w), found[1:])
 
 
 @pytest.mark.parametrize('unrolled', [False, True])

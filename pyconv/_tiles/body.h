@@ -61,6 +61,8 @@ const kernels_t NAME(kernels) = {
                                 NAME(correlate_unrolled), NAME(store_weight)},
         [CORRELATE_FEW] = {NAME(layout_few), NAME(offsets), NAME(unroll), NAME(compact), NAME(dot),
                            NAME(store_weight)},
+        [CORRELATE_FLAT] = {NAME(layout_few_flat), NAME(offsets_flat), NAME(unroll_broadcast), NAME(see_last),
+                            NAME(dot_flat), NAME(store_weight)},
         [GATHER_DIRECT] = {NAME(layout_direct), NAME(offsets_direct), NAME(unroll_direct), NAME(pack_direct),
                            NAME(multiply_direct), NAME(store_direct)},
         [GATHER_LAST] = {NAME(layout_last), NAME(offsets_rows), NAME(unroll_broadcast), NAME(pack_last),

@@ -243,7 +243,7 @@ static void NAME(pack_direct)(const work_t *work, const void *weight, void *pane
 }
 
 /* sum[0 .. N - 1] += the products of K taps, whose weights are in registers, of N positions S cells apart, with the
-   columns that they share, from `at` on, each of which is loaded once. CUT: 0, or which columns may be missing, of which
+   columns that they share, `column` apart from `at` on, each of which is loaded once. CUT: 0, or which columns may be missing, of which
    there are [0] to [1] - 1 of `there`:
      OUTER  those that fewer than K taps meet, K - 1 at either end;
      ANY    all. */
@@ -315,8 +315,9 @@ static inline __attribute__((always_inline)) void NAME(direct)(
    columns, as a vector of 64 bytes is loaded in a cycle and multiplied in one; else there is less to win. */
 #define MANY_ALONG (ROWS == 8 ? 8 : 16)
 
-/* The same of N neighbouring positions under rows of `taps` taps side by side, but for those whose columns all lie in the
-   padding: of the first position's `there` are. */
+/* The same of N neighbouring positions under rows of `taps` taps side by side, but for taps whose columns all lie in the
+   padding: of the columns of a row, the first of which the first position has under its first tap, there are those from
+   there[0] to there[1] - 1, numbers that may lie beyond the row. */
 static inline __attribute__((always_inline)) void NAME(direct_wide)(
     const int N, index_t depth, index_t taps, const index_t *there, const REAL *panel, const index_t *offset,
     const REAL *cells, REAL *result)
@@ -356,7 +357,7 @@ static inline index_t NAME(in_registers)(index_t left)
     return left <= 8 ? left : left < 16 ? (left + 1) / 2 : 8;
 }
 
-/* Rows of n positions, `next` apart, under rows of `taps` taps. Of a row's first position columns `there` are. */
+/* Rows of n positions, `next` apart, under rows of `taps` taps; `there`: see direct_wide. */
 #define DIRECT_ROWS(K, S)                                                                                             \
     static void NAME(direct_##K##x##S)(index_t rows, index_t next, index_t n, index_t depth, index_t taps,            \
                                        const index_t *there, const REAL *panel, const index_t *offset,                \
@@ -444,7 +445,8 @@ static void NAME(direct_plane)(const work_t *work, const REAL *panel, const inde
         if (one_plane)
             rows = NAME(find_stretch)(y, work->block.start[1], i, extent[1]);
         direct_rows(rows.count, pitch, extent[2], rows.taps * x->taps, x->taps, there,
-                    panel + rows.tap * x->taps * LANES, offset + rows.tap * x->taps, cells + i * pitch, x->step * LANES, result + i * extent[2] * LANES);
+                    panel + rows.tap * x->taps * LANES, offset + rows.tap * x->taps, cells + i * pitch,
+                    x->step * LANES, result + i * extent[2] * LANES);
     }
 }
 

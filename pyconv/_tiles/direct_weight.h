@@ -2,6 +2,7 @@
    lanes as they are. See body.h for the macros. */
 
 #define TAPS_AT_ONCE 9 /* that stay in registers */
+#define STRIP 256      /* positions of a row that are summed there */
 
 static void NAME(layout_direct_turned)(work_t *work)
 {
@@ -35,8 +36,8 @@ static void NAME(turn_direct)(const work_t *work, const void *target, void *turn
                 }
 }
 
-/* N taps of one output channel stay in registers while a row of positions runs; rows are summed apart, so that rounding
-   errors grow with a row and with the rows, not with their product. */
+/* N taps of one output channel stay in registers while a strip of a row of positions runs; strips are summed apart, so
+   that rounding errors grow with one and with their number, not with the product. */
 static inline __attribute__((always_inline)) void NAME(sum_taps)(const int N, index_t n, const index_t *offset,
                                                                  const REAL *cells, index_t step, const REAL *turned,
                                                                  REAL *result)
@@ -111,35 +112,36 @@ static inline int NAME(is_wide_weight)(const axis_t *x)
     return x->taps >= (ROWS == 8 ? 6 : MANY_ALONG) && x->step == 1 && x->tap_step == 1;
 }
 
-/* `depth` of them, row by row, over the positions that have a cell under some tap. */
-static void NAME(sum_wide_rows)(const work_t *work, index_t depth, const index_t *offset, const REAL *cells,
-                                const REAL *turned, REAL *result)
+/* Whole rows of taps, `depth` in all, one by one, over those of n positions from `start` on that have a cell under some
+   tap. */
+static void NAME(sum_wide_rows)(const work_t *work, index_t start, index_t n, index_t depth, const index_t *offset,
+                                const REAL *cells, const REAL *turned, REAL *result)
 {
     const axis_t *x = &work->piece->axis[2];
-    const index_t all = work->block.extent[2];
     index_t there[2];
     NAME(columns_there)(work, there);
     for (index_t row = 0; row < depth; row += x->taps)
         for (index_t t = 0, wide; t < x->taps; t += wide) {
             wide = NAME(in_registers)(x->taps - t);
-            const index_t k = row + t, behind = there[1] - t, before = there[0] - t - wide + 1;
-            const index_t low = before < 0 ? 0 : before, n = (behind < all ? behind : all) - low;
-            if (n <= 0)
+            const index_t k = row + t, behind = there[1] - start - t, before = there[0] - start - t - wide + 1;
+            const index_t low = before < 0 ? 0 : before, count = (behind < n ? behind : n) - low;
+            if (count <= 0)
                 continue;
 #if ROWS == 8
-            NAME(sums_shared)[wide - 4](n, cells + offset[k] + low * LANES, turned + low * LANES,
+            NAME(sums_shared)[wide - 4](count, cells + offset[k] + low * LANES, turned + low * LANES,
                                         result + k * LANES);
 #else
-            NAME(sum_taps_row)(wide, n, offset + k, cells + low * LANES, LANES, turned + low * LANES,
+            NAME(sum_taps_row)(wide, count, offset + k, cells + low * LANES, LANES, turned + low * LANES,
                                result + k * LANES);
 #endif
         }
 }
 
-/* Taps [first, end) of one row of positions. Where a channel has one plane of more taps than registers hold, rows of them
+/* Taps [first, end) of n positions of a row from `start` on. Where a channel has one plane of more taps than registers hold, rows of them
    that lie in the padding are left out. */
-static void NAME(sum_any_row)(const work_t *work, index_t y, index_t first, index_t end, const index_t *offset,
-                              const REAL *cells, const REAL *turned, REAL *result)
+static inline __attribute__((always_inline)) void NAME(sum_strip)(
+    const work_t *work, index_t y, index_t start, index_t n, index_t first, index_t end, const index_t *offset,
+    const REAL *cells, const REAL *turned, REAL *result)
 {
     const axis_t *axis = work->piece->axis, *x = &axis[2];
     if (NAME(has_one_plane)(work) && NAME(depth)(work) > TAPS_AT_ONCE) {
@@ -151,10 +153,9 @@ static void NAME(sum_any_row)(const work_t *work, index_t y, index_t first, inde
     if (first >= end)
         return;
     if (NAME(is_wide_weight)(x))
-        NAME(sum_wide_rows)(work, end - first, offset + first, cells, turned, result + first * LANES);
+        NAME(sum_wide_rows)(work, start, n, end - first, offset + first, cells, turned, result + first * LANES);
     else
-        NAME(sum_taps_row)(end - first, work->block.extent[2], offset + first, cells, x->step * LANES, turned,
-                           result + first * LANES);
+        NAME(sum_taps_row)(end - first, n, offset + first, cells, x->step * LANES, turned, result + first * LANES);
 }
 
 /* result[row][k][lane] (+)= the products of a block: of several output channels a few taps at a time, whose cells stay in
@@ -176,9 +177,13 @@ static void NAME(correlate_direct)(const work_t *work, const void *turned, const
                 for (index_t y = 0; y < extent[1]; y++, from += extent[2] * LANES) {
                     const REAL *cells = (const REAL *)scratch + s * layout->batch
                         + z * axis[0].step * layout->axis[0] + y * axis[1].step * layout->axis[1];
-                    for (index_t row = 0; row < rows; row++)
-                        NAME(sum_any_row)(work, y, k, end, offset, cells, from + row * layout->pitch,
-                                          (REAL *)result + row * depth * LANES);
+                    for (index_t x = 0, n; x < extent[2]; x += n) {
+                        n = extent[2] - x < STRIP ? extent[2] - x : STRIP;
+                        for (index_t row = 0; row < rows; row++)
+                            NAME(sum_strip)(work, y, x, n, k, end, offset, cells + x * axis[2].step * LANES,
+                                            from + row * layout->pitch + x * LANES,
+                                            (REAL *)result + row * depth * LANES);
+                    }
                 }
     }
 }

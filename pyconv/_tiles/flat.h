@@ -1,4 +1,4 @@
-/* The way of one tap under which a block's positions are one run of source: its cells are multiplied where they lie. Only
+/* The ways of one tap under which a block's positions are one run of source: its cells are multiplied where they lie. Only
    where whole vectors would read beyond source are they copied first. So are weights that lie row by row, if one block
    alone wants them. See body.h for the macros. */
 
@@ -28,15 +28,23 @@ static void NAME(offsets_flat)(const work_t *work, index_t *offset)
         offset[c] = c * work->piece->source_channel;
 }
 
+/* The first cell of a block. */
+static inline const REAL *NAME(first_of_run)(const work_t *work, const void *source)
+{
+    const block_t *block = &work->block;
+    const index_t *stride = work->piece->source_stride;
+    return (const REAL *)source + block->sample * work->piece->source_batch + block->start[0] * stride[0]
+        + block->start[1] * stride[1] + block->start[2];
+}
+
 static void NAME(unroll_flat)(const work_t *work, const void *source, const void *begin, const void *limit,
                               void *scratch)
 {
     (void)begin;
     const block_t *block = &work->block;
     const index_t channels = work->part.channels, pitch = work->piece->source_channel;
-    const index_t n = block->extent[0] * block->extent[1] * block->extent[2], *stride = work->piece->source_stride;
-    const REAL *first = (const REAL *)source + block->sample * work->piece->source_batch + block->start[0] * stride[0]
-        + block->start[1] * stride[1] + block->start[2];
+    const index_t n = block->extent[0] * block->extent[1] * block->extent[2];
+    const REAL *first = NAME(first_of_run)(work, source);
     NAME(flat) *flat = scratch;
     *flat = (NAME(flat)){first, NULL};
     if ((const REAL *)limit - first >= (channels - 1) * pitch + NAME(up)(n))
@@ -73,4 +81,24 @@ static void NAME(multiply_flat)(const work_t *work, const void *panel, const ind
     offset = flat->offset ? flat->offset : offset;
     NAME(multiply_one)(rows, positions, depth, in_rows ? weights->row : weights->packed, in_rows, weights->pitch,
                        offset, flat->cells, result, work->layout.pitch, accumulate, 1);
+}
+
+/* grad_weight: a block's cells and those of target are a run each, and are multiplied where they lie. Scratch and a panel
+   tell where source and target are. */
+static void NAME(layout_few_flat)(work_t *work)
+{
+    NAME(layout_few)(work);
+    work->layout.scratch = work->layout.panel = (index_t)((sizeof(REAL *) + sizeof(REAL) - 1) / sizeof(REAL));
+}
+
+static void NAME(dot_flat)(const work_t *work, const void *panel, const index_t *offset, void *scratch, void *result,
+                           int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const part_t *part = &work->part;
+    const REAL *source = NAME(first_of_run)(work, *(const REAL *const *)scratch);
+    const REAL *target = *(const REAL *const *)panel + NAME(first)(piece, &work->block)
+        + part->row * piece->target_channel;
+    NAME(dot_one)(part->channels, part->rows, work->layout.positions, offset, source, target, piece->target_channel,
+                  result, part->rows, accumulate);
 }

@@ -209,7 +209,7 @@ static const NAME(down_function) NAME(downs)[3][4][4] = {
 #undef OF
 
 /* Of a row of positions above target or beneath it, which meets one row of cells, under one row of weights: its sums are
-   added to a row of results, if both are in the band; these are stored, and nothing has been added to them. The last
+   added to a row of results, if both are in the band, whose own cells' products are there. The last
    vector has lanes of the one before, and so is read before that is stored. */
 static void NAME(add_row_beyond)(const NAME(band) *band, index_t row, index_t result, const REAL *weight)
 {

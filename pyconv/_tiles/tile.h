@@ -263,16 +263,18 @@ static inline __attribute__((always_inline)) void NAME(inner)(
 
 /* Tiles of 16 sums at most: of 4 rows by 4 columns, which have 8 loads for 16 products, or of 8 by 2. */
 static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, const index_t *offset,
-                          const REAL *scratch, const REAL *compact, REAL *result, index_t pitch, int accumulate)
+                          const REAL *scratch, const REAL *compact, index_t compact_pitch, REAL *result,
+                          index_t pitch, int accumulate)
 {
     for (index_t j = 0, wide; j < columns; j += wide) {
-        const REAL *y = compact + j * positions;
+        const REAL *y = compact + j * compact_pitch;
         wide = columns - j >= 4 && ROWS == 8 ? 4 : columns - j >= 2 ? 2 : 1;
         for (index_t i = 0, step; i < rows; i += step) {
             REAL *at = result + i * pitch + j;
             const index_t left = rows - i;
             step = left >= 4 && ROWS == 8 && left != 5 ? (left >= 8 && wide < 4 ? 8 : 4) : left >= 3 ? 3 : 1;
-#define INNER(R, C, U) NAME(inner)(R, C, U, positions, scratch, offset + i, y, positions, at, pitch, accumulate)
+#define INNER(R, C, U)                                                                                                \
+    NAME(inner)(R, C, U, positions, scratch, offset + i, y, compact_pitch, at, pitch, accumulate)
 /* R rows, and as many positions at a time as suit four columns, two and one */
 #define INNER_OF(R, OF_FOUR, OF_TWO, OF_ONE)                                                                          \
     do {                                                                                                              \
@@ -307,6 +309,6 @@ static void NAME(dot)(const work_t *work, const void *compact, const index_t *of
     const index_t depth = NAME(depth)(work), positions = work->layout.positions;
     for (index_t group = 0; group < part->groups; group++)
         NAME(dot_one)(depth, part->rows, positions, offset, (const REAL *)scratch + group * work->layout.set,
-                      (const REAL *)compact + group * part->rows * positions,
+                      (const REAL *)compact + group * part->rows * positions, positions,
                       (REAL *)result + group * depth * part->rows, part->rows, accumulate);
 }
