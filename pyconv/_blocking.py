@@ -229,6 +229,14 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
     return cost, Blocking(way, *block, channels, rows, groups=together)
 
 
+def many_rows_blocking(piece: Piece, rows: int, groups: int, channels: int, tile: Tile) -> Blocking:
+    """Blocks whose cells are unrolled once for so many rows, of several pieces, and have all their results in L2."""
+    width, total = tile.lanes * tile.vectors, prod(axis.positions for axis in piece.axes) * piece.batch
+    shared = up_to(-(-total * groups // wanted_tasks(piece._replace(rows=rows), groups, tile)), width)
+    most = min(8 * width, RESULTS // tile.itemsize // rows, shared)
+    return Blocking(GATHER, *_fitting(piece, max(tile.lanes, most), rows, channels, tile), channels, piece.rows)
+
+
 def _is_unrolled(piece: Piece, taps: int, tile: Tile) -> bool:
     """Whether grad_weight reads a lone tap's cells, which lie apart, from scratch: tiles of four rows read each line of
     source so often that what they leave of it costs more. So do those of eight where numbers have 8 bytes and output

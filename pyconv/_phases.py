@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import groupby
 from math import prod
 
-from pyconv._blocking import PANEL, RESULTS, ROW_BLOCKS, broadcast_blocking, unrolled_blocking
+from pyconv._blocking import PANEL, RESULTS, ROW_BLOCKS, broadcast_blocking, many_rows_blocking, unrolled_blocking
 from pyconv._blocks import (
     GATHER,
     GATHER_ACROSS,
@@ -35,6 +35,7 @@ Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
 NOWHERE = Strides(0, 0, 0, ())
 PANEL_TAPS = 128  # most taps of phases that have one panel: as in kernels.h
+VERY_FEW, ROWS_OF_ALL = 4, 1024  # rows of a phase, and of all, that unroll their cells once
 PHASES = 16  # times the depth that a panel of all phases may have
 ROUND = 32  # sizes from one power of two to the next that have blocks of their own, but for the first 2 * ROUND
 
@@ -164,7 +165,8 @@ def _phases(pieces: list[Piece]) -> Iterator[list[Piece]]:
 
 def _are_few(phases: list[Piece]) -> bool:
     """Whether phases have so few rows that they may unroll their cells once for all."""
-    return len(phases) * phases[0].rows <= ROW_BLOCKS[0]
+    rows = phases[0].rows
+    return len(phases) * rows <= (ROWS_OF_ALL if rows <= VERY_FEW else ROW_BLOCKS[0])
 
 
 def _most_taps(map: str, phases: list[Piece], groups: int, tile: Tile, algorithm: str) -> int:
@@ -211,7 +213,10 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
             return _side_by_side(list(zip(phases, own)), most) if alike else chosen
     elif _are_few(phases) and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen) and (
             _taps(whole) <= sum(map(_taps, phases))):  # a dilation's taps may be far apart
-        blocking = unrolled_blocking(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)
+        if count * whole.rows < ROW_BLOCKS[0]:
+            blocking = unrolled_blocking(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)
+        else:
+            blocking = many_rows_blocking(whole, count * whole.rows, groups, most.channels, tile)
     if not blocking:
         return chosen
     blocking = blocking._replace(rows=whole.rows, members=0)

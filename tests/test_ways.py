@@ -29,6 +29,8 @@ MORE = [
     P('few rows of uneven phases', (21, 26), (7, 4), (2, 70), stride=(3, 2), padding=(1, 3)),
     P('one row of five phases', (1203,), (10,), (1, 300), stride=5),
     P('one row of eight phases', (500,), (16,), (1, 40), stride=8, padding=4),
+    P('one row of a hundred phases', (1150,), (230,), (1, 37), stride=100, padding=((11, 3),), batch=2),
+    P('three rows of many phases', (43, 40), (14, 13), (3, 9), stride=9, padding=2),
     P('phases with far taps', (19, 24), (4, 5), (2, 40), stride=3, padding=3, dilation=2),
     P('phases of planes', (7, 8, 9), (3, 3, 3), (2, 130), stride=2, padding=1),
     P('planes of two', (2, 7, 7), (3, 3, 3), (33, 17), padding=1, batch=3),
