@@ -17,6 +17,7 @@ from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 MOST_LAST = 256  # output channels that lie last and are read position by position: of more these lie too far apart
 WIDEST = 16  # lanes of the longest vector
+MANY_SUMMED, MOST_TURNS = 64, 4  # of grad_input in turns: output channels at least, as measured, and turns at most
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
 
@@ -82,7 +83,7 @@ def takes_last_weight(map: str, g: Geometry) -> bool:
     """Whether a map can read or write a weight whose input channels lie last: not one whose taps become channels or,
     in grad_input, rows, nor one that changes places with the source there."""
     return g.rank <= 3 and not (
-        _is_dense_layer(map, g) or is_swapped(map, g) or map == "grad_input" and is_disjoint(g))
+        _is_dense_layer(map, g) or is_swapped(map, g) or map == "grad_input" and (is_disjoint(g) or is_in_turns(g)))
 
 
 def with_last_weight(piece: Piece, g: Geometry) -> Piece:
@@ -218,6 +219,8 @@ def pieces(map: str, g: Geometry, may_exchange: bool = True) -> list[Piece]:
         return [_by_rows(g)]
     if map == "grad_input" and is_disjoint(g):
         return _disjoint(g)
+    if map == "grad_input" and is_in_turns(g):
+        return _in_turns(g)
     found, waves = [], 0
     beyond = _folds(map, g)
     options = [_options(map, g, a, fold) for a, fold in enumerate(beyond)]
@@ -390,6 +393,34 @@ def is_covered(g: Geometry) -> bool:
         for n, k, s, y, d in zip(g.input_size, g.kernel_size, g.stride, g.output_size, g.dilation))
 
 
+def _apart(g: Geometry) -> int:
+    """How many neighbouring taps along x no two positions have in the same cell."""
+    return (g.stride[2] - 1) // g.dilation[2] + 1
+
+
+def is_in_turns(g: Geometry) -> bool:
+    """Whether grad_input has taps for rows, as `_disjoint`, in a few turns of as many as do not meet: where one input
+    channel leaves a tile no more rows in a phase of the stride, along one axis and without padding."""
+    channels = g.in_channels // g.groups, g.out_channels // g.groups
+    return channels[0] == 1 and channels[1] >= MANY_SUMMED and g.kernel_size[:2] == g.stride[:2] == (1, 1) and (
+        1 < _apart(g) < g.kernel_size[2] <= MOST_TURNS * _apart(g) and g.output_size[2] > 1) and (
+        not has_padding(tuple(_forward_axes(g, a)[0] for a in range(3)))) and (
+        not _is_copied(g) and g.volumes == (1, 1, 1))
+
+
+def _in_turns(g: Geometry) -> list[Piece]:
+    """Each turn's products are added to what is there: to cells that are cleared first, as none meets all of them."""
+    whole, kernel = _operands("grad_input", g), g.kernel_size[2]
+    step, found = g.dilation[2] * whole.target.axes[2], [_fill("grad_input", g)]
+    for turn, first in enumerate(range(0, kernel, _apart(g))):
+        piece, taps = _place(disjoint_axes(g), "grad_input", g, turn + 1, True), min(_apart(g), kernel - first)
+        found.append(piece._replace(
+            rows=taps, row_taps=((1, 0), (1, 0), (taps, step)),
+            target=piece.target._replace(base=piece.target.base + first * step),
+            weight=Strides(first, 1, kernel, (0, 0, 0), whole.weight.group)))
+    return found
+
+
 def _taps(map: str, g: Geometry) -> Iterator[Axes]:
     """The axes, with one tap each, of everything that a map sums."""
     only = Axis.clipped if map == "grad_input" or g.padding_mode == "zeros" else Axis.alone
@@ -410,7 +441,7 @@ def exact_pieces(map: str, g: Geometry) -> list[Piece]:
 
 def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
-    if map == "grad_input" and (_is_dense_layer(map, g) or is_disjoint(g)):
+    if map == "grad_input" and (_is_dense_layer(map, g) or is_disjoint(g) or is_in_turns(g)):
         return False
     if _reads_edges(map, g) and g.padding_mode != "zeros":
         return False
