@@ -1,7 +1,7 @@
 """Time pyconv beside torch on the layers of known networks, on the CPU.
 
     python benchmarks/cpu.py                              ResNet-50 at batch 8, float32 and float64: about ten minutes
-    python benchmarks/cpu.py --networks all               every network of layers.py
+    python benchmarks/cpu.py --networks all               every network of layers.py but "elsewhere"
     python benchmarks/cpu.py --networks resnet50 vgg16 --dtype float32 --algorithm winograd
     python benchmarks/cpu.py --networks tiny --quick      a look, nothing is written
 
@@ -56,7 +56,7 @@ import holds
 import pyconv
 from handover import handover_seconds
 from harness import MAPS, duration, quartiles
-from layers import NETWORKS, Layer, Network
+from layers import ELSEWHERE, NETWORKS, Layer, Network
 from peak import multiply_add_rate
 from picture import draw
 
@@ -72,8 +72,8 @@ LEAST_SAMPLES = 5
 def parse_arguments():
     """The command line, with 'all' spelt out."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--networks", nargs="+", default=["resnet50"], choices=[*NETWORKS, "all"], metavar="NETWORK",
-                        help=f"all, or some of {', '.join(NETWORKS)} (default: resnet50)")
+    parser.add_argument("--networks", nargs="+", default=["resnet50"], choices=[*NETWORKS, *ELSEWHERE, "all"],
+                        metavar="NETWORK", help=f"all, or some of {', '.join(NETWORKS)}, or elsewhere (default: resnet50)")
     parser.add_argument("--dtype", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--maps", nargs="+", default=list(MAPS), choices=MAPS)
     parser.add_argument("--algorithm", default="auto", help="pyconv's algorithm= (default: auto)")
@@ -304,7 +304,7 @@ def main() -> None:
     record = describe(arguments, limits)
     rates = [f"{limits[name] / 1e9:.0f} GFLOP/s {name}" for name in DTYPES] + [f"{limits['bandwidth'] / 1e9:.0f} GB/s"]
     print(f"{record['machine']['processor']}, {arguments.threads} threads; {', '.join(rates)}")
-    networks = [NETWORKS[key] for key in arguments.networks]
+    networks = [(NETWORKS | ELSEWHERE)[key] for key in arguments.networks]
     work = harness.work_of(networks, arguments.dtype, arguments.maps)
     with torch.no_grad():
         record["rows"] = harness.run_rows(work, HEADING, functools.partial(time_row, arguments, limits), row_text)

@@ -228,6 +228,48 @@ _TINY = [
 ]
 
 
+# Layers that the means leave out, as kernels were not made with them at hand, but for those of large kernels, of few
+# channels and of spectrograms, which were looked at later: DenseNet, SqueezeNet, Inception-v3, EfficientNet, RegNet,
+# RepLKNet, HRNet, WideResNet, YOLO, AlexNet;
+_ELSEWHERE = [
+    _square(128, 32, 14, 3),
+    _square(480, 128, 14, 1),
+    _square(16, 64, 55, 3),
+    _square(48, 64, 35, 5),
+    _square(288, 384, 35, 3, 2, 0),
+    _square(40, 240, 28, 1),
+    _square(144, 144, 56, 5, 2, groups=144),
+    _square(168, 168, 28, 3, 2, groups=7),
+    _square(128, 128, 28, 31, groups=128),
+    _square(18, 18, 56, 3),
+    _square(160, 160, 32, 3),
+    _square(1024, 255, 13, 1),
+    _square(64, 192, 27, 5),
+    # a U-Net and its head, SRCNN, EDSR, a discriminator, FCN, DQN;
+    _square(512, 256, 28, 3),
+    _square(64, 2, 256, 1),
+    _square(1, 64, 64, 9),
+    _square(32, 1, 64, 5),
+    _square(64, 3, 96, 3),
+    _square(64, 128, 64, 4, 2, 1),
+    _square(21, 21, 28, 16, 8, 4, transposed=True),
+    _square(4, 32, 84, 8, 4, 0),
+    _square(32, 64, 20, 4, 2, 0),
+    # a text classifier, Demucs, a spectrogram, Conv-TasNet's decoder, an electrocardiogram, EEGNet;
+    Layer(300, 100, (50,), (5,)),
+    Layer(64, 128, (8192,), (8,), 4, 2),
+    Layer(1, 402, (48000,), (400,), 160),
+    Layer(512, 1, (3999,), (16,), 8, transposed=True),
+    Layer(12, 64, (2048,), (16,), 1, 8),
+    Layer(1, 8, (22, 512), (1, 64), 1, (0, 32)),
+    # V-Net, R(2+1)D, X3D, a scan's first layer.
+    Layer(16, 16, (32, 32, 32), (5, 5, 5), 1, 2),
+    Layer(64, 144, (8, 28, 28), (1, 3, 3), 1, (0, 1, 1)),
+    Layer(108, 108, (8, 28, 28), (3, 3, 3), 1, 1, groups=108),
+    Layer(1, 16, (48, 48, 48), (3, 3, 3), 1, 1),
+]
+
+
 def _network(name, batch, layers) -> Network:
     return Network(f"{name}, batch {batch}", batch, dict(Counter(layers)))
 
@@ -249,6 +291,7 @@ NETWORKS = {
     "batch1": _network("ResNet-50", 1, _residual()),
     "tiny": _network("Tiny", 1, _TINY),
 }
+ELSEWHERE = {"elsewhere": _network("Elsewhere", 4, _ELSEWHERE)}
 
 
 def layer_named(network: str, label: str) -> Layer:

@@ -45,8 +45,8 @@ from pyconv._blocks import (
 )
 from pyconv._piece import Piece, Triple
 
-# Where a lone tap has so few rows and a sample's planes more bytes than this, only so many planes are gone through at a
-# time: the processor follows these, and fetches lines ahead.
+# Where a lone tap has at most so many rows, and a sample's planes of a group more bytes than this, so many planes are
+# gone through at a time, for more than half of the rows twice as many: the processor follows these, and fetches ahead.
 FEW_ROWS, BEYOND, FEW_PLANES = 16, 1 << 21, 8
 FEW_CELLS = 64  # of a plane, as of 7x7
 RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
@@ -160,7 +160,8 @@ def are_few(piece: Piece) -> bool:
 
 
 def _waits_for_memory(piece: Piece, tile: Tile) -> bool:
-    """Whether a lone tap has so few rows, and planes so large, that memory is the limit."""
+    """Whether a lone tap has so few rows, and planes so large, that memory is the limit, if these are read in runs. It
+    decides the order of sums, as only planes can be read so."""
     size = piece.channels * prod(axis.size for axis in piece.axes) * tile.itemsize
     return piece.rows <= FEW_ROWS and size > BEYOND and piece.source.axes[2] == 1 and not piece.several and (
         all(axis.step == 1 for axis in piece.axes))

@@ -35,20 +35,19 @@ MOST_ALONG = 7  # taps along x that share cells where channels lie last
 LEAST_ACROSS, MOST_ACROSS = 12, 512  # positions of a row that are worth more than turned vectors; of a block's row
 MOST_ADDED = 1024  # channels whose sums are added one after the other, as rounding errors grow with them
 LEAST_FILLED = 0.7  # of a row's vectors, if they are
-DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block: in L1
-DIRECT_RESULTS = 1 << 16  # the same for grad_weight, where they are touched once a row of positions: in L2
+DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block, or of grad_weight's results: in L1
 IN_REGISTERS = 8  # neighbouring positions whose results are
 ALONE = {1: 1}  # channels of groups that are done together where they lie last, and how many lanes a vector must have
 IN_TURNS = {1: 1, 2: 2, 4: 4, 8: 16}  # the same for grad_weight: 8 channels of 8 lanes took up to 1.6 times as long
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
 
 
-def direct_blocking(piece: Piece, groups: int, tile: Tile, weights: int, always: bool = False) -> Blocking | None:
+def direct_blocking(piece: Piece, groups: int, tile: Tile, always: bool = False) -> Blocking | None:
     """A direct block, a lane a group, where that is possible and the cheaper way: of one sample, so for any batch."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.lanes * tile.itemsize
     depth, count = piece.channels * taps, tuple(axis.positions for axis in piece.axes)
     if groups == 1 or piece.turned or piece.swapped or piece.woven or not all(count) or (
-            not 0 < depth <= MOST_DEEP or depth * piece.rows * width > weights
+            not 0 < depth <= MOST_DEEP or depth * piece.rows * width > DIRECT_WEIGHTS
             or any(n > 1 for n, _ in piece.row_taps)):
         return None
 

@@ -23,7 +23,7 @@ from pyconv._blocks import (
     power_of_two,
     up_to,
 )
-from pyconv._depthwise import DIRECT_WEIGHTS, direct_blocking
+from pyconv._depthwise import direct_blocking
 from pyconv._geometry import Geometry
 from pyconv._lattices import in_lone_tiles, is_lone
 from pyconv._piece import Piece, Strides
@@ -35,7 +35,8 @@ Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks
 NOWHERE = Strides(0, 0, 0, ())
 PANEL_TAPS = 128  # most taps of phases that have one panel: as in kernels.h
-VERY_FEW, ROWS_OF_ALL = 4, 1024  # rows of a phase, and of all, that unroll their cells once
+# rows of a phase, and of all, that at most unroll their cells once; of a phase with more, ROW_BLOCKS[0] of all
+VERY_FEW, ROWS_OF_ALL = 4, 1024
 PHASES = 16  # times the depth that a panel of all phases may have
 ROUND = 32  # sizes from one power of two to the next that have blocks of their own, but for the first 2 * ROUND
 
@@ -109,7 +110,7 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
         if not in_between(first, second):
             continue
         if GATHER_DIRECT in (blocking.way, other.way) and blocking.members == 1:  # both, where that is possible
-            blocking, other = (direct_blocking(piece, groups, tile, DIRECT_WEIGHTS, True) or block
+            blocking, other = (direct_blocking(piece, groups, tile, True) or block
                                for piece, block in ((first, blocking), (second, other)))
             chosen[i:i + 2] = (first, blocking), (second, other)
         alone = blocking.members == 1
@@ -206,9 +207,9 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
         return chosen
     if most.way == GATHER_DIRECT:
         if _are_few(phases):
-            blocking = direct_blocking(whole._replace(rows=count * whole.rows), groups, tile, DIRECT_WEIGHTS, True)
+            blocking = direct_blocking(whole._replace(rows=count * whole.rows), groups, tile, True)
         if not blocking:
-            own = [direct_blocking(piece, groups, tile, DIRECT_WEIGHTS, True) or other for piece, other in chosen]
+            own = [direct_blocking(piece, groups, tile, True) or other for piece, other in chosen]
             alike = all(block.way == GATHER_DIRECT for block in own)
             return _side_by_side(list(zip(phases, own)), most) if alike else chosen
     elif _are_few(phases) and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen) and (

@@ -17,7 +17,7 @@ from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 MOST_LAST = 256  # output channels that lie last and are read position by position: of more these lie too far apart
 WIDEST = 16  # lanes of the longest vector
-MANY_SUMMED, MOST_TURNS = 64, 4  # of grad_input in turns: output channels at least, as measured, and turns at most
+MANY_SUMMED, MOST_TURNS = 64, 4  # of grad_input in turns: output channels of a group at least, and turns at most
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
 
 
@@ -394,13 +394,13 @@ def is_covered(g: Geometry) -> bool:
 
 
 def _apart(g: Geometry) -> int:
-    """How many neighbouring taps along x no two positions have in the same cell."""
+    """How many neighbouring taps along x no two positions have in the same cell: at stride 8, undilated, 8."""
     return (g.stride[2] - 1) // g.dilation[2] + 1
 
 
 def is_in_turns(g: Geometry) -> bool:
-    """Whether grad_input has taps for rows, as `_disjoint`, in a few turns of as many as do not meet: where one input
-    channel leaves a tile no more rows in a phase of the stride, along one axis and without padding."""
+    """Whether grad_input has taps for rows, as `_disjoint`, in a few turns of as many as do not meet: along one axis,
+    without padding, where a group has one input channel, so that a phase of the stride would have one row."""
     channels = g.in_channels // g.groups, g.out_channels // g.groups
     return channels[0] == 1 and channels[1] >= MANY_SUMMED and g.kernel_size[:2] == g.stride[:2] == (1, 1) and (
         1 < _apart(g) < g.kernel_size[2] <= MOST_TURNS * _apart(g) and g.output_size[2] > 1) and (
@@ -409,7 +409,7 @@ def is_in_turns(g: Geometry) -> bool:
 
 
 def _in_turns(g: Geometry) -> list[Piece]:
-    """Each turn's products are added to what is there: to cells that are cleared first, as none meets all of them."""
+    """Each turn's products are added to what is there: to cells that are cleared first, as no turn meets all cells."""
     whole, kernel = _operands("grad_input", g), g.kernel_size[2]
     step, found = g.dilation[2] * whole.target.axes[2], [_fill("grad_input", g)]
     for turn, first in enumerate(range(0, kernel, _apart(g))):

@@ -49,8 +49,6 @@ from pyconv._blocks import (
     up_to,
 )
 from pyconv._depthwise import (
-    DIRECT_RESULTS,
-    DIRECT_WEIGHTS,
     direct_blocking,
     in_rows,
     last_blocking,
@@ -127,10 +125,6 @@ def _directly(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable
     def of(piece: Piece, asked: Asked) -> Blocking | None:
         return blocks(piece, asked.groups, asked.tile) if asked.may_direct and not piece.several else None
     return of
-
-
-def _of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
-    return direct_blocking(piece, groups, tile, DIRECT_WEIGHTS)
 
 
 def _across(piece: Piece, asked: Asked) -> Blocking | None:
@@ -216,7 +210,7 @@ def _summed(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable[[
 
 
 def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
-    blocking = direct_blocking(piece, groups, tile, DIRECT_RESULTS)
+    blocking = direct_blocking(piece, groups, tile)
     if blocking is None:
         return None
     z, y, _ = blocking.extent
@@ -264,7 +258,7 @@ WAYS = (
         "is loaded once", _directly(rows_blocking)),
     Way("direct", (GATHER_DIRECT,), SUMS, ANY,
         "several groups of few channels, where tiles of each group's own would cost more",
-        "a lane holds a group, so that narrow rows and few channels fill vectors", _directly(_of_lanes)),
+        "a lane holds a group, so that narrow rows and few channels fill vectors", _directly(direct_blocking)),
     Way("direct", (GATHER_ACROSS,), SUMS, ANY,
         "channels of the source lie last and fill vectors, those of the target are fewer than half a vector",
         "a register tile of so few rows is limited by its loads", _across),

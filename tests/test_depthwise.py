@@ -87,6 +87,16 @@ def test_others_do_without(problem):
     assert _blocks.GATHER_ROWS not in {found.way for found in chosen(problem, TILES[0])}
 
 
+@pytest.mark.parametrize(('width', 'kernel', 'way'), [
+    (2, 3, _blocks.CORRELATE_DIRECT), (24, 1, _blocks.CORRELATE), (32, 1, _blocks.CORRELATE),
+    (4, 3, _blocks.CORRELATE_DIRECT), (8, 3, _blocks.CORRELATE)])
+def test_weights_of_a_lane_a_group_stay_in_the_nearest_cache(width, kernel, way):
+    """Else all of them are read and written anew for every row of positions."""
+    problem = P('groups', (28, 28), (kernel, kernel), (16 * width, 16 * width), groups=16, padding=kernel // 2, batch=8)
+    [found] = chosen(problem, _blocks.Tile(8, 8, 8, 3), ('grad_weight',))
+    assert found.way == way
+
+
 def test_blocks_have_whole_vectors():
     """The last of those side by side too, and enough of them for threads even where there is one image."""
     for width in (512, 513, 1025, 3 * 512 + 1, 70001):

@@ -316,8 +316,8 @@ static inline __attribute__((always_inline)) void NAME(direct)(
 #define MANY_ALONG (ROWS == 8 ? 8 : 16)
 
 /* The same of N neighbouring positions under rows of `taps` taps side by side, but for taps whose columns all lie in the
-   padding: of the columns of a row, the first of which the first position has under its first tap, there are those from
-   there[0] to there[1] - 1, numbers that may lie beyond the row. */
+   padding. Column 0 is that of the first position under the first tap; columns [there[0], there[1]) are no padding, where
+   either may be less than 0 or more than are read. */
 static inline __attribute__((always_inline)) void NAME(direct_wide)(
     const int N, index_t depth, index_t taps, const index_t *there, const REAL *panel, const index_t *offset,
     const REAL *cells, REAL *result)

@@ -28,7 +28,7 @@ static void NAME(offsets_flat)(const work_t *work, index_t *offset)
         offset[c] = c * work->piece->source_channel;
 }
 
-/* The first cell of a block. */
+/* The first cell of a block, whose positions are those of source. */
 static inline const REAL *NAME(first_of_run)(const work_t *work, const void *source)
 {
     const block_t *block = &work->block;
@@ -83,8 +83,8 @@ static void NAME(multiply_flat)(const work_t *work, const void *panel, const ind
                        offset, flat->cells, result, work->layout.pitch, accumulate, 1);
 }
 
-/* grad_weight: a block's cells and those of target are a run each, and are multiplied where they lie. Scratch and a panel
-   tell where source and target are. */
+/* grad_weight: a block's cells and those of target are a run each, and are multiplied where they lie. Scratch is one
+   pointer, to where source begins, and so is a panel, to target. */
 static void NAME(layout_few_flat)(work_t *work)
 {
     NAME(layout_few)(work);
