@@ -73,7 +73,8 @@ def parse_arguments():
     """The command line, with 'all' spelt out."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--networks", nargs="+", default=["resnet50"], choices=[*NETWORKS, *ELSEWHERE, "all"],
-                        metavar="NETWORK", help=f"all, or some of {', '.join(NETWORKS)}, or elsewhere (default: resnet50)")
+                        metavar="NETWORK",
+                        help=f"all, or some of {', '.join([*NETWORKS, *ELSEWHERE])} (default: resnet50)")
     parser.add_argument("--dtype", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--maps", nargs="+", default=list(MAPS), choices=MAPS)
     parser.add_argument("--algorithm", default="auto", help="pyconv's algorithm= (default: auto)")
