@@ -83,7 +83,7 @@ def takes_last_weight(map: str, g: Geometry) -> bool:
     """Whether a map can read or write a weight whose input channels lie last: not one whose taps become channels or,
     in grad_input, rows, nor one that changes places with the source there."""
     return g.rank <= 3 and not (
-        _is_dense_layer(map, g) or is_swapped(map, g) or map == "grad_input" and (is_disjoint(g) or is_in_turns(g)))
+        _is_dense_layer(map, g) or is_swapped(map, g) or _has_taps_for_rows(map, g))
 
 
 def with_last_weight(piece: Piece, g: Geometry) -> Piece:
@@ -217,10 +217,8 @@ def pieces(map: str, g: Geometry, may_exchange: bool = True) -> list[Piece]:
         return [_dense_layer(map, g)]
     if map == "grad_weight" and may_exchange and is_by_rows(g):
         return [_by_rows(g)]
-    if map == "grad_input" and is_disjoint(g):
-        return _disjoint(g)
-    if map == "grad_input" and is_in_turns(g):
-        return _in_turns(g)
+    if _has_taps_for_rows(map, g):
+        return _disjoint(g) if is_disjoint(g) else _in_turns(g)
     found, waves = [], 0
     beyond = _folds(map, g)
     options = [_options(map, g, a, fold) for a, fold in enumerate(beyond)]
@@ -381,6 +379,11 @@ def _disjoint(g: Geometry) -> list[Piece]:
     return [piece] if is_covered(g) else [_fill("grad_input", g), piece]
 
 
+def _has_taps_for_rows(map: str, g: Geometry) -> bool:
+    """Whether the pieces are grad_input's matrix products whose rows are taps, of which none lies in the padding."""
+    return map == "grad_input" and (is_disjoint(g) or is_in_turns(g))
+
+
 def disjoint_axes(g: Geometry) -> Axes:
     """The positions of grad_output, each at the first cell of its own that it writes."""
     return tuple(Axis(n, n, 1, 0, 0, 1, -p, s) for n, p, s in zip(g.output_size, g.padding, g.stride))
@@ -441,7 +444,7 @@ def exact_pieces(map: str, g: Geometry) -> list[Piece]:
 
 def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
-    if map == "grad_input" and (_is_dense_layer(map, g) or is_disjoint(g) or is_in_turns(g)):
+    if (map == "grad_input" and _is_dense_layer(map, g)) or _has_taps_for_rows(map, g):
         return False
     if _reads_edges(map, g) and g.padding_mode != "zeros":
         return False

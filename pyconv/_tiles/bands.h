@@ -346,8 +346,8 @@ static inline int NAME(has_near_ends)(const NAME(band) *band)
     return band->first >= -1 && band->first + band->width + 1 <= band->size;
 }
 
-/* A band's cells in one channel of a group, where they lie or, if they are not to be READ there or may not be, copied: then the band is
-   a `copied` one. */
+/* A band's cells in one channel of a group, where they lie or, if they are not to be READ there or may not be, copied:
+   then the band is a `copied` one. */
 static NAME(band) *NAME(read_band)(const work_t *work, NAME(reader) *reader, index_t group, index_t channel,
                                    int is_read, NAME(band) *band, NAME(band) *copied)
 {

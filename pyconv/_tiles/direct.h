@@ -243,8 +243,8 @@ static void NAME(pack_direct)(const work_t *work, const void *weight, void *pane
 }
 
 /* sum[0 .. N - 1] += the products of K taps, whose weights are in registers, of N positions S cells apart, with the
-   columns that they share, `column` apart from `at` on, each of which is loaded once. CUT: 0, or which columns may be missing, of which
-   there are [0] to [1] - 1 of `there`:
+   columns that they share, `column` apart from `at` on, each of which is loaded once.
+   CUT: 0, or which columns may be missing, of which there are [0] to [1] - 1 of `there`:
      OUTER  those that fewer than K taps meet, K - 1 at either end;
      ANY    all. */
 #undef OUTER
