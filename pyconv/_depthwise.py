@@ -74,7 +74,7 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, always: bool = False)
     one = piece._replace(batch=1)
     best = min(vectors, key=cost)
     other = cost_of(one, piece.rows, tile)(best_block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True))
-    in_place = piece.source.group == piece.target.group == 1  # what tiles would copy first
+    in_place = piece.source.group == piece.target.group == 1 and 2 * groups > tile.lanes  # what tiles would copy first
     if not (always or in_place) and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None
     blocks = blocks_of(one, (1, best, 0)) * -(-groups // tile.lanes)  # of one sample
@@ -83,12 +83,18 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, always: bool = False)
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
 
 
+def _is_image(piece: Piece, groups: int, tile: Tile) -> bool:
+    """Whether so few channels lie last, as in an image, that rows of theirs are worth turning."""
+    return (piece.source_last or piece.target_last) and groups * max(piece.rows, piece.channels) < tile.lanes
+
+
 def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
     """Whether a channel of target has one of source, or is its group's only one, and rows may be vectors."""
     z, y, x = piece.axes
-    strides = piece.source.axes[2], piece.target.axes[2], y.step, x.step
-    if set(strides) != {1} or (z.taps, piece.parts) != (1, 1) or (
-            piece.turned or piece.swapped or piece.woven or any(n > 1 for n, _ in piece.row_taps)
+    strides = piece.source.axes[2], piece.target.axes[2]
+    if (set(strides) != {1} and not _is_image(piece, groups, tile)) or (
+            (y.step, x.step, z.taps, piece.parts) != (1, 1, 1, 1)
+            or piece.turned or piece.swapped or piece.woven or any(n > 1 for n, _ in piece.row_taps)
             or piece.target.group != piece.rows * piece.target.channel):
         return False
     # tiles of more rows load a cell for all of them
@@ -146,6 +152,8 @@ def _in_rows(piece: Piece, groups: int, tile: Tile, most: int) -> Blocking:
     down = holding(even_part(y.positions, max(1, min(BOX // row, shared, most))), y.positions, least)
     tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
     together = max(1, min(groups, tasks, GROUPS // (row * down)))
+    if _is_image(piece, groups, tile):  # all read the same lines
+        together, down = groups, holding(even_part(down, max(1, BOX // (row * groups))), y.positions, least)
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, piece.channels, piece.rows, groups=together)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyconv import _threads
-from pyconv._arguments import channels_last, check_out, flat_buffer, ready, writing_place
+from pyconv._arguments import channels_last, check_out, flat_buffer, last_order, ready, writing_place
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, scratch_dtype
 from pyconv._edges import is_far
@@ -18,7 +18,7 @@ from pyconv._known import keep, look, orders_of, viewed
 from pyconv._libraries import Visitor, check_target, given_back, placed, tell_of_writing
 from pyconv._memory import empty, shares
 from pyconv._outer import of_volumes
-from pyconv._pieces import takes_last_weight
+from pyconv._pieces import is_dense_layer, takes_last_weight
 from pyconv._settings import DEFAULTS, Settings, written
 
 Named = tuple[tuple[str, Array | None], ...]
@@ -232,8 +232,11 @@ def _takes_last(map: str, geometry: Geometry, dtype: DType, role: str) -> bool:
 
 
 def _takes_all(map: str, geometry: Geometry, dtype: DType, lasts: Sequence[Any]) -> bool:
-    """Whether a plan takes all of a map's arrays with their channels last that are not None here."""
-    return all(last is None or _takes_last(map, geometry, dtype, role) for role, last in zip(ROLES[map], lasts))
+    """Whether a plan takes all of a map's arrays with their channels last that are not None here, of a dense layer's
+    weight if the input's do so too."""
+    found = {role: last is not None for role, last in zip(ROLES[map], lasts)}
+    alike = found["x"] or not found["w"] or not is_dense_layer(map, geometry)
+    return alike and all(not found[role] or _takes_last(map, geometry, dtype, role) for role in found)
 
 
 def _lying(map: str, geometry: Geometry, lasts: Sequence[Any]) -> Geometry:
@@ -253,6 +256,11 @@ def _laid(
     a, b, c = ROLES[map]
     read, also = last_of(a, first, dtype, True), last_of(b, second, dtype, b != "w")
     target = None if out is None else last_of(c, np.asarray(out), written(dtype, settings), False)
+    if (target if c == "w" else also) is not None and is_dense_layer(map, geometry):  # whose input is to lie likewise
+        if a == "x":
+            read = first.transpose(last_order(first.ndim, geometry.rank))  # copied where it does not
+        elif target is None:
+            also = None
     if read is None and also is None and target is None:
         return geometry, first, second
     laid = _lying(map, geometry, (read, also, target))

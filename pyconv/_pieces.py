@@ -16,6 +16,7 @@ from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 MOST_LAST = 256  # output channels that lie last and are read position by position: of more these lie too far apart
+FEW_LAST = 8  # output channels that are too few for vectors of theirs, where they lie last
 WIDEST = 16  # lanes of the longest vector
 MANY_SUMMED, MOST_TURNS = 64, 4  # of grad_input in turns: output channels of a group at least, and turns at most
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
@@ -80,14 +81,17 @@ def _operands(map: str, g: Geometry) -> Operands:
 
 
 def takes_last_weight(map: str, g: Geometry) -> bool:
-    """Whether a map can read or write a weight whose input channels lie last: not one whose taps become channels or,
-    in grad_input, rows, nor one that changes places with the source there."""
-    return g.rank <= 3 and not (
-        _is_dense_layer(map, g) or is_swapped(map, g) or _has_taps_for_rows(map, g))
+    """Whether a map can read or write a weight whose input channels lie last: not one whose taps become rows in
+    grad_input, nor one that changes places with the source there; one of a dense layer, if the input's lie last too."""
+    if is_dense_layer(map, g):
+        return g.groups == 1
+    return g.rank <= 3 and not (is_swapped(map, g) or _has_taps_for_rows(map, g))
 
 
 def with_last_weight(piece: Piece, g: Geometry) -> Piece:
     """A piece of such a weight, made for one in C order, from which every choice follows."""
+    if piece.turned:  # all channels of all cells in their order, whichever it is
+        return piece
     kernel, ins, weight = prod(g.kernel_size), g.in_channels // g.groups, piece.weight
     batch, channel = (1 if stride == kernel else stride for stride in (weight.batch, weight.channel))
     axes = tuple(ins * stride for stride in weight.axes)
@@ -119,7 +123,7 @@ def is_swapped(map: str, g: Geometry) -> bool:
     """
     return map == "grad_input" and all(d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and (
         prod(-(-k // s) for k, s in zip(g.kernel_size, g.stride)) >= 8 * prod(g.output_size)) and (
-        not _is_dense_layer(map, g) and not is_disjoint(g) and g.padding_mode == "zeros" and not _is_copied(g))
+        not is_dense_layer(map, g) and not is_disjoint(g) and g.padding_mode == "zeros" and not _is_copied(g))
 
 
 def _swapped_axes(g: Geometry, a: int) -> list[Axis]:
@@ -213,12 +217,12 @@ def pieces(map: str, g: Geometry, may_exchange: bool = True) -> list[Piece]:
     an array, others follow that clear what is around it. grad_weight's operands may not change places (see is_by_rows)
     where another plan takes turns with this one.
     """
-    if _is_dense_layer(map, g):
+    if is_dense_layer(map, g):
         return [_dense_layer(map, g)]
     if map == "grad_weight" and may_exchange and is_by_rows(g):
         return [_by_rows(g)]
     if _has_taps_for_rows(map, g):
-        return _disjoint(g) if is_disjoint(g) else _in_turns(g)
+        return _in_turns(g) if is_in_turns(g) else _disjoint(g)
     found, waves = [], 0
     beyond = _folds(map, g)
     options = [_options(map, g, a, fold) for a, fold in enumerate(beyond)]
@@ -314,11 +318,13 @@ def _around(g: Geometry) -> Iterator[Axes]:
         starts[a], sizes[a] = 0, n
 
 
-def _is_dense_layer(map: str, g: Geometry) -> bool:
-    """Whether the kernel covers the input: one position, each cell under its own tap, as in a fully connected layer."""
+def is_dense_layer(map: str, g: Geometry) -> bool:
+    """Whether the kernel covers the input: one position, each cell under its own tap, as in a fully connected layer.
+    Input and weight have their channels last both, or neither."""
     return g.kernel_size == g.input_size and g.output_size == (1, 1, 1) and not any(g.padding) and all(
         d == 1 or k == 1 for d, k in zip(g.dilation, g.kernel_size)) and not (
-        g.x_last or (g.per_sample and map == "grad_weight") or _is_copied(g)) and g.volumes == (1, 1, 1)
+        g.x_last and g.groups > 1 or (g.per_sample and map == "grad_weight") or _is_copied(g)) and (
+        g.x_last == g.w_last and g.volumes == (1, 1, 1))
 
 
 def _dense_layer(map: str, g: Geometry) -> Piece:
@@ -342,14 +348,15 @@ def is_by_rows(g: Geometry) -> bool:
     They lie side by side in a weight of one tap, which is then stored row by row, where output channels have to be
     turned. But then the input is turned to vectors, and not grad_output: an element of the weight gains, as measured,
     three quarters of what a cell of more channels costs. Of a batch, the next power of two decides: see _of_batches.
-    Where channels lie last no operand is turned, but the fewer are copied to vectors, and the weight is turned as ever.
+    Where channels lie last no operand is turned, but the fewer are copied to vectors, and the weight is turned as ever;
+    a few output channels would be too few for vectors.
     """
     batch = 1 if g.per_sample else 1 << (g.batch - 1).bit_length()
     ins, outs, positions = g.in_channels // g.groups, g.out_channels // g.groups, batch * prod(g.output_size)
-    pays = 4 * positions * (ins - outs) < 3 * ins * outs
+    pays = 4 * positions * (ins - outs) < 3 * ins * outs or g.x_last and outs <= FEW_LAST
     return pays and g.kernel_size == g.stride == g.volumes == (1, 1, 1) and g.input_size == g.output_size and (
-        ins % WIDEST == 0 and not any(g.padding)) and g.x_last == g.y_last and not (
-        g.x_last and g.out_channels > MOST_LAST or _is_copied(g) or _is_dense_layer("grad_weight", g))
+        ins % WIDEST == 0 and not any(g.padding)) and (g.x_last == g.y_last or g.out_channels == 1) and not (
+        g.x_last and g.out_channels > MOST_LAST or _is_copied(g) or is_dense_layer("grad_weight", g))
 
 
 def _by_rows(g: Geometry) -> Piece:
@@ -380,8 +387,11 @@ def _disjoint(g: Geometry) -> list[Piece]:
 
 
 def _has_taps_for_rows(map: str, g: Geometry) -> bool:
-    """Whether the pieces are grad_input's matrix products whose rows are taps, of which none lies in the padding."""
-    return map == "grad_input" and (is_disjoint(g) or is_in_turns(g))
+    """Whether the pieces are grad_input's matrix products whose rows are taps, of which none lies in the padding. Where
+    input channels lie last, but for a few, phases of the stride write vectors of them, while such rows would be turned.
+    """
+    few = not g.x_last or g.in_channels < WIDEST
+    return map == "grad_input" and (is_disjoint(g) and few or is_in_turns(g))
 
 
 def disjoint_axes(g: Geometry) -> Axes:
@@ -444,7 +454,7 @@ def exact_pieces(map: str, g: Geometry) -> list[Piece]:
 
 def touches_padding(map: str, g: Geometry) -> bool:
     """Whether the pieces multiply padding: some position of some tap lacks its cell."""
-    if (map == "grad_input" and _is_dense_layer(map, g)) or _has_taps_for_rows(map, g):
+    if (map == "grad_input" and is_dense_layer(map, g)) or _has_taps_for_rows(map, g):
         return False
     if _reads_edges(map, g) and g.padding_mode != "zeros":
         return False

@@ -253,14 +253,15 @@ WAYS = (
         _directly(last_blocking)),
     Way("direct", (GATHER_ROWS,), SUMS, ANY,
         "one channel in and a few out of each group, or several in and one out; odd square kernels of 3 to 7 at stride "
-        "1, rows that fill vectors",
+        "1, rows that fill vectors, where channels lie last only those of images: all are fewer than a vector has",
         "vectors of neighbouring positions, and as many rows of results in registers as there are rows of taps: a cell "
         "is loaded once", _directly(rows_blocking)),
     Way("direct", (GATHER_DIRECT,), SUMS, ANY,
         "several groups of few channels, where tiles of each group's own would cost more",
         "a lane holds a group, so that narrow rows and few channels fill vectors", _directly(direct_blocking)),
     Way("direct", (GATHER_ACROSS,), SUMS, ANY,
-        "channels of the source lie last and fill vectors, those of the target are fewer than half a vector",
+        "channels of the source lie last and fill vectors, those of the target are fewer than half a vector, or under "
+        "several taps a vector of 8",
         "a register tile of so few rows is limited by its loads", _across),
     Way("matrix product", (GATHER_BROADCAST,), SUMS, ANY,
         "the cheaper one by the count of operations, turning channels that lie last among them: cells are read where "
@@ -276,7 +277,8 @@ WAYS = (
         "taps cells that are copied first are read less often",
         _summed(last_weight_blocking)),
     Way("direct", (CORRELATE_ROWS,), WEIGHT, ANY,
-        "one channel in and a few out of each group, 3×3 at stride 1, rows that fill most of a vector",
+        "one channel in and a few out of each group, 3×3 at stride 1, rows that fill most of a vector, where channels "
+        "lie last only those of images",
         "vectors of neighbouring positions: both operands are read where they lie, and nothing is turned",
         _summed(rows_weight_blocking)),
     Way("direct", (CORRELATE_DIRECT,), WEIGHT, ANY,

@@ -21,6 +21,7 @@ PROBLEMS = [
       for few in FEW),
     *(P(f'from {few} at stride 2', (17, 21), (4, 3), (few, 16), stride=2, padding=1, batch=2) for few in FEW),
     P('kernel 1', (12, 13), (1, 1), (64, 3), batch=2),
+    P('kernel 1 of wide cells', (12, 13), (1, 1), (144, 3), batch=2),
     P('kernel 1 strided', (12, 13), (1, 1), (16, 3), stride=(2, 3), batch=2),
     P('row', (57,), (5,), (16, 2), padding=2, dilation=3, batch=2),
     P('strided row', (57,), (5,), (2, 16), padding=2, stride=3, batch=2),
@@ -43,6 +44,15 @@ def ways(problem, tile):
 @every_problem
 def test_these_problems_take_it(problem):
     assert _blocks.GATHER_ACROSS in ways(problem, _blocks.Tile(4, 16, 8, 3))
+
+
+@pytest.mark.parametrize(('kernel', 'few'), [(1, (1, 2, 3)), (3, FEW)])
+def test_how_many_are_few(kernel, few):
+    """Of 8 bytes: half a vector's where a cell is read once."""
+    for rows in range(1, 9):
+        problem = P('to few', (9, 20), (kernel, kernel), (32, rows), padding=kernel // 2)
+        assert (_blocks.GATHER_ACROSS in ways(problem, _blocks.Tile(8, 8, 8, 3))) == (rows in few)
+        assert (_blocks.GATHER_ACROSS in ways(problem, _blocks.Tile(4, 8, 4, 3))) == (rows < 4)
 
 
 @every_problem

@@ -27,6 +27,24 @@ MORE = [
     P('image', (30, 30), (7, 7), (3, 64), stride=2, padding=3),
     P('to an image', (24, 24), (4, 4), (64, 3), stride=2, padding=1),
     P('patches', (32, 32), (8, 8), (3, 40), stride=8),
+    P('patches of many channels', (14, 21), (2, 3), (24, 17), stride=(2, 3), batch=2),
+    P('patches in groups', (12, 14), (2, 2), (20, 20), stride=2, groups=5, batch=2),
+    P('patches of each channel, with a rest', (20, 25), (3, 3), (18, 18), stride=3, groups=18, batch=2),
+    P('kernel 1 to one channel', (9, 11), (1, 1), (32, 1), batch=3),
+    P('kernel 1 to five channels in groups', (9, 7), (1, 1), (32, 10), groups=2, batch=2),
+    P('kernel 1 from an image to one', (19, 37), (1, 1), (3, 3), batch=2),
+]
+# Of fewer channels than a vector has, each its own group: rows of theirs are turned, by two, three and four at once.
+IMAGES = [
+    P('of two channels', (21, 33), (3, 3), (2, 2), groups=2, padding=1, batch=3),
+    P('of three channels', (17, 48), (3, 3), (3, 3), groups=3, padding=1, batch=2),
+    P('of four channels', (19, 35), (5, 5), (4, 4), groups=4, padding=2),
+    P('of six channels, cropped', (18, 41), (3, 3), (6, 6), groups=6, padding=((-1, 2), (1, -3)), batch=2),
+    P('to two of each', (15, 34), (3, 3), (3, 6), groups=3, padding=1, batch=2),
+    P('blurred along columns', (40, 37), (21, 1), (3, 3), groups=3, padding=(10, 0), batch=2),
+    P('blurred along rows', (7, 120), (1, 21), (3, 3), groups=3, padding=(0, 10), batch=2),
+    P('reflected', (18, 34), (3, 3), (3, 3), groups=3, padding=1, padding_mode='reflect', batch=2),
+    P('in planes', (3, 18, 36), (1, 3, 3), (3, 3), groups=3, padding=(0, 1, 1)),
 ]
 # Blocks at an edge are copies, in which channels do not lie last; which blocks these are hangs on the batch. What is
 # cropped is contiguous in one sample, and not in several.
@@ -39,7 +57,8 @@ EDGED = [
     P('circular 3d far', (2, 2, 2), (3, 3, 3), (16, 17), padding=3, padding_mode='circular'),
 ]
 every_problem = pytest.mark.parametrize(
-    'problem', PROBLEMS + SHARED_CELLS + WOVEN + MORE + VARIED_MODES + ROWS + EDGED + LAST + IN_TURNS, ids=str)
+    'problem', PROBLEMS + SHARED_CELLS + WOVEN + MORE + VARIED_MODES + ROWS + EDGED + LAST + IN_TURNS + IMAGES,
+    ids=str)
 
 
 def check(problem, dtype):
@@ -140,7 +159,7 @@ def test_in_tiles_everywhere(monkeypatch, problem, dtype):
     _known.forget()
 
 
-@pytest.mark.parametrize('problem', SHARED_CELLS + WOVEN + MORE + EDGED + LAST + IN_TURNS, ids=str)
+@pytest.mark.parametrize('problem', SHARED_CELLS + WOVEN + MORE + EDGED + LAST + IN_TURNS + IMAGES, ids=str)
 def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
     data, rank = problem._replace(batch=5).floats(dtype), problem.rank
     x, y = last(data.x, rank), last(data.y, rank)
@@ -206,14 +225,44 @@ def test_channels_are_lanes(problem, name, lanes, itemsize):
 
 @pytest.mark.parametrize('channels, groups, exchanged', [
     ((32, 90), 1, True), ((64, 256), 1, True), ((128, 256), 4, True), ((64, 272), 1, False), ((128, 512), 4, False),
-    ((64, 48), 1, False)])
+    ((64, 48), 1, False), ((64, 8), 1, True), ((64, 9), 1, False), ((64, 16), 2, True), ((24, 8), 1, False)])
 def test_operands_change_places_where_output_channels_are_more_but_not_many(channels, groups, exchanged):
-    """Of 272 and more, of all groups, each position is so far from the next that a cache keeps few of them."""
+    """Of 272 and more, of all groups, each position is so far from the next that a cache keeps few of them. And where
+    they are too few for vectors."""
     problem = P('kernel 1', (28, 28), (1, 1), channels, groups=groups)
     for lasts in (True, True), (True, False), (False, True):
         made = geometry_of(problem, **dict(zip(('x_last', 'y_last'), lasts)))
         [piece] = _pieces.pieces('grad_weight', made)
         assert piece.exchanged == (exchanged and all(lasts))
+
+
+def test_a_single_output_channel_lies_last_too():
+    [piece] = _pieces.pieces('grad_weight', geometry_of(P('to one', (28, 28), (1, 1), (64, 1)), x_last=True))
+    assert piece.exchanged
+
+
+@pytest.mark.parametrize('lanes, itemsize', [(16, 4), (8, 4), (4, 4), (8, 8), (4, 8)])
+@pytest.mark.parametrize('channels', range(2, 16))
+def test_rows_of_an_image_are_turned(channels, lanes, itemsize):
+    """All channels of it together; where they fill a vector, each is a lane."""
+    image, tile = P('an image', (64, 64), (3, 3), (channels,) * 2, groups=channels, padding=1), _blocks.Tile(
+        itemsize, lanes, 8 if itemsize * lanes == 64 else 4, 3)
+    to_weight = {'grad_weight': (_blocks.CORRELATE_ROWS, _blocks.CORRELATE_LAST)}
+    for name, batch in itertools.product(('forward', 'grad_input', 'grad_weight'), (1, 7)):
+        [piece] = _pieces.pieces(name, geometry_of(image._replace(batch=batch), x_last=True, y_last=True))
+        found = _ways.choose(name, piece, channels, tile, 'auto')[1]
+        rows, lane = to_weight.get(name, (_blocks.GATHER_ROWS, _blocks.GATHER_LAST))
+        assert found.way == (rows if channels < lanes else lane)
+        assert channels >= lanes or found.groups == channels
+
+
+@pytest.mark.parametrize(('channels', 'groups', 'phases'), [
+    ((96, 96), 96, 9), ((64, 64), 1, 9), ((16, 64), 1, 9), ((15, 64), 1, 1), ((3, 96), 1, 1)])
+def test_a_stride_of_the_size_of_the_kernel_has_phases(channels, groups, phases):
+    """Where input channels lie last, and are a vector of them; else taps are rows of one product."""
+    patches = P('patches', (27, 27), (3, 3), channels, stride=3, groups=groups)
+    assert len(_pieces.pieces('grad_input', geometry_of(patches, x_last=True, y_last=True))) == phases
+    assert len(_pieces.pieces('grad_input', geometry_of(patches, y_last=True))) == 1
 
 
 @pytest.mark.parametrize('lanes, itemsize', [(16, 4), (8, 4), (4, 4), (8, 8), (4, 8), (2, 8)])
@@ -248,13 +297,14 @@ def test_a_long_row_is_summed_in_parts(dtype):
     assert blocking.way == _blocks.CORRELATE_LAST and blocking.splits == _blocks.UNITS and blocking.extent[2] <= 512
 
 
-@pytest.mark.parametrize('problem', LAST + IN_TURNS, ids=str)
+@pytest.mark.parametrize('problem', LAST + IN_TURNS + IMAGES, ids=str)
 def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
     """Of the weight, too: a tap that a position lacks is not multiplied by anything. Nothing is written beside."""
     data, rank = problem.integers(dtype), problem.rank
     x, w, y = (part.copy() for part in data[:3])
-    x[0, 3], y[-1, 1], w[0], w[-1], w[5] = np.nan, np.inf, np.nan, np.inf, -np.inf
-    x[0, 7, ..., -1] = y[0, 9, ..., 0] = np.nan
+    ins, outs = problem.channels
+    x[0, 3 % ins], y[-1, 1], w[0], w[-1], w[5 % outs] = np.nan, np.inf, np.nan, np.inf, -np.inf
+    x[0, 7 % ins, ..., -1] = y[0, 9 % outs, ..., 0] = np.nan
     wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
     assert np.array_equal(calls.grad_weight(problem, last(x, rank), last(y, rank)), wanted.grad_weight, equal_nan=True)
     for run, to in ((lambda out: calls.forward(problem, last(x, rank), w, out=out), wanted.forward),

@@ -8,8 +8,9 @@ import calls
 import pyconv
 import pyconv.torch as door
 from calls import assert_equal, assert_same_bits, last, peak_of, per_channel, poisoned
+from plan_runs import geometry_of
 from problems import PHASES, PROBLEMS, P, maps, whole
-from pyconv import _known, _tiled
+from pyconv import _known, _pieces, _tiled
 from test_winograd import TILED
 
 MORE = [
@@ -41,8 +42,18 @@ def to_weight(problem, x, y, per_sample=False, before=None, **more):
     return out
 
 
+def assert_alike(problem, found, wanted):
+    """The very bits; but a kernel that covers the input is summed in the order in which it lies: then, as each may be
+    off by 1e-6 of its size in float32, twice that."""
+    if not _pieces.is_dense_layer('forward', geometry_of(problem)):
+        assert_same_bits(found, wanted)
+        return
+    most = 2e-6 * np.finfo(wanted.dtype).eps / np.finfo(np.float32).eps
+    assert np.linalg.norm((found - wanted).ravel()) <= most * np.linalg.norm(wanted.ravel())
+
+
 def check(problem, dtype):
-    """The numbers of the loops, and the very bits of the same weight in C order."""
+    """The numbers of the loops, and of the same weight in C order."""
     data, wanted = problem.integers(dtype), whole(problem)
     w = last(data.w, problem.rank)
     kept = w.copy()
@@ -56,9 +67,9 @@ def check(problem, dtype):
                 found = [(calls.forward(problem, x, w), calls.grad_input(problem, w, y))
                          for w in (floats.w, last(floats.w, problem.rank))]
             for one, other in zip(*found):
-                assert_same_bits(one, other)
-            assert_same_bits(to_weight(problem, x, y), calls.grad_weight(problem, x, y))
-            assert_same_bits(to_weight(problem, x, y, before=floats.w), calls.grad_weight(
+                assert_alike(problem, one, other)
+            assert_alike(problem, to_weight(problem, x, y), calls.grad_weight(problem, x, y))
+            assert_alike(problem, to_weight(problem, x, y, before=floats.w), calls.grad_weight(
                 problem, x, y, out=floats.w.copy(), accumulate=True))
             if data.x.ndim == problem.rank + 2:
                 of_each = calls.grad_weight(problem, x, y, per_sample=True)
@@ -117,10 +128,11 @@ def test_in_a_buffer(problem, scratch, dtype):
     sizes = sizes[:2] if scratch == 'full' else (sizes.finput_minimum, sizes.fgrad_input_minimum)
     finput, fgrad_input = (poisoned(max(1, n), dtype) for n in sizes)
     w = last(data.w, problem.rank)
-    assert_same_bits(calls.forward(problem, data.x, w, finput=finput), calls.forward(problem, data.x, data.w))
-    assert_same_bits(calls.grad_input(problem, w, data.y, fgrad_input=fgrad_input),
-                     calls.grad_input(problem, data.w, data.y))
-    assert_same_bits(to_weight(problem, data.x, data.y, finput=finput), calls.grad_weight(problem, data.x, data.y))
+    assert_alike(problem, calls.forward(problem, data.x, w, finput=finput), calls.forward(problem, data.x, data.w))
+    assert_alike(problem, calls.grad_input(problem, w, data.y, fgrad_input=fgrad_input),
+                 calls.grad_input(problem, data.w, data.y))
+    assert_alike(problem, to_weight(problem, data.x, data.y, finput=finput),
+                 calls.grad_weight(problem, data.x, data.y))
 
 
 @pytest.mark.parametrize('stride', [1, 2])
@@ -135,6 +147,18 @@ def test_nothing_is_copied(kernel, stride):
         for call in (lambda: pyconv.conv2d(x, w, **settings), lambda: pyconv.conv2d_input(x.shape, w, y, **settings),
                      lambda: pyconv.conv2d_weight(x, w.shape, y, **settings, out=out)):
             assert peak_of(call) < 6 << 20 < w.nbytes
+
+
+def test_nothing_but_the_input_is_copied_of_a_dense_layer():
+    """Of a weight of 25 MB, which lies as the input does or not, none."""
+    x, w, y = (np.ones(shape, np.float32) for shape in ((2, 256, 7, 7), (512, 256, 7, 7), (2, 512, 1, 1)))
+    w_last, to_w, to_x = last(w, 2), last(np.empty_like(w), 2), last(np.empty_like(x), 2)
+    with pyconv.num_threads(1):
+        for one in (x, last(x, 2)):
+            for call in (lambda: pyconv.conv2d(one, w_last), lambda: pyconv.conv2d(one, w),
+                         lambda: pyconv.conv2d_weight(one, w.shape, y, out=to_w)):
+                assert peak_of(call) < 4 << 20
+        assert peak_of(lambda: pyconv.conv2d_input(x.shape, w_last, y, out=to_x)) < 4 << 20
 
 
 @pytest.mark.parametrize('front', [False, True])

@@ -136,6 +136,107 @@ static inline __attribute__((always_inline)) void NAME(rows_in_blocks)(
     }
 }
 
+#define MOST_BESIDE 4 /* columns: K of them take K (K - 1) instructions a vector of rows */
+
+/* Lanes of two vectors, those of the second numbered from LANES on. */
+static inline __attribute__((always_inline)) VECTOR NAME(merge)(VECTOR a, VECTOR b, NAME(mask) lanes)
+{
+#if defined(__GNUC__) && !defined(__clang__)
+    return __builtin_shuffle(a, b, lanes);
+#else
+    VECTOR merged;
+    for (int e = 0; e < LANES; e++)
+        merged[e] = lanes[e] < LANES ? a[lanes[e]] : b[lanes[e] - LANES];
+    return merged;
+#endif
+}
+
+/* to[column][row] (+)= from[row][column] of K columns that lie side by side, as the channels of an image do. */
+static inline __attribute__((always_inline)) void NAME(columns_beside)(const int K, REAL *to, index_t to_pitch,
+                                                                       const REAL *from, index_t rows, int accumulate)
+{
+    const index_t taken = NAME(in_vectors)(!accumulate, rows);
+    for (index_t i = 0; i < taken; i += LANES) {
+        const index_t top = NAME(vector_at)(i, taken);
+        VECTOR beside[MOST_BESIDE];
+#pragma GCC unroll 4
+        for (int v = 0; v < K; v++)
+            beside[v] = LOAD(from + top * K + v * LANES);
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) {
+            VECTOR column = beside[0];
+#pragma GCC unroll 4
+            for (int v = 1; v < K; v++) {
+                NAME(mask) lanes;
+#pragma GCC unroll 16
+                for (int e = 0; e < LANES; e++) {
+                    const int at = K * e + k, first = v == 1 ? at : e;
+                    lanes[e] = at / LANES == v ? LANES + at % LANES : first % LANES;
+                }
+                column = NAME(merge)(column, beside[v], lanes);
+            }
+            REAL *at = to + k * to_pitch + top;
+            if (accumulate)
+                column += LOAD(at);
+            STORE(at, column);
+        }
+    }
+    NAME(turn_one_by_one)(to + taken, to_pitch, from + taken * K, K, rows - taken, K, accumulate);
+}
+
+/* The same the other way round: to[column][row] (+)= from[row][column] of K rows, which are to lie side by side. */
+static inline __attribute__((always_inline)) void NAME(rows_beside)(const int K, REAL *to, const REAL *from,
+                                                                    index_t from_pitch, index_t columns, int accumulate)
+{
+    for (index_t j = 0; j < columns; j += LANES) {
+        const index_t left = NAME(vector_at)(j, columns);
+        VECTOR row[MOST_BESIDE];
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++)
+            row[k] = LOAD(from + k * from_pitch + left);
+#pragma GCC unroll 4
+        for (int v = 0; v < K; v++) {
+            VECTOR beside = row[0];
+#pragma GCC unroll 4
+            for (int k = 1; k < K; k++) {
+                NAME(mask) lanes;
+#pragma GCC unroll 16
+                for (int e = 0; e < LANES; e++) {
+                    const int at = (v * LANES + e) / K, first = k == 1 ? at : e;
+                    lanes[e] = (v * LANES + e) % K == k ? LANES + at : first;
+                }
+                beside = NAME(merge)(beside, row[k], lanes);
+            }
+            REAL *at = to + left * K + v * LANES;
+            if (accumulate)
+                beside += LOAD(at);
+            STORE(at, beside);
+        }
+    }
+}
+
+static __attribute__((noinline)) void NAME(turn_columns_beside)(REAL *to, index_t to_pitch, const REAL *from,
+                                                                index_t rows, index_t columns, int accumulate)
+{
+    if (columns == 2)
+        NAME(columns_beside)(2, to, to_pitch, from, rows, accumulate);
+    else if (columns == 3)
+        NAME(columns_beside)(3, to, to_pitch, from, rows, accumulate);
+    else
+        NAME(columns_beside)(4, to, to_pitch, from, rows, accumulate);
+}
+
+static __attribute__((noinline)) void NAME(turn_rows_beside)(REAL *to, const REAL *from, index_t from_pitch,
+                                                             index_t rows, index_t columns, int accumulate)
+{
+    if (rows == 2)
+        NAME(rows_beside)(2, to, from, from_pitch, columns, accumulate);
+    else if (rows == 3)
+        NAME(rows_beside)(3, to, from, from_pitch, columns, accumulate);
+    else
+        NAME(rows_beside)(4, to, from, from_pitch, columns, accumulate);
+}
+
 /* Of fewer columns, or rows, than a vector has lanes: in the narrowest blocks; one of them, and in vectors of two lanes
    any, element by element. */
 #define TURN_FEW(COUNT, TURN)                                                                                         \
@@ -178,9 +279,13 @@ static inline __attribute__((always_inline)) void NAME(transpose)(
                 STORE(to + (left + r) * to_pitch + top, square[r]);
             }
         }
-    if (tall < rows)
+    if (tall == 0 && rows > 1 && rows <= MOST_BESIDE && to_pitch == rows)
+        NAME(turn_rows_beside)(to, from, from_pitch, rows, wide, accumulate);
+    else if (tall < rows)
         NAME(turn_few_rows)(to + tall, to_pitch, from + tall * from_pitch, from_pitch, rows - tall, wide, accumulate);
-    if (wide < columns)
+    if (wide == 0 && columns > 1 && columns <= MOST_BESIDE && from_pitch == columns)
+        NAME(turn_columns_beside)(to, to_pitch, from, rows, columns, accumulate);
+    else if (wide < columns)
         NAME(turn_few_columns)(to + wide * to_pitch, to_pitch, from + wide, from_pitch, rows, columns - wide,
                                accumulate);
 }
