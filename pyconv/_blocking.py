@@ -20,6 +20,7 @@ from pyconv._blocks import (
     GATHER,
     GATHER_ACROSS,
     GATHER_BROADCAST,
+    GATHER_DENSE,
     GATHER_FLAT,
     GROUPS,
     LEAST_POSITIONS,
@@ -48,6 +49,10 @@ from pyconv._piece import Piece, Triple
 # Where a lone tap has at most so many rows, and a sample's planes of a group more bytes than this, so many planes are
 # gone through at a time, for more than half of the rows twice as many: the processor follows these, and fetches ahead.
 FEW_ROWS, BEYOND, FEW_PLANES = 16, 1 << 21, 8
+# Samples of a dense layer that meet its weights where they lie, in tiles of eight rows and of four: of more these are
+# packed. Weights that are worth a task. Bytes of the sums of a sample in a block, and where those of rows that lie side
+# by side are to stay in L1 with the weights that they meet.
+MOST_SAMPLES, DENSE_TASK, DENSE_SUMS, DENSE_SUMS_BESIDE = {8: 12, 4: 4}, 1 << 16, 1 << 14, 1 << 11
 FEW_CELLS = 64  # of a plane, as of 7x7
 RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
 ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often, the weights are read more often
@@ -156,8 +161,9 @@ def broadcast_blocking(
 
 
 def are_few(piece: Piece) -> bool:
-    """Whether a plane has so few cells that its weights cost more than they."""
-    return prod(axis.size for axis in piece.axes) <= FEW_CELLS
+    """Whether a plane has so few cells that its weights cost more than they; a dense layer's has one, and its positions
+    are samples, which have no say."""
+    return piece.turned or prod(axis.size for axis in piece.axes) <= FEW_CELLS
 
 
 def _waits_for_memory(piece: Piece, tile: Tile) -> bool:
@@ -231,6 +237,17 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
     together = _together(piece, groups, blocks_of(piece, block), block, rows, channels, tile)
     way = GATHER_FLAT if together == 1 and block[0] == 1 and is_flat(piece) else GATHER
     return cost, Blocking(way, *block, channels, rows, groups=together)
+
+
+def dense_blocking(piece: Piece, channels: int, tile: Tile) -> Blocking | None:
+    """For a few samples of a dense layer, which are its positions."""
+    samples = piece.axes[2].positions
+    if not piece.turned or not 0 < samples <= MOST_SAMPLES[tile.rows] or not piece.rows * piece.channels:
+        return None
+    tasks = max(1, min(tile.tasks, piece.rows * piece.channels // DENSE_TASK))
+    most = (DENSE_SUMS_BESIDE if piece.weight.batch == 1 else DENSE_SUMS) // tile.itemsize
+    rows = min(piece.rows, up_to(even_part(piece.rows, min(most, -(-piece.rows // tasks))), tile.lanes))
+    return Blocking(GATHER_DENSE, 1, (1, 1, samples), 0, channels, rows)
 
 
 def many_rows_blocking(piece: Piece, rows: int, groups: int, channels: int, tile: Tile) -> Blocking:

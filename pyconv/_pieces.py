@@ -90,7 +90,7 @@ def takes_last_weight(map: str, g: Geometry) -> bool:
 
 def with_last_weight(piece: Piece, g: Geometry) -> Piece:
     """A piece of such a weight, made for one in C order, from which every choice follows."""
-    if piece.turned:  # all channels of all cells in their order, whichever it is
+    if not any(piece.weight.axes):  # of a dense layer: all channels of all cells, in whichever order
         return piece
     kernel, ins, weight = prod(g.kernel_size), g.in_channels // g.groups, piece.weight
     batch, channel = (1 if stride == kernel else stride for stride in (weight.batch, weight.channel))

@@ -2,7 +2,7 @@
 
 How a piece is cut for a way is decided where the row says. What decides the order of a sum follows from the geometry of
 one sample (of grad_weight, of the batch), the type and the kernels' tile: so a row may only look at these, but for rows
-that sum in the same order, of which the batch may decide.
+that sum in the same order, of which the batch may decide: those of dense layers and the last two.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from pyconv._blocking import (
     broadcast_blocking,
     channels_at_once,
     correlate_blocking,
+    dense_blocking,
     few_blocking,
     is_across,
     unrolled_blocking,
@@ -34,6 +35,7 @@ from pyconv._blocks import (
     GATHER,
     GATHER_ACROSS,
     GATHER_BROADCAST,
+    GATHER_DENSE,
     GATHER_DIRECT,
     GATHER_FLAT,
     GATHER_LAST,
@@ -119,6 +121,10 @@ def _overlapping(piece: Piece, asked: Asked) -> Blocking | None:
     _, blocking = unrolled_blocking(apart, asked.groups, channels_at_once(piece, asked.tile), asked.tile)
     extent = tuple(n if axis.lattice else axis.positions for axis, n in zip(piece.axes, blocking.extent))
     return blocking._replace(way=GATHER, extent=extent)
+
+
+def _dense(piece: Piece, asked: Asked) -> Blocking | None:
+    return dense_blocking(piece, channels_at_once(piece, asked.tile), asked.tile)
 
 
 def _directly(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable[[Piece, Asked], Blocking | None]:
@@ -246,6 +252,10 @@ WAYS = (
     Way("matrix product", (GATHER,), SUMS, ANY,
         "several positions are summed in one cell, as beyond a replicated edge under a stride",
         "they must be in one block, or two threads would add to one cell", _overlapping),
+    Way("matrix product", (GATHER_DENSE,), SUMS, ANY,
+        "the kernel covers the input, as in a dense layer, and the batch is small",
+        "each weight is read once, from where it lies: memory is the limit; sums are those of the last two rows",
+        _dense),
     Way("direct", (GATHER_LAST,), SUMS, ANY,
         "groups of one channel, the channels lying last, but for more than seven taps side by side at stride 1",
         "vectors of neighbouring channels are read and written where they lie: memory is the limit; with more taps "

@@ -78,6 +78,7 @@ LAST = {'x_last': True, 'y_last': True}
 OF_EVERY_ROW = [  # maps, and changes of a geometry
     (P('tiles', (28, 28), (3, 3), (64, 64), padding=1), 'winograd', {}),
     (P('tiles', (28, 28), (3, 3), (64, 64), padding=1), 'auto', {}),
+    (P('fully connected', (5, 5), (5, 5), (8, 40), batch=2), 'auto', {}),
     (P('replicated', (9, 9), (3, 3), (8, 8), padding=4, stride=2), 'auto', {'padding_mode': 'replicate'}),
     (P('depthwise', (28, 28), (3, 3), (32, 32), groups=32, padding=1), 'auto', LAST),
     (P('depthwise', (28, 32), (3, 3), (32, 32), groups=32, padding=1), 'auto', {}),

@@ -24,6 +24,7 @@
 #include "broadcast.h"
 #if CELL == 1
 #include "flat.h"
+#include "dense.h"
 #include "turn.h"
 #include "across.h"
 #include "correlate.h"
@@ -53,6 +54,8 @@ const kernels_t NAME(kernels) = {
 #if CELL == 1
         [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack_flat),
                          NAME(multiply_flat), NAME(store)},
+        [GATHER_DENSE] = {NAME(layout_dense), NAME(offsets_rows), NAME(unroll_broadcast), NAME(see_weight),
+                          NAME(multiply_dense), NAME(store_samples)},
         [GATHER_ACROSS] = {NAME(layout_across), NAME(offsets_across), NAME(unroll_broadcast), NAME(pack_across),
                            NAME(multiply_across), NAME(store_across)},
         [CORRELATE] = {NAME(layout_correlate), NAME(offsets_broadcast), NAME(unroll_broadcast), NAME(turn),
