@@ -262,6 +262,14 @@ _ELSEWHERE = [
     Layer(512, 1, (3999,), (16,), 8, transposed=True),
     Layer(12, 64, (2048,), (16,), 1, 8),
     Layer(1, 8, (22, 512), (1, 64), 1, (0, 32)),
+    # squeeze-and-excitation, a fully connected layer, filters of a colour image, pooling by its own weights;
+    _square(960, 240, 1, 1),
+    _square(240, 960, 1, 1),
+    _square(256, 1024, 7, 7, 1, 0),
+    _square(3, 3, 256, 3, groups=3),
+    Layer(3, 3, (256, 256), (21, 1), 1, (10, 0), groups=3),
+    _square(3, 3, 256, 1),
+    _square(96, 96, 57, 3, 3, 0, groups=96),
     # V-Net, R(2+1)D, X3D, a scan's first layer.
     Layer(16, 16, (32, 32, 32), (5, 5, 5), 1, 2),
     Layer(64, 144, (8, 28, 28), (1, 3, 3), 1, (0, 1, 1)),
