@@ -71,6 +71,7 @@ BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR =
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
 # operations of turning a number of channels that lie last, at stride 1 and at others
 TURN_COST, TURN_COST_APART = 0.45, 1.1
+MOSTLY_FILLED = 3  # vectors of output channels, of which the last may have a few
 FEW_READ_BY_ONE = 16  # input channels of a lone tap whose products with less than a vector of output channels are few
 MOST_SUMMED = 64  # rows of positions of a block, if samples are whole: rounding errors grow with them
 
@@ -166,7 +167,8 @@ def _is_better_turned(piece: Piece, asked: Asked, channels: int) -> bool:
     are not full or, where results lie in rows, to results that are turned afterwards. The two ways round differently,
     as one of them sums the padding too: so one sample decides, on any number of threads."""
     tile = asked.tile._replace(tasks=TASKS, narrow=False)
-    if (piece.target_last and piece.rows >= tile.lanes) or any(n > 1 for n, _ in piece.row_taps):
+    fills = piece.rows % tile.lanes == 0 or piece.rows >= MOSTLY_FILLED * tile.lanes
+    if (piece.target_last and fills) or any(n > 1 for n, _ in piece.row_taps):
         return False
     one = piece._replace(batch=1)
     unrolled = unrolled_loses(one, tile) * unrolled_blocking(one, asked.groups, channels, tile)[0]

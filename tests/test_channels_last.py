@@ -146,6 +146,15 @@ def test_images_are_turned_where_results_would_be(y_last, way):
     assert way_of(first, 'forward', _blocks.Tile(4, 16, 8, 3), x_last=True, y_last=y_last)[0] == way
 
 
+@pytest.mark.parametrize(('outputs', 'way'), [
+    (16, _blocks.GATHER_BROADCAST), (24, _blocks.GATHER), (32, _blocks.GATHER_BROADCAST), (36, _blocks.GATHER),
+    (56, _blocks.GATHER_BROADCAST)])
+def test_cells_and_results_are_turned_for_vectors_that_would_not_be_full(outputs, way):
+    """Of two vectors of output channels and less, under taps enough to be worth it."""
+    layer = P('5 by 5', (28, 28), (5, 5), (64, outputs), padding=2, batch=8)
+    assert way_of(layer, 'forward', _blocks.Tile(4, 16, 8, 3), x_last=True, y_last=True)[0] == way
+
+
 @every_problem
 def test_exact_for_small_integers(problem, dtype):
     check(problem, dtype)
