@@ -91,8 +91,10 @@ def _is_image(piece: Piece, groups: int, tile: Tile) -> bool:
 def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
     """Whether a channel of target has one of source, or is its group's only one, and rows may be vectors."""
     z, y, x = piece.axes
-    strides = piece.source.axes[2], piece.target.axes[2]
-    if (set(strides) != {1} and not _is_image(piece, groups, tile)) or (
+    image = _is_image(piece, groups, tile)
+    able = all(stride == 1 or image and last for stride, last in (
+        (piece.source.axes[2], piece.source_last), (piece.target.axes[2], piece.target_last)))
+    if not able or (
             (y.step, x.step, z.taps, piece.parts) != (1, 1, 1, 1)
             or piece.turned or piece.swapped or piece.woven or any(n > 1 for n, _ in piece.row_taps)
             or piece.target.group != piece.rows * piece.target.channel):

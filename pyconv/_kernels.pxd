@@ -19,7 +19,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t row_taps[3]
         index_t row_stride[3]
         index_t rows
-        int turned
+        int turned, rows_by_tap
         index_t tile[3]
         int parts, edge, only_edges, source_last, folded
         int close[2]

@@ -101,6 +101,7 @@ class Piece(NamedTuple):
     wave: int
     accumulate: bool
     row_taps: tuple[tuple[int, int], ...] = ((1, 0), (1, 0), (1, 0))  # along each axis: how many, stride in target
+    rows_by_tap: bool = False  # rows are all channels of a tap and then those of the next, and lie side by side
     turned: bool = False  # the channels of a cell lie side by side, in source and target
     tile: Triple = (1, 1, 1)  # with Winograd's algorithm, outputs of a tile along each axis; less than 0: of a lone one
     swapped: bool = False  # rows are samples: how many there are must not decide the order of a sum

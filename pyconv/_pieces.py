@@ -339,7 +339,7 @@ def _dense_layer(map: str, g: Geometry) -> Piece:
         return Piece(axes, 1, rows, channels * taps, x, y, weight, 1, False, turned=True)
     weight = weight._replace(batch=1, channel=channels * taps)
     x = x._replace(channel=taps)
-    return Piece(axes, 1, channels * taps, rows, y, x, weight, 1, False, ((1, 0), (1, 0), (taps, 1)), True)
+    return Piece(axes, 1, channels * taps, rows, y, x, weight, 1, False, ((1, 0), (1, 0), (taps, 1)), g.x_last, True)
 
 
 def is_by_rows(g: Geometry) -> bool:

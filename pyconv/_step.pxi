@@ -86,6 +86,7 @@ cdef void _fill_piece(piece_t *piece, found) except *:
     piece.source_group, piece.target_group, piece.weight_group = (
         found.source.group, found.target.group, found.weight.group)
     piece.turned, piece.parts, piece.rows = found.turned, found.parts, found.rows
+    piece.rows_by_tap = found.rows_by_tap
     piece.source_last, piece.woven, piece.weight_woven = found.source_last, found.woven, found.weight_woven
     piece.several = found.several
     piece.edge, piece.folded = MODES.index(found.edge), MODES.index(found.folded)

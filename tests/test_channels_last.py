@@ -45,6 +45,8 @@ IMAGES = [
     P('blurred along rows', (7, 120), (1, 21), (3, 3), groups=3, padding=(0, 10), batch=2),
     P('reflected', (18, 34), (3, 3), (3, 3), groups=3, padding=1, padding_mode='reflect', batch=2),
     P('in planes', (3, 18, 36), (1, 3, 3), (3, 3), groups=3, padding=(0, 1, 1)),
+    P('at stride 2, whose phases have three taps or four', (21, 70), (7, 7), (3, 3), groups=3, stride=2, padding=3),
+    P('at stride 2, of which one phase has taps', (25, 67), (3, 3), (2, 2), groups=2, stride=2, dilation=2, batch=2),
 ]
 # Blocks at an edge are copies, in which channels do not lie last; which blocks these are hangs on the batch. What is
 # cropped is contiguous in one sample, and not in several.

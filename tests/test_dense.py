@@ -4,7 +4,7 @@ import pytest
 
 import calls
 import pyconv
-from calls import assert_equal, assert_same_bits, per_channel, poisoned
+from calls import assert_equal, assert_same_bits, last, per_channel, poisoned
 from plan_runs import geometry_of
 from problems import P, maps, whole
 from pyconv import _blocks, _pieces, _ways
@@ -67,6 +67,24 @@ def test_a_bias_of_the_transposed_map(problem, dtype):
     bias = np.arange(1, problem.channels[0] + 1, dtype=dtype)
     found = calls.transposed(problem, data.y, data.w, bias)
     assert_equal(found, wanted.grad_input + per_channel(bias, problem.rank), dtype)
+
+
+@pytest.mark.parametrize('batch', [1, 3, 20])
+@pytest.mark.parametrize('problem', PROBLEMS[7:10], ids=str)
+def test_where_the_channels_of_input_and_weight_lie_last(problem, batch, dtype):
+    """Under a bias too, whose numbers belong to other rows then."""
+    problem = problem._replace(batch=batch)
+    data, wanted, rank = problem.integers(dtype), whole(problem), problem.rank
+    w, bias = last(data.w, rank), np.arange(1, problem.channels[0] + 1, dtype=dtype)
+    for x in (data.x, last(data.x, rank)):
+        assert_equal(calls.forward(problem, x, w, data.b), wanted.forward + per_channel(data.b, rank), dtype)
+        to_w = last(poisoned(data.w.shape, dtype), rank)
+        assert_equal(calls.grad_weight(problem, x, data.y, out=to_w), wanted.grad_weight, dtype)
+        out = x.copy('K')
+        biased = wanted.grad_input + per_channel(bias, rank)
+        assert_equal(calls.transposed(problem, data.y, w, bias, out=out), biased, dtype)
+        calls.transposed(problem, data.y, w, bias, out=out, accumulate=True)
+        assert_equal(out, 2 * biased, dtype)
 
 
 @pytest.mark.parametrize('offset', range(0, 64, 16))

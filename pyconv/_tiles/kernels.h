@@ -36,7 +36,8 @@ enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE, POSITIONS_BESIDE };
    target  has one cell a position: forward's output, grad_input's grad_input (a lattice when strided) and, being read,
            grad_weight's grad_output; a group of it has `rows` channels;
    weight  has one cell for each (row = channel of target, channel of source, tap).
-   Where no two taps of a convolution meet in a cell, grad_input takes the taps as rows: row_taps of them a channel.
+   Where no two taps of a convolution meet in a cell, grad_input takes the taps as rows: row_taps of them a channel, one
+   after the other; or rows_by_tap, which are all channels of a tap and then those of the next.
    turned: the channels of a cell lie side by side, in source and target; then positions have the x axis alone.
    tile: with Winograd's algorithm, outputs of a tile along each axis, 1 where that is not transformed; blocks then
    count tiles. Such an axis has 3 taps, step 1 and a tap_step of d >= 1: d lattices of positions that each read a
@@ -70,7 +71,7 @@ typedef struct {
     index_t target_base, target_group, target_batch, target_channel, target_stride[3];
     index_t weight_base, weight_group, weight_row, weight_channel, weight_stride[3];
     index_t row_taps[3], row_stride[3];
-    int turned;
+    int turned, rows_by_tap;
     index_t tile[3];
     int parts, stored[3], edge, only_edges, source_last, close[2];
     index_t several, woven, weight_woven;

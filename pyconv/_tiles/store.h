@@ -269,6 +269,10 @@ static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, ind
 static inline index_t NAME(row_at)(const piece_t *piece, index_t row, index_t *channel)
 {
     const index_t *taps = piece->row_taps, all = taps[0] * taps[1] * taps[2], tap = all == 1 ? 0 : row % all;
+    if (piece->rows_by_tap) {
+        *channel = row % (piece->rows / all);
+        return row;
+    }
     *channel = all == 1 ? row : row / all;
     return *channel * piece->target_channel + tap / (taps[1] * taps[2]) * piece->row_stride[0]
         + tap / taps[2] % taps[1] * piece->row_stride[1] + tap % taps[2] * piece->row_stride[2];
