@@ -147,9 +147,9 @@ def evaluate_one(
     calls = _calls(geometry, dtype, result, out, named, settings, None)
     own = written(dtype, settings)
     if key is not None and calls and (out is None or key[4] is not None or cpu.is_ready(out, own)):
-        orders, (map, first, _, _) = orders_of(key, geometry.rank), result.terms[0]
+        orders, (map, first, _, is_tangent) = orders_of(key, geometry.rank), result.terms[0]
         stands_in = geometry.padding_mode == "constant" and first.size == 0  # another, which each call makes: see x_of
-        if not stands_in and (orders is None or _takes_all(map, geometry, dtype, orders)):
+        if not stands_in and (orders is None or _takes_all(map, _summed(map, geometry, is_tangent), dtype, orders)):
             keep(key, calls[0][0], result.shape, own, orders, settings.accumulate)
     if type(out) is Visitor or settings is not DEFAULTS:
         tell_of_writing(out, settings.finput, settings.fgrad_input)
@@ -223,6 +223,12 @@ def _evaluate_on_gpu(
         geometry, dtype, results, outs, named, settings, _calls, tell_of_writing, unchecked, key)
 
 
+def _summed(map: str, geometry: Geometry, is_tangent: bool) -> Geometry:
+    """The geometry of a term's plan: to a gradient with respect to x, or of a tangent, constant cells are nothing."""
+    is_linear = geometry.padding_mode == "constant" and (is_tangent or map == "grad_input")
+    return linear(geometry) if is_linear else geometry
+
+
 def _takes_last(map: str, geometry: Geometry, dtype: DType, role: str) -> bool:
     """Whether a plan takes x, y or w with its channels last; one that is far (see _edges) takes copies in C order. The
     weight so only where it is not converted and nothing but a weight."""
@@ -273,12 +279,9 @@ def _calls(
     """(plan, first, second, scratch) of each term; a term over nothing at all adds nothing and has no plan."""
     calls = []
     for map, first, second, is_tangent in result.terms:
-        laid = geometry
-        if geometry.padding_mode != "zeros":
-            if geometry.padding_mode == "constant" and (is_tangent or map == "grad_input"):
-                laid = linear(geometry)
-            elif map != "grad_input":
-                laid, first = x_of(geometry, first)
+        laid = _summed(map, geometry, is_tangent)
+        if laid.padding_mode != "zeros" and map != "grad_input":
+            laid, first = x_of(geometry, first)
         if (first.size or is_around_nothing(laid)) and second.size and 0 not in result.shape:
             if device is None and settings.algorithm != "columns":
                 laid, first, second = _laid(laid, dtype, map, first, second, out, settings)
@@ -321,9 +324,9 @@ def _run(
         return _put(empty(result.shape, own) if out is None else np.asarray(out), value, accumulate)
     target = None
     if out is not None and not cpu.is_ready(out, own):
-        map = result.terms[0][0]
+        map, _, _, is_tangent = result.terms[0]
         to_weight = map == "grad_weight"
-        if _takes_last(map, geometry, dtype, ROLES[map][2]):
+        if _takes_last(map, _summed(map, geometry, is_tangent), dtype, ROLES[map][2]):
             target = channels_last(np.asarray(out), geometry.rank, own)
         if target is None and out.ndim == geometry.rank + 2 + to_weight and (geometry.per_sample or not to_weight):
             return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate, to_weight)

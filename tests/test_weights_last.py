@@ -28,6 +28,10 @@ MORE = [
     P('of the size of the image', (4, 4), (4, 4), (12, 40), batch=3),
     P('patches', (16, 16), (4, 4), (16, 40), stride=4, batch=2),
     P('more taps than positions', (17,), (16,), (32, 32), padding=1, batch=2),
+    P('more taps than positions amid constants', (17,), (16,), (32, 24), padding=1, batch=2, padding_mode='constant',
+      padding_value=2),
+    P('one position amid constants', (2, 7), (3, 3), (40, 9), stride=3, padding=((0, 1), (-2, -2)), batch=2,
+      padding_mode='constant', padding_value=2),
 ]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS + PHASES + MORE, ids=str)
 
