@@ -37,6 +37,7 @@ MOST_ADDED = 1024  # channels whose sums are added one after the other, as round
 LEAST_FILLED = 0.7  # of a row's vectors, if they are
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block, or of grad_weight's results: in L1
 IN_REGISTERS = 8  # neighbouring positions whose results are
+MOST_TURNED = 512  # bytes of a cell, or of a position, whose channels lie last and are turned to rows
 ALONE = {1: 1}  # channels of groups that are done together where they lie last, and how many lanes a vector must have
 IN_TURNS = {1: 1, 2: 2, 4: 4, 8: 16}  # the same for grad_weight: 8 channels of 8 lanes took up to 1.6 times as long
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
@@ -84,8 +85,11 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, always: bool = False)
 
 
 def _is_image(piece: Piece, groups: int, tile: Tile) -> bool:
-    """Whether so few channels lie last, as in an image, that rows of theirs are worth turning."""
-    return (piece.source_last or piece.target_last) and groups * max(piece.rows, piece.channels) < tile.lanes
+    """Whether so few channels lie last, as in an image, that rows of theirs are worth turning: of more, but for groups
+    of several, a lane each is as fast."""
+    several = max(piece.rows, piece.channels)
+    width, most = groups * several, MOST_TURNED // tile.itemsize if several > 1 else tile.lanes - 1
+    return (piece.source_last or piece.target_last) and width <= max(most, tile.lanes - 1)
 
 
 def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:

@@ -265,7 +265,8 @@ WAYS = (
         _directly(last_blocking)),
     Way("direct", (GATHER_ROWS,), SUMS, ANY,
         "one channel in and a few out of each group, or several in and one out; odd square kernels of 3 to 7 at stride "
-        "1, rows that fill vectors, where channels lie last only those of images: all are fewer than a vector has",
+        "1, rows that fill vectors; where channels lie last only those of images, of fewer than a vector has, or of "
+        "multipliers",
         "vectors of neighbouring positions, and as many rows of results in registers as there are rows of taps: a cell "
         "is loaded once", _directly(rows_blocking)),
     Way("direct", (GATHER_DIRECT,), SUMS, ANY,
@@ -290,7 +291,7 @@ WAYS = (
         _summed(last_weight_blocking)),
     Way("direct", (CORRELATE_ROWS,), WEIGHT, ANY,
         "one channel in and a few out of each group, 3×3 at stride 1, rows that fill most of a vector, where channels "
-        "lie last only those of images",
+        "lie last as in the other maps",
         "vectors of neighbouring positions: both operands are read where they lie, and nothing is turned",
         _summed(rows_weight_blocking)),
     Way("direct", (CORRELATE_DIRECT,), WEIGHT, ANY,

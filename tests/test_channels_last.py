@@ -41,6 +41,7 @@ IMAGES = [
     P('of four channels', (19, 35), (5, 5), (4, 4), groups=4, padding=2),
     P('of six channels, cropped', (18, 41), (3, 3), (6, 6), groups=6, padding=((-1, 2), (1, -3)), batch=2),
     P('to two of each', (15, 34), (3, 3), (3, 6), groups=3, padding=1, batch=2),
+    P('to two of each of twenty', (18, 36), (3, 3), (20, 40), groups=20, padding=1, batch=2),
     P('blurred along columns', (40, 37), (21, 1), (3, 3), groups=3, padding=(10, 0), batch=2),
     P('blurred along rows', (7, 120), (1, 21), (3, 3), groups=3, padding=(0, 10), batch=2),
     P('reflected', (18, 34), (3, 3), (3, 3), groups=3, padding=1, padding_mode='reflect', batch=2),
