@@ -53,11 +53,12 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     allocates nothing of array size, where its arrays are C-contiguous, aligned and in native byte order, or so with the
     channels as last axis (images as they come, seen through numpy.moveaxis); NumPy copies other operands first, and a
     weight with its channels last that is not float32 or float64, has more than three spatial axes, covers the whole
-    input or has far more taps than there are positions, or no two of whose taps meet a cell in the gradient to an
-    input. Where operands are not finite or have the channels last, up to 3 MB are allocated if the buffer is too
-    small for the way that they take. Halves that a call adds up in several steps (with four axes and more, with more
-    than 512 taps, with a weight that is not finite, in the gradient to an input that its padding repeats, or with a
-    bias added to out where some cells meet no tap) are summed in float32: 2**18 of them at a time, or eight channels
+    input (but for one group of an input that lies so too) or has far more taps than there are positions, or no two of
+    whose taps meet a cell in the gradient to an input. Where operands are not finite or have the channels last, up to
+    3 MB are allocated if the buffer is too small for the way that they take. Halves that a call adds up in several
+    steps (with four axes and more, with more than 512 taps, with a weight that is not finite, in the gradient to an
+    input that its padding repeats, or with a bias added to out where some cells meet no tap) are summed in float32:
+    2**18 of them at a time, or eight channels
     of a sample, or a group of several, or all that a sample has where they lie last in several groups; the weights of
     these channels are copied. That is not so in the gradient to a weight, but for one over four axes and more with
     padding of constants, whose sums are kept as a whole. The gradient to an input that its padding repeats a hundred

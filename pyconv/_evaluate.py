@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyconv import _threads
-from pyconv._arguments import channels_last, check_out, flat_buffer, last_order, ready, writing_place
+from pyconv._arguments import channels_last, check_out, flat_buffer, ready, writing_place
 from pyconv._backend import Array, cpu, cuda, gpu_room
 from pyconv._dtypes import FLOAT32, FLOAT64, DType, is_integer, scratch_dtype
 from pyconv._edges import is_far
@@ -251,22 +251,32 @@ def _lying(map: str, geometry: Geometry, lasts: Sequence[Any]) -> Geometry:
     return geometry._replace(x_last=found["x"], y_last=found["y"], w_last=found["w"])
 
 
+def _last_target(
+    map: str, geometry: Geometry, dtype: DType, first: Array, out: Any, own: DType
+) -> Array | None:
+    """The view of `out` with its channels as the last axis where a plan writes it so: if it lies so in memory, or each
+    of its samples does, as one of them alone would; a dense layer's weight only if the input does too."""
+    c = ROLES[map][2]
+    view = None if out is None else channels_last(np.asarray(out), geometry.rank, own, c != "w")
+    if view is None or not _takes_last(map, geometry, dtype, c):
+        return None
+    alike = c != "w" or not is_dense_layer(map, geometry)
+    return view if alike or channels_last(first, geometry.rank, dtype, True) is not None else None
+
+
 def _laid(
     geometry: Geometry, dtype: DType, map: str, first: Array, second: Array, out: Any, settings: Settings
 ) -> tuple[Geometry, Array, Array]:
     """The geometry with the memory order of x and y, and the views of those whose channels lie last in memory."""
-    def last_of(role: str, array: Array, own: DType, may_copy: bool) -> Array | None:
-        last = channels_last(array, geometry.rank, own, may_copy)
+    def last_of(role: str, array: Array, may_copy: bool) -> Array | None:
+        last = channels_last(array, geometry.rank, dtype, may_copy)
         return None if last is None or not _takes_last(map, geometry, dtype, role) else last
 
     a, b, c = ROLES[map]
-    read, also = last_of(a, first, dtype, True), last_of(b, second, dtype, b != "w")
-    target = None if out is None else last_of(c, np.asarray(out), written(dtype, settings), False)
-    if (target if c == "w" else also) is not None and is_dense_layer(map, geometry):  # whose input is to lie likewise
-        if a == "x":
-            read = first.transpose(last_order(first.ndim, geometry.rank))  # copied where it does not
-        elif target is None:
-            also = None
+    read, also = last_of(a, first, True), last_of(b, second, b != "w")
+    target = _last_target(map, geometry, dtype, first, out, written(dtype, settings))
+    if b == "w" and also is not None and (target if c == "x" else read) is None and is_dense_layer(map, geometry):
+        also = None  # is copied to lie as the input does
     if read is None and also is None and target is None:
         return geometry, first, second
     laid = _lying(map, geometry, (read, also, target))
@@ -324,12 +334,14 @@ def _run(
         return _put(empty(result.shape, own) if out is None else np.asarray(out), value, accumulate)
     target = None
     if out is not None and not cpu.is_ready(out, own):
-        map, _, _, is_tangent = result.terms[0]
+        map, first, _, is_tangent = result.terms[0]
         to_weight = map == "grad_weight"
-        if _takes_last(map, _summed(map, geometry, is_tangent), dtype, ROLES[map][2]):
-            target = channels_last(np.asarray(out), geometry.rank, own)
-        if target is None and out.ndim == geometry.rank + 2 + to_weight and (geometry.per_sample or not to_weight):
-            return _run_by_samples(dtype, own, bias, calls, np.asarray(out), accumulate, to_weight)
+        view = _last_target(map, _summed(map, geometry, is_tangent), dtype, first, out, own)
+        if view is not None and cpu.is_ready(view, own):
+            target = view
+        elif out.ndim == geometry.rank + 2 + to_weight and (geometry.per_sample or not to_weight):
+            lying = np.asarray(out) if view is None else view
+            return _run_by_samples(dtype, own, bias, calls, lying, accumulate, to_weight)
     if target is None:
         target = writing_place(out, result.shape, own, accumulate)
     _run_terms(dtype, bias, calls, target, accumulate)

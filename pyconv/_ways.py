@@ -256,7 +256,8 @@ WAYS = (
         "they must be in one block, or two threads would add to one cell", _overlapping),
     Way("matrix product", (GATHER_DENSE,), SUMS, ANY,
         "the kernel covers the input, as in a dense layer, and the batch is small",
-        "each weight is read once, from where it lies: memory is the limit; sums are those of the last two rows",
+        "weights are read from where they lie, once for four samples: memory is the limit; sums are those of the last "
+        "two rows",
         _dense),
     Way("direct", (GATHER_LAST,), SUMS, ANY,
         "groups of one channel, the channels lying last, but for more than seven taps side by side at stride 1",

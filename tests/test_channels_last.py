@@ -200,6 +200,26 @@ def test_from_columns(problem, dtype):
             assert_equal(calls.grad_weight(problem, None, y, finput=turned), wanted, dtype)
 
 
+@pytest.mark.parametrize('step', [1, 2])
+def test_the_same_bits_where_the_samples_of_out_lie_apart(step, dtype):
+    """As of one of them alone, whose channels lie last; with a bias, and added to what is there."""
+    rng = np.random.default_rng(0)
+    x, w = last(rng.standard_normal((5, 16, 9, 9)).astype(dtype), 2), rng.standard_normal((16, 16, 3, 3)).astype(dtype)
+    bias, before = rng.standard_normal(16).astype(dtype), rng.standard_normal((5 * step, 9, 9, 16)).astype(dtype)
+
+    def apart():
+        return np.moveaxis(before.copy()[::step], -1, 1)
+
+    for call in (lambda x, out, **more: pyconv.conv2d(x, w, bias, padding=1, out=out, **more),
+                 lambda y, out, **more: pyconv.conv_transpose2d(y, w, bias, padding=1, out=out, **more)):
+        for accumulate in (False, True):
+            out, alone = apart(), apart()
+            assert call(x, out, accumulate=accumulate) is out
+            for n in range(5):
+                call(x[n:n + 1], alone[n:n + 1], accumulate=accumulate)
+            assert_same_bits(out, alone)
+
+
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
 @pytest.mark.parametrize('stride', [1, 2, 3])
 def test_depthwise_copies_nothing(name, stride):

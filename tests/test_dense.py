@@ -112,6 +112,17 @@ def test_the_same_bits_in_any_batch_and_on_any_threads(problem, dtype):
                 assert_same_bits(calls.grad_input(problem, data.w, data.y[some]), x[some])
 
 
+@pytest.mark.parametrize(('dtype', 'tiny'), [('float32', 1e-30), ('float64', 1e-200)])
+@pytest.mark.parametrize('channels', [(1, 1), (1, 40), (40, 1), (1100, 20)])
+def test_zeros_have_the_same_sign_in_any_batch(channels, dtype, tiny):
+    """Of products that are too small for a number, and negative."""
+    w = np.full((channels[1], channels[0], 1, 1), -tiny, dtype)
+    x, y = (np.full((13, n, 1, 1), tiny, dtype) for n in channels)
+    for some in (1, 4, 5, 12):
+        assert_same_bits(pyconv.conv2d(x[:some], w), pyconv.conv2d(x, w)[:some])
+        assert_same_bits(pyconv.conv2d_input(x[:some].shape, w, y[:some]), pyconv.conv2d_input(x.shape, w, y)[:some])
+
+
 @every_problem
 def test_what_is_not_finite(problem, dtype):
     """Stays in its row and its sample."""

@@ -107,16 +107,24 @@ static inline __attribute__((always_inline)) void NAME(across)(
                      accumulate);                                                                                     \
     }
 #define WIDTHS(R) ACROSS(R, across, AT_ONCE, 1) ACROSS(R, across_run, IN_RUNS, 0)
-WIDTHS(1) WIDTHS(2) WIDTHS(3) WIDTHS(4) WIDTHS(5) WIDTHS(6) WIDTHS(7)
+WIDTHS(1) WIDTHS(2) WIDTHS(3)
+#if ROWS == 8
+WIDTHS(4) WIDTHS(5) WIDTHS(6) WIDTHS(7)
+#endif
 #undef WIDTHS
 #undef ACROSS
 typedef void (*NAME(across_function))(index_t, const NAME(product) *, index_t, const REAL *, const index_t *, index_t,
                                       const REAL *, index_t, const index_t *, REAL *, int);
 /* [in runs][rows - 1] */
 static const NAME(across_function) NAME(acrosses)[2][7] = {
+#if ROWS == 8
     {NAME(across_1), NAME(across_2), NAME(across_3), NAME(across_4), NAME(across_5), NAME(across_6), NAME(across_7)},
     {NAME(across_run_1), NAME(across_run_2), NAME(across_run_3), NAME(across_run_4), NAME(across_run_5),
-     NAME(across_run_6), NAME(across_run_7)}};
+     NAME(across_run_6), NAME(across_run_7)}
+#else /* half a vector has fewer than four */
+    {NAME(across_1), NAME(across_2), NAME(across_3)}, {NAME(across_run_1), NAME(across_run_2), NAME(across_run_3)}
+#endif
+};
 
 /* All positions of a box, whose taps are listed first. */
 static void NAME(multiply_box_across)(NAME(walk) *box, const REAL *panel, const index_t *offset, const REAL *source,

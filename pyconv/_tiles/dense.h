@@ -1,6 +1,6 @@
-/* The way of a dense layer for a few samples, each of which meets all of the weight: it is read once, where it lies.
-   Sums are those of register tiles, channel after channel of a block and then block after block. Results lie sample by
-   sample. See body.h for the macros. */
+/* The way of a dense layer for a few samples, each of which meets all of the weight: it is read where it lies, once for
+   four of them, for the others from a nearer cache. Sums are those of register tiles, channel after channel of a block
+   and then block after block. Results lie sample by sample. See body.h for the macros. */
 
 /* Scratch and panel are a pointer each: to source and to the weight. Behind the results are those of one block. */
 static void NAME(layout_dense)(work_t *work)
@@ -27,13 +27,13 @@ static inline __attribute__((always_inline)) void NAME(add_weight)(const int N, 
         sum[s] += (source[s * apart + k] - (VECTOR){0}) * weight;
 }
 
-/* How many weights from `first` on are to be summed before vectors of them begin where cache lines do, if they then do so
-   in every row. Else each would have two lines, the first of them for the second time, and where rows lie a power of two
-   apart the lines of so many do not stay in L1 for that. */
-static inline index_t NAME(to_line)(const REAL *first, index_t pitch)
+/* How many weights from `first` on are to be summed before vectors of them begin at multiples of their size, if they
+   then do so in every row. Else each would lie in two lines, the first of them for the second time, and where rows lie
+   a power of two apart the lines of so many do not stay in L1 for that. */
+static inline index_t NAME(to_vector)(const REAL *first, index_t pitch)
 {
-    const index_t line = 64 / (index_t)sizeof(REAL), over = (uintptr_t)first / sizeof(REAL) % line;
-    return pitch % line || !over ? 0 : line - over;
+    const index_t over = (index_t)((uintptr_t)first / sizeof(REAL) % (uintptr_t)LANES);
+    return pitch % LANES || !over ? 0 : LANES - over;
 }
 
 /* A vector of rows, each of which has its weights side by side, for N samples, `apart` from one another: squares of
@@ -49,7 +49,7 @@ static inline __attribute__((always_inline)) void NAME(sum_squares)(
     for (index_t k = 0, end; k < depth; k = end) {
         const index_t at = k + LANES <= depth ? k : depth - LANES;
         VECTOR square[16];
-        end = k == 0 && head > 0 && head < LANES ? head : k + LANES < depth ? k + LANES : depth;
+        end = k == 0 && head > 0 ? head : k + LANES < depth ? k + LANES : depth;
         if (at < 0) {
             end = k + 1;
             for (int i = 0; i < LANES; i++)
@@ -72,11 +72,8 @@ static inline __attribute__((always_inline)) void NAME(sum_squares)(
                 NAME(add_weight)(N, sum, square[i - at], source, apart, i);
     }
 #pragma GCC unroll 4
-    for (int s = 0; s < N; s++) {
-        if (accumulate)
-            sum[s] = LOAD(result + s * pitch) + sum[s];
-        STORE(result + s * pitch, sum[s]);
-    }
+    for (int s = 0; s < N; s++)
+        NAME(store_sums)(1, &sum[s], result + s * pitch, accumulate);
 }
 
 /* C channels of weights whose rows lie side by side, for N samples: their sums are in L1. */
@@ -147,12 +144,13 @@ static void NAME(meet_rows)(const work_t *work, const REAL *weight, const REAL *
             REAL *to = result + s * pitch + i;
             some = NAME(samples_at_once)(samples - s);
             (some == 4 ? NAME(sum_squares_of_4) : some == 2 ? NAME(sum_squares_of_2) : NAME(sum_squares_of_1))(
-                depth, NAME(to_line)(row[0], piece->weight_row), row, x, apart, to, pitch, accumulate);
+                depth, NAME(to_vector)(row[0], piece->weight_row), row, x, apart, to, pitch, accumulate);
         }
     }
 }
 
-static void NAME(meet_channels)(const work_t *work, const REAL *weight, const REAL *source, REAL *result, int accumulate)
+static void NAME(meet_channels)(const work_t *work, const REAL *weight, const REAL *source, REAL *result,
+                                int accumulate)
 {
     const piece_t *piece = work->piece;
     const index_t rows = work->part.rows, depth = work->part.channels, pitch = work->layout.pitch;
@@ -166,6 +164,9 @@ static void NAME(meet_channels)(const work_t *work, const REAL *weight, const RE
     }
     if (accumulate)
         NAME(add)(work->layout.sums, sums, result);
+    else /* 0, which makes 0 of -0 */
+        for (index_t i = 0; i < work->layout.sums; i += LANES)
+            STORE(result + i, LOAD(result + i) + (VECTOR){0});
 }
 
 static void NAME(multiply_dense)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
