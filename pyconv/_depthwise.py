@@ -87,9 +87,10 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, always: bool = False)
 def _is_image(piece: Piece, groups: int, tile: Tile) -> bool:
     """Whether so few channels lie last, as in an image, that rows of theirs are worth turning: of more, but for groups
     of several, a lane each is as fast."""
-    several = max(piece.rows, piece.channels)
-    width, most = groups * several, MOST_TURNED // tile.itemsize if several > 1 else tile.lanes - 1
-    return (piece.source_last or piece.target_last) and width <= max(most, tile.lanes - 1)
+    several, most = max(piece.rows, piece.channels), tile.lanes - 1
+    if groups > 1 and several > 1:
+        most = max(most, MOST_TURNED // tile.itemsize)
+    return (piece.source_last or piece.target_last) and groups * several <= most
 
 
 def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
