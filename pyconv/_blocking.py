@@ -76,7 +76,7 @@ CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
 # cells of several channels are copied: what a vector of them costs, and how many are summed in registers, so that those
 # of a tile and their weights stay in L1
 COPY_COST, COPIED_AT_ONCE = 6, 96
-MOST_ACROSS = 7  # channels of target that vectors of channels of source are summed for
+ROWS_ACROSS = 7  # channels of target that vectors of channels of source are summed for
 ACROSS_WEIGHTS = 1 << 15  # bytes of weights that vectors of channels of source meet: in L1
 POSITIONS = (32, 64, 128, 256, 512, 1024, 2048)  # about so many of a block whose cells are broadcast
 PAGES = 1 << 18  # bytes of pages that the processor finds quickly
@@ -192,7 +192,7 @@ def is_across(piece: Piece, tile: Tile) -> bool:
     of them and more are few where cells are read again, under other taps, and registers hold sums of most."""
     most = tile.lanes if tile.rows == 8 and prod(axis.taps for axis in piece.axes) > 1 else tile.lanes // 2
     return (
-        piece.source_last and piece.source.channel == 1 and piece.rows < min(most, MOST_ACROSS + 1)
+        piece.source_last and piece.source.channel == 1 and piece.rows < min(most, ROWS_ACROSS + 1)
         and piece.channels > 0 and piece.channels % tile.lanes == 0
         and all(axis.taps and axis.positions and axis.lattice for axis in piece.axes)
         and (piece.edge, piece.folded, piece.parts, piece.woven) == ("zeros", "zeros", 1, 0) and not piece.swapped

@@ -84,7 +84,7 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, always: bool = False)
     return Blocking(GATHER_DIRECT, samples, best, 0, piece.channels, piece.rows, groups=min(groups, tile.lanes))
 
 
-def _is_image(piece: Piece, groups: int, tile: Tile) -> bool:
+def _are_turned(piece: Piece, groups: int, tile: Tile) -> bool:
     """Whether so few channels lie last, as in an image, that rows of theirs are worth turning: of more, but for groups
     of several, a lane each is as fast."""
     several, most = max(piece.rows, piece.channels), tile.lanes - 1
@@ -96,8 +96,8 @@ def _is_image(piece: Piece, groups: int, tile: Tile) -> bool:
 def _has_rows(piece: Piece, groups: int, tile: Tile) -> bool:
     """Whether a channel of target has one of source, or is its group's only one, and rows may be vectors."""
     z, y, x = piece.axes
-    image = _is_image(piece, groups, tile)
-    able = all(stride == 1 or image and last for stride, last in (
+    turned = _are_turned(piece, groups, tile)
+    able = all(stride == 1 or turned and last for stride, last in (
         (piece.source.axes[2], piece.source_last), (piece.target.axes[2], piece.target_last)))
     if not able or (
             (y.step, x.step, z.taps, piece.parts) != (1, 1, 1, 1)
@@ -159,7 +159,7 @@ def _in_rows(piece: Piece, groups: int, tile: Tile, most: int) -> Blocking:
     down = holding(even_part(y.positions, max(1, min(BOX // row, shared, most))), y.positions, least)
     tasks = blocks_of(piece, (1, (1, down, across), 0)) * groups // wanted
     together = max(1, min(groups, tasks, GROUPS // (row * down)))
-    if _is_image(piece, groups, tile):  # all read the same lines
+    if _are_turned(piece, groups, tile):  # all read the same lines
         together, down = groups, holding(even_part(down, max(1, BOX // (row * groups))), y.positions, least)
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, piece.channels, piece.rows, groups=together)
 

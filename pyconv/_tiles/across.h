@@ -48,8 +48,8 @@ static void NAME(pack_across)(const work_t *work, const void *weight, void *pane
 /* R channels of target by P positions stay in registers: a cell is loaded for R products and a weight for P. Of the
    positions n count, the others repeat the last one. ASKS: the next ones' cells are asked for. */
 static inline __attribute__((always_inline)) void NAME(across)(
-    const int R, const int P, const int ASKS, index_t taps, const NAME(product) *tap, index_t channels, const REAL *source,
-    const index_t *cell, index_t ahead, const REAL *panel, index_t n, const index_t *position, REAL *result,
+    const int R, const int P, const int ASKS, index_t taps, const NAME(product) *tap, index_t channels,
+    const REAL *source, const index_t *cell, index_t ahead, const REAL *panel, index_t n, const index_t *position, REAL *result,
     int accumulate)
 {
     VECTOR sum[24];

@@ -54,7 +54,7 @@ const kernels_t NAME(kernels) = {
 #if CELL == 1
         [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack_flat),
                          NAME(multiply_flat), NAME(store)},
-        [GATHER_DENSE] = {NAME(layout_dense), NAME(offsets_rows), NAME(unroll_broadcast), NAME(see_weight),
+        [GATHER_DENSE] = {NAME(layout_dense), NAME(offsets_rows), NAME(unroll_broadcast), NAME(see_last),
                           NAME(multiply_dense), NAME(store_samples)},
         [GATHER_ACROSS] = {NAME(layout_across), NAME(offsets_across), NAME(unroll_broadcast), NAME(pack_across),
                            NAME(multiply_across), NAME(store_across)},

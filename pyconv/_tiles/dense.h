@@ -13,11 +13,6 @@ static void NAME(layout_dense)(work_t *work)
     layout->result = 2 * layout->sums;
 }
 
-static void NAME(see_weight)(const work_t *work, const void *weight, void *panel)
-{
-    *(const REAL **)panel = (const REAL *)weight + work->part.row * work->piece->weight_row;
-}
-
 /* sum[sample] += products of weight `k` of each row of a vector. */
 static inline __attribute__((always_inline)) void NAME(add_weight)(const int N, VECTOR *sum, VECTOR weight,
                                                                    const REAL *source, index_t apart, index_t k)
@@ -172,7 +167,7 @@ static void NAME(meet_channels)(const work_t *work, const REAL *weight, const RE
 static void NAME(multiply_dense)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                  void *result, int accumulate)
 {
-    const REAL *weight = *(const REAL *const *)panel;
+    const REAL *weight = *(const REAL *const *)panel + work->part.row * work->piece->weight_row;
     const REAL *source = *(const REAL *const *)scratch + work->block.start[2] * work->piece->source_stride[2];
     (void)offset;
     if (work->piece->weight_row == 1)

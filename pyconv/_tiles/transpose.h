@@ -151,91 +151,62 @@ static inline __attribute__((always_inline)) VECTOR NAME(merge)(VECTOR a, VECTOR
 #endif
 }
 
-/* to[column][row] (+)= from[row][column] of K columns that lie side by side, as the channels of an image do. */
-static inline __attribute__((always_inline)) void NAME(columns_beside)(const int K, REAL *to, index_t to_pitch,
-                                                                       const REAL *from, index_t rows, int accumulate)
+/* Vector j of K: where it SPREADS, from vectors that have K numbers side by side, every K-th; else one of those. */
+static inline __attribute__((always_inline)) VECTOR NAME(merge_beside)(const int K, const int SPREADS, const int j,
+                                                                       const VECTOR *from)
 {
-    const index_t taken = NAME(in_vectors)(!accumulate, rows);
-    for (index_t i = 0; i < taken; i += LANES) {
-        const index_t top = NAME(vector_at)(i, taken);
-        VECTOR beside[MOST_BESIDE];
+    VECTOR merged = from[0];
+#pragma GCC unroll 4
+    for (int v = 1; v < K; v++) {
+        NAME(mask) lanes;
+#pragma GCC unroll 16
+        for (int e = 0; e < LANES; e++) {
+            const int at = SPREADS ? K * e + j : j * (int)LANES + e;
+            const int which = SPREADS ? at / (int)LANES : at % K, lane = SPREADS ? at % (int)LANES : at / K;
+            lanes[e] = which == v ? LANES + lane : v == 1 ? lane : e;
+        }
+        merged = NAME(merge)(merged, from[v], lanes);
+    }
+    return merged;
+}
+
+/* to[column][row] (+)= from[row][column] of K columns that lie side by side, as the channels of an image do, and
+   where it SPREADS are to lie `pitch` apart; else of K rows that lie so and are to lie side by side. Of the others there
+   are n, which fill vectors. */
+static inline __attribute__((always_inline)) void NAME(turn_beside)(const int K, const int SPREADS, REAL *to,
+                                                                    const REAL *from, index_t pitch, index_t n,
+                                                                    int accumulate)
+{
+    for (index_t i = 0; i < n; i += LANES) {
+        const index_t first = NAME(vector_at)(i, n);
+        VECTOR read[MOST_BESIDE];
 #pragma GCC unroll 4
         for (int v = 0; v < K; v++)
-            beside[v] = LOAD(from + top * K + v * LANES);
-#pragma GCC unroll 4
-        for (int k = 0; k < K; k++) {
-            VECTOR column = beside[0];
-#pragma GCC unroll 4
-            for (int v = 1; v < K; v++) {
-                NAME(mask) lanes;
-#pragma GCC unroll 16
-                for (int e = 0; e < LANES; e++) {
-                    const int at = K * e + k, first = v == 1 ? at : e;
-                    lanes[e] = at / LANES == v ? LANES + at % LANES : first % LANES;
-                }
-                column = NAME(merge)(column, beside[v], lanes);
-            }
-            REAL *at = to + k * to_pitch + top;
-            if (accumulate)
-                column += LOAD(at);
-            STORE(at, column);
-        }
-    }
-    NAME(turn_one_by_one)(to + taken, to_pitch, from + taken * K, K, rows - taken, K, accumulate);
-}
-
-/* The same the other way round: to[column][row] (+)= from[row][column] of K rows, which are to lie side by side. */
-static inline __attribute__((always_inline)) void NAME(rows_beside)(const int K, REAL *to, const REAL *from,
-                                                                    index_t from_pitch, index_t columns, int accumulate)
-{
-    for (index_t j = 0; j < columns; j += LANES) {
-        const index_t left = NAME(vector_at)(j, columns);
-        VECTOR row[MOST_BESIDE];
-#pragma GCC unroll 4
-        for (int k = 0; k < K; k++)
-            row[k] = LOAD(from + k * from_pitch + left);
+            read[v] = LOAD(from + (SPREADS ? first * K + v * LANES : v * pitch + first));
 #pragma GCC unroll 4
         for (int v = 0; v < K; v++) {
-            VECTOR beside = row[0];
-#pragma GCC unroll 4
-            for (int k = 1; k < K; k++) {
-                NAME(mask) lanes;
-#pragma GCC unroll 16
-                for (int e = 0; e < LANES; e++) {
-                    const int at = (v * LANES + e) / K, first = k == 1 ? at : e;
-                    lanes[e] = (v * LANES + e) % K == k ? LANES + at : first;
-                }
-                beside = NAME(merge)(beside, row[k], lanes);
-            }
-            REAL *at = to + left * K + v * LANES;
+            VECTOR turned = NAME(merge_beside)(K, SPREADS, v, read);
+            REAL *at = to + (SPREADS ? v * pitch + first : first * K + v * LANES);
             if (accumulate)
-                beside += LOAD(at);
-            STORE(at, beside);
+                turned += LOAD(at);
+            STORE(at, turned);
         }
     }
 }
 
-static __attribute__((noinline)) void NAME(turn_columns_beside)(REAL *to, index_t to_pitch, const REAL *from,
-                                                                index_t rows, index_t columns, int accumulate)
-{
-    if (columns == 2)
-        NAME(columns_beside)(2, to, to_pitch, from, rows, accumulate);
-    else if (columns == 3)
-        NAME(columns_beside)(3, to, to_pitch, from, rows, accumulate);
-    else
-        NAME(columns_beside)(4, to, to_pitch, from, rows, accumulate);
-}
-
-static __attribute__((noinline)) void NAME(turn_rows_beside)(REAL *to, const REAL *from, index_t from_pitch,
-                                                             index_t rows, index_t columns, int accumulate)
-{
-    if (rows == 2)
-        NAME(rows_beside)(2, to, from, from_pitch, columns, accumulate);
-    else if (rows == 3)
-        NAME(rows_beside)(3, to, from, from_pitch, columns, accumulate);
-    else
-        NAME(rows_beside)(4, to, from, from_pitch, columns, accumulate);
-}
+#define TURN_BESIDE(COUNT, SPREADS)                                                                                   \
+    static __attribute__((noinline)) void NAME(turn_##COUNT##_beside)(REAL *to, const REAL *from, index_t pitch,      \
+                                                                      index_t count, index_t n, int accumulate)       \
+    {                                                                                                                 \
+        if (count == 2)                                                                                               \
+            NAME(turn_beside)(2, SPREADS, to, from, pitch, n, accumulate);                                            \
+        else if (count == 3)                                                                                          \
+            NAME(turn_beside)(3, SPREADS, to, from, pitch, n, accumulate);                                            \
+        else                                                                                                          \
+            NAME(turn_beside)(4, SPREADS, to, from, pitch, n, accumulate);                                            \
+    }
+TURN_BESIDE(columns, 1) TURN_BESIDE(rows, 0)
+#undef TURN_BESIDE
 
 /* Of fewer columns, or rows, than a vector has lanes: in the narrowest blocks; one of them, and in vectors of two lanes
    any, element by element. */
@@ -283,9 +254,10 @@ static inline __attribute__((always_inline)) void NAME(transpose)(
         NAME(turn_rows_beside)(to, from, from_pitch, rows, wide, accumulate);
     else if (tall < rows)
         NAME(turn_few_rows)(to + tall, to_pitch, from + tall * from_pitch, from_pitch, rows - tall, wide, accumulate);
-    if (wide == 0 && columns > 1 && columns <= MOST_BESIDE && from_pitch == columns)
-        NAME(turn_columns_beside)(to, to_pitch, from, rows, columns, accumulate);
-    else if (wide < columns)
+    if (wide == 0 && columns > 1 && columns <= MOST_BESIDE && from_pitch == columns) {
+        NAME(turn_columns_beside)(to, from, to_pitch, columns, tall, accumulate);
+        NAME(turn_one_by_one)(to + tall, to_pitch, from + tall * from_pitch, from_pitch, rows - tall, columns, accumulate);
+    } else if (wide < columns)
         NAME(turn_few_columns)(to + wide * to_pitch, to_pitch, from + wide, from_pitch, rows, columns - wide,
                                accumulate);
 }
