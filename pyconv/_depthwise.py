@@ -1,6 +1,7 @@
 """Blocks of the ways for few channels in many groups, as in depthwise convolution: a lane a group, or by rows."""
 
 from math import prod
+from operator import or_
 
 from pyconv._blocks import (
     CORRELATE_LAST,
@@ -38,6 +39,9 @@ LEAST_FILLED = 0.7  # of a row's vectors, if they are
 DIRECT_WEIGHTS = 1 << 15  # bytes of weights of a direct block, or of grad_weight's results: in L1
 IN_REGISTERS = 8  # neighbouring positions whose results are
 MOST_TURNED = 512  # bytes of a cell, or of a position, whose channels lie last and are turned to rows
+LEAST_ROWS = 8  # of a block where channels lie last, if there are
+MOST_MIXED = 256  # bytes of a cell, or of a position, whose channels are done together where the other's lie in rows
+FEW_PLACES = 1024  # bytes
 ALONE = {1: 1}  # channels of groups that are done together where they lie last, and how many lanes a vector must have
 IN_TURNS = {1: 1, 2: 2, 4: 4, 8: 16}  # the same for grad_weight: 8 channels of 8 lanes took up to 1.6 times as long
 TILES_LOSE = 1.5  # how much longer tiles take for few rows than the count of their operations says, as measured
@@ -164,36 +168,61 @@ def _in_rows(piece: Piece, groups: int, tile: Tile, most: int) -> Blocking:
     return Blocking(GATHER_ROWS, 1, (1, down, across), 0, piece.channels, piece.rows, groups=together)
 
 
-def _together(piece: Piece, groups: int, tile: Tile, lanes_of: dict[int, int]) -> int:
+def _are_better_packed(piece: Piece, tile: Tile, gathers: bool, is_source_last: bool) -> bool:
+    """Whether cells take less time by lanes, where the other operand is turned anyway: those that several rows of taps
+    read at a distance for which first-level caches have few places, and for grad_weight rows at a stride, of which more
+    would be turned than are used."""
+    z, y, _ = piece.axes
+    if is_source_last:
+        return z.taps * y.taps > 1 and piece.source.axes[2] * tile.itemsize % FEW_PLACES == 0
+    return not gathers and any(axis.step > 1 for axis in piece.axes)
+
+
+def _together(piece: Piece, groups: int, tile: Tile, gathers: bool) -> int:
     """How many groups are done together where channels lie last, each with as many in as out; 0 where they are not so.
+    Of groups of one channel those of one operand may lie in rows, which are turned.
     """
-    width = piece.channels
-    strides = piece.source.group, piece.target.group, piece.source.channel, piece.target.channel
-    if not (piece.source_last and piece.target_last) or strides != (width, width, 1, 1) or width not in lanes_of or (
-            (piece.rows, piece.parts) != (width, 1) or not lanes_of[width] <= tile.lanes <= groups * width):
+    width, lanes_of = piece.channels, ALONE if gathers else IN_TURNS
+    if width not in lanes_of or (piece.rows, piece.parts) != (width, 1) or not (
+            lanes_of[width] <= tile.lanes <= groups * width):
+        return 0
+    operands = piece.source, piece.target
+    are_last = [is_last and (operand.group, operand.channel) == (width, 1)
+                for operand, is_last in zip(operands, (piece.source_last, piece.target_last))]
+    are_rows = [operand.axes[2] == 1 and not patched for operand, patched in zip(operands, piece.patched)]
+    if gathers:
+        are_rows[1] = True  # results are stored in any order
+    is_mixed = not all(are_last)
+    if not any(are_last) or not all(map(or_, are_last, are_rows)) or is_mixed and (
+            width > 1 or _are_better_packed(piece, tile, gathers, are_last[0])):
         return 0
     if (piece.edge, piece.folded) != ("zeros", "zeros") or piece.swapped or piece.woven or any(
             n > 1 for n, _ in piece.row_taps) or not all(x.taps and x.positions and x.lattice for x in piece.axes):
         return 0
     x = piece.axes[2]
     read = prod(axis.taps for axis in piece.axes[:2]) * (x.step * (IN_REGISTERS - 1) + x.taps)  # cells for these
-    channels = up_to(even_part(groups * width, DIRECT_WEIGHTS // (read * tile.itemsize)), tile.lanes)
+    most = min(DIRECT_WEIGHTS // read, MOST_MIXED if is_mixed else DIRECT_WEIGHTS) // tile.itemsize
+    channels = up_to(even_part(groups * width, most), tile.lanes)
     # where the last part had less than a vector, its vector would have channels of the part before
     return groups if 0 < groups * width % channels < tile.lanes else channels // width
 
 
+def _is_copied(piece: Piece) -> bool:
+    return any(piece.patched[:2]) or not (piece.source_last and piece.target_last)
+
+
 def _room(piece: Piece, tile: Tile) -> int:
     """Cells that a block may have where channels lie last: those that are copied take as much again."""
-    return BOX // tile.itemsize // (2 if any(piece.patched[:2]) else 1)
+    return BOX // tile.itemsize // (2 if _is_copied(piece) else 1)
 
 
 def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """Boxes of positions where channels lie last: of one sample, so for any batch. Under rows of many taps side by
     side, at stride 1, cells that are copied first lie close together."""
-    (_, y, x), together, room = piece.axes, _together(piece, groups, tile, ALONE), _room(piece, tile)
+    (_, y, x), together, room = piece.axes, _together(piece, groups, tile, True), _room(piece, tile)
     if not together or (x.taps > MOST_ALONG and (x.step, abs(x.tap_step)) == (1, 1)):
         return None
-    across = even_part(x.positions, max(1, room // (8 * together)))
+    across = even_part(x.positions, max(1, room // (min(LEAST_ROWS, y.positions) * together)))
     most = max(1, room // (together * across))
     blocks = blocks_of(piece, (1, (1, y.positions, across), 0)) * -(-groups // together)
     shared = -(-y.positions * blocks // wanted_tasks(piece, groups, tile))
@@ -203,14 +232,14 @@ def last_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 
 def last_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     """The same for grad_weight, of rows of three taps: of more, cells that are copied first are read less often."""
-    together, (z, y, x) = _together(piece, groups, tile, IN_TURNS), piece.axes
+    together, (z, y, x) = _together(piece, groups, tile, False), piece.axes
     if not together or x.taps != 3:
         return None
     units = -(-groups // together)
     wanted = -(-tile.units // (units * z.positions * piece.batch))  # blocks of a plane
     across = max(LEAST_POSITIONS, min(CORRELATE_POSITIONS, x.positions * y.positions // wanted))  # a row is one sum
     wide, down = even_part(x.positions, across), -(-y.positions // wanted)
-    if any(piece.patched[:2]):
+    if _is_copied(piece):
         down = min(down, max(1, _room(piece, tile) // (together * piece.channels * wide)))
     extent = 1, even_part(y.positions, down), wide
     splits = splits_of(blocks_of(piece, (1, extent, 0)), units, tile.units)

@@ -218,7 +218,8 @@ cdef class Plan:
             row_by_row, of_channels = not step.piece.close[TARGET], step.piece.close[TARGET]  # so patches lie
         step.in_place = step.members == 1 and not piece.turned and piece.folds == _blocks.NO_FOLDS and all(
             n == 1 for n, _ in piece.row_taps) and (
-            step.anywhere or step.group_block == 1 and (
+            blocking.way == _blocks.GATHER_LAST and of_channels or blocking.way == _blocks.GATHER_ROWS
+            or step.group_block == 1 and (
                 blocking.way == _blocks.GATHER_BROADCAST and of_channels and step.depth_blocks == 1
                 or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and row_by_row))
         self._divide(step, piece, blocking)
@@ -234,8 +235,11 @@ cdef class Plan:
         edged = piece.edge != "zeros" and step.taps > 0 and way not in (
             _blocks.GATHER_DIRECT, _blocks.GATHER_ROWS, _blocks.CORRELATE_DIRECT, _blocks.CORRELATE_ROWS,
             _blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)  # these fill edges from within
-        source = step.taps > 0 and (
-            piece.patched[0] or piece.source_last and not _blocks.reads_last(way, piece.source))
+        reads_last = [_blocks.reads_last(way, operand) for operand in (piece.source, piece.target)]
+        lie_last = [piece.source_last, piece.target_last]
+        into_last = [not last and wants for last, wants in zip(lie_last, (  # from rows, where a way reads nothing else
+            way in (_blocks.GATHER_LAST, _blocks.CORRELATE_LAST), way == _blocks.CORRELATE_LAST))]
+        source = step.taps > 0 and (piece.patched[0] or into_last[0] or lie_last[0] and not reads_last[0])
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
         stores_folds = way == _blocks.GATHER_WINOGRAD and max(piece.folds[2]) <= _blocks.FOLDED_TILES
         in_result = stores_folds or way == _blocks.GATHER_DIRECT or not (  # need what is beyond the edges no patch?
@@ -243,11 +247,11 @@ cdef class Plan:
         turns_anyway = way == _blocks.CORRELATE_WINOGRAD and (  # grad_output, to vectors of its channels
             self.kernels.itemsize * piece.target.axes[2] < _blocks.FAR_POSITIONS) and (
             source or piece.lattices == 1)  # else no operand's patch would show the lattice
-        step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or (
-            piece.target_last and not turns_anyway and not _blocks.reads_last(way, piece.target))
+        step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or into_last[1] or (
+            lie_last[1] and not turns_anyway and not reads_last[1])
         step.turns[2] = piece.patched[2] and step.taps > 0
-        step.piece.close[SOURCE] = piece.patched[0] and piece.source_last and _blocks.reads_last(way, piece.source)
-        step.piece.close[TARGET] = piece.patched[1] and piece.target_last and _blocks.reads_last(way, piece.target)
+        for i in range(2):  # patches of channels that lie last
+            step.piece.close[i] = into_last[i] or piece.patched[i] and lie_last[i] and reads_last[i]
         step.lattices = piece.lattices
         assert step.lattices == 1 or step.turns[0] or step.turns[1], "a lattice is seen through patches"
         step.folds = piece.folds != _blocks.NO_FOLDS and (step.turns[1] or not stores_folds)

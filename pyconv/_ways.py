@@ -260,9 +260,10 @@ WAYS = (
         "two rows",
         _dense),
     Way("direct", (GATHER_LAST,), SUMS, ANY,
-        "groups of one channel, the channels lying last, but for more than seven taps side by side at stride 1",
-        "vectors of neighbouring channels are read and written where they lie: memory is the limit; with more taps "
-        "cells that are copied first are close together",
+        "groups of one channel, the channels lying last, at least in source or in target, but for more than seven taps "
+        "side by side at stride 1, or cells that lie a multiple of 1 KB apart beside rows",
+        "vectors of neighbouring channels are read and written where they lie: memory is the limit; rows are turned, a "
+        "block at a time; in the other cases cells that are copied first are close together",
         _directly(last_blocking)),
     Way("direct", (GATHER_ROWS,), SUMS, ANY,
         "one channel in and a few out of each group, or several in and one out; odd square kernels of 3 to 7 at stride "
@@ -286,7 +287,8 @@ WAYS = (
         "else: cells are unrolled into scratch, a block at a time",
         "vectors of positions, which few output channels, or many positions of a row, fill better", _unrolled),
     Way("direct", (CORRELATE_LAST,), WEIGHT, ANY,
-        "groups of 1, 2, 4 or 8 channels in and as many out, and three taps along x, the channels lying last",
+        "groups of 1, 2, 4 or 8 channels in and as many out, and three taps along x, the channels lying last, of "
+        "groups of one at least in the input or, at stride 1, in grad_output",
         "both operands are read where they lie, and within a vector each channel meets all of its group; with more "
         "taps cells that are copied first are read less often",
         _summed(last_weight_blocking)),

@@ -220,16 +220,64 @@ def test_the_same_bits_where_the_samples_of_out_lie_apart(step, dtype):
             assert_same_bits(out, alone)
 
 
+def way_of_depthwise(name, x_last, y_last, channels=96, stride=1, taps=3):
+    geometry, _ = convolved(
+        2, (2, channels, 56, 57), (channels, 1, taps, taps), None, None, stride, taps // 2, 1, channels)
+    pieces = _pieces.pieces(name, geometry._replace(x_last=x_last, y_last=y_last))
+    chosen = _phases.choose_all(name, pieces, channels, _blocks.Tile(4, 16, 8, 3), 'auto')
+    [way] = {blocking.way for _, blocking in chosen}
+    return way, chosen[0][1].groups
+
+
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
 @pytest.mark.parametrize('stride', [1, 2, 3])
 def test_depthwise_copies_nothing(name, stride):
     """Each lane is a channel there, whatever the phases of a stride cost elsewhere: tiles would copy blocks first.
     Operands are read and written where they lie."""
-    geometry, _ = convolved(2, (2, 96, 56, 57), (96, 1, 3, 3), None, None, stride, 1, 1, 96)
-    pieces = _pieces.pieces(name, geometry._replace(x_last=True, y_last=True))
-    chosen = _phases.choose_all(name, pieces, 96, _blocks.Tile(4, 16, 8, 3), 'auto')
     way = _blocks.CORRELATE_LAST if name == 'grad_weight' else _blocks.GATHER_LAST
-    assert {blocking.way for _, blocking in chosen} == {way}
+    assert way_of_depthwise(name, True, True, stride=stride)[0] == way
+
+
+@pytest.mark.parametrize('x_last', [False, True])
+@pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
+def test_rows_meet_channels_that_lie_last(name, x_last):
+    """Depthwise blocks of rows are turned, of few channels so that they are long. By lanes are cells that lie as far
+    apart as have few places in a cache, unless one tap reads them, and rows at a stride of grad_weight."""
+    last_way, by_lanes = (_blocks.CORRELATE_LAST, _blocks.CORRELATE_DIRECT) if name == 'grad_weight' else (
+        _blocks.GATHER_LAST, _blocks.GATHER_DIRECT)
+    is_source_last = x_last if name != 'grad_input' else not x_last
+    assert way_of_depthwise(name, x_last, not x_last) == (last_way, 48)
+    assert way_of_depthwise(name, x_last, not x_last, 256)[0] == (by_lanes if is_source_last else last_way)
+    strided = way_of_depthwise(name, x_last, not x_last, stride=2)[0]
+    assert strided == (by_lanes if name == 'grad_weight' and not x_last else last_way)
+    if name != 'grad_weight':
+        assert way_of_depthwise(name, x_last, not x_last, 256, taps=1) == (last_way, 64)
+
+
+@pytest.mark.parametrize('x_last', [False, True])
+@pytest.mark.parametrize('problem', LAST, ids=str)
+def test_rows_that_are_turned_have_the_same_bits(problem, x_last, dtype):
+    """In any batch, on any threads and with any scratch; with a bias."""
+    problem = problem._replace(batch=4)
+    data, rank = problem.floats(dtype), problem.rank
+    x, y = last(data.x, rank) if x_last else data.x, data.y if x_last else last(data.y, rank)
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=dtype)
+    with pyconv.num_threads(1):
+        forward = calls.forward(problem, x, data.w, data.b, out=np.empty_like(y)).copy('K')
+        back = calls.grad_input(problem, data.w, y, out=np.empty_like(x)).copy('K')
+        weight = calls.grad_weight(problem, x, y)
+    for threads, (least, full) in itertools.product((1, 3), (sizes[:2], sizes[2:4])):
+        finput, fgrad_input = (np.full(max(size, 1), np.nan, sizes.dtype) for size in (least, full))
+        with pyconv.num_threads(threads):
+            assert_same_bits(
+                calls.forward(problem, x, data.w, data.b, out=np.empty_like(y), finput=finput), forward)
+            assert_same_bits(
+                calls.grad_input(problem, data.w, y, out=np.empty_like(x), fgrad_input=fgrad_input), back)
+            assert_same_bits(calls.grad_weight(problem, x, y, finput=finput), weight)
+    for n in range(4):
+        out_y, out_x = np.empty_like(y)[n:n + 1], np.empty_like(x)[n:n + 1]
+        assert_same_bits(calls.forward(problem, x[n:n + 1], data.w, data.b, out=out_y), forward[n:n + 1])
+        assert_same_bits(calls.grad_input(problem, data.w, y[n:n + 1], out=out_x), back[n:n + 1])
 
 
 @pytest.mark.parametrize('lanes, itemsize', [(16, 4), (8, 4), (4, 4), (8, 8), (4, 8), (2, 8)])
@@ -329,8 +377,9 @@ def test_a_long_row_is_summed_in_parts(dtype):
     assert blocking.way == _blocks.CORRELATE_LAST and blocking.splits == _blocks.UNITS and blocking.extent[2] <= 512
 
 
+@pytest.mark.parametrize('x_last, y_last', [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize('problem', LAST + IN_TURNS + IMAGES, ids=str)
-def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
+def test_channels_that_are_lanes_where_not_all_is_finite(problem, x_last, y_last, dtype):
     """Of the weight, too: a tap that a position lacks is not multiplied by anything. Nothing is written beside."""
     data, rank = problem.integers(dtype), problem.rank
     x, w, y = (part.copy() for part in data[:3])
@@ -338,15 +387,19 @@ def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
     x[0, 3 % ins], y[-1, 1], w[0], w[-1], w[5 % outs] = np.nan, np.inf, np.nan, np.inf, -np.inf
     x[0, 7 % ins, ..., -1] = y[0, 9 % outs, ..., 0] = np.nan
     wanted = maps(problem, *(part.astype(float) for part in (x, w, y)))
-    assert np.array_equal(calls.grad_weight(problem, last(x, rank), last(y, rank)), wanted.grad_weight, equal_nan=True)
-    for run, to in ((lambda out: calls.forward(problem, last(x, rank), w, out=out), wanted.forward),
-                    (lambda out: calls.grad_input(problem, w, last(y, rank), out=out), wanted.grad_input)):
+    x, y = last(x, rank) if x_last else x, last(y, rank) if y_last else y
+    assert np.array_equal(calls.grad_weight(problem, x, y), wanted.grad_weight, equal_nan=True)
+    for run, to, is_last in ((lambda out: calls.forward(problem, x, w, out=out), wanted.forward, y_last),
+                             (lambda out: calls.grad_input(problem, w, y, out=out), wanted.grad_input, x_last)):
         room = np.full(to.size + 128, 77, dtype)
-        out = np.moveaxis(room[64:-64].reshape(to.shape[0], *to.shape[2:], to.shape[1]), -1, 1)
+        out = room[64:-64].reshape(to.shape)
+        if is_last:
+            out = np.moveaxis(room[64:-64].reshape(to.shape[0], *to.shape[2:], to.shape[1]), -1, 1)
         run(out)
         assert np.array_equal(out, to, equal_nan=True) and (room[:64] == 77).all() and (room[-64:] == 77).all()
 
 
+@pytest.mark.parametrize('x_last, y_last', [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize('name', ['forward', 'grad_input', 'grad_weight'])
 @pytest.mark.parametrize('problem', [
     P('tiles', (160, 160), (3, 3), (32, 32), padding=1, batch=2),
@@ -354,11 +407,11 @@ def test_channels_that_are_lanes_where_not_all_is_finite(problem, dtype):
     P('depthwise', (160, 160), (3, 3), (32, 32), padding=1, groups=32, batch=2),
     P('to few', (160, 160), (3, 3), (32, 3), stride=1, padding=1, batch=2),
 ], ids=str)
-def test_nothing_is_copied_as_a_whole(problem, name):
+def test_nothing_is_copied_as_a_whole(problem, name, x_last, y_last):
     """The operands have 6.5 MB; two threads' scratch is less."""
     data, rank = problem.floats(np.float32), problem.rank
-    x, y = last(data.x, rank), last(data.y, rank)
-    to_x, to_y, to_w = last(np.empty_like(data.x), rank), last(np.empty_like(data.y), rank), np.empty_like(data.w)
+    x, y = last(data.x, rank) if x_last else data.x, last(data.y, rank) if y_last else data.y
+    to_x, to_y, to_w = np.empty_like(x), np.empty_like(y), np.empty_like(data.w)
     call = {'forward': lambda: calls.forward(problem, x, data.w, out=to_y),
             'grad_input': lambda: calls.grad_input(problem, data.w, y, out=to_x),
             'grad_weight': lambda: calls.grad_weight(problem, x, y, out=to_w)}[name]

@@ -30,8 +30,7 @@ static void NAME(layout_direct)(work_t *work)
     layout->pitch = layout->positions * LANES;
     layout->scratch = part->channels * layout->channel;
     layout->panel = part->rows * NAME(depth)(work) * LANES;
-    layout->sums = part->rows * layout->pitch;
-    layout->result = layout->sums + LANES * LANES;
+    layout->result = layout->sums = part->rows * layout->pitch;
 }
 
 static void NAME(offsets_direct)(const work_t *work, index_t *offset)
@@ -473,13 +472,14 @@ static inline NAME(runs) NAME(dense_runs)(const work_t *work)
     return NAME(find_runs)(work->piece, &work->block, &dense);
 }
 
-/* n vectors -> n cells, `step` apart, of each of `groups` planes; those of all groups may lie side by side. */
-static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias, REAL *to, index_t step, index_t plane,
-                                       index_t groups, int accumulate)
+/* n vectors, `pitch` apart, -> n cells, `step` apart, of each of `groups` planes; those of all groups may lie side by
+   side. */
+static inline void NAME(scatter_lanes)(const REAL *from, index_t pitch, index_t n, VECTOR bias, REAL *to, index_t step,
+                                       index_t plane, index_t groups, int accumulate)
 {
     if (plane == 1 && groups == LANES) {
         for (index_t q = 0; q < n; q++, to += step) {
-            VECTOR sum = LOAD(from + q * LANES) + bias;
+            VECTOR sum = LOAD(from + q * pitch) + bias;
             __builtin_prefetch(to + 16 * step, 1);
             if (accumulate)
                 sum += LOAD(to);
@@ -489,7 +489,7 @@ static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias,
     }
     if (n <= FEW) {
         for (index_t q = 0; q < n; q++) {
-            const VECTOR sum = LOAD(from + q * LANES) + bias;
+            const VECTOR sum = LOAD(from + q * pitch) + bias;
             for (index_t i = 0; i < groups; i++)
                 to[i * plane + q * step] = sum[i] + (accumulate ? to[i * plane + q * step] : 0);
         }
@@ -503,7 +503,7 @@ static inline void NAME(scatter_lanes)(const REAL *from, index_t n, VECTOR bias,
         VECTOR square[16];
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
-            square[i] = LOAD(from + (q + i) * LANES) + bias;
+            square[i] = bias + (i < here ? LOAD(from + (q + i) * pitch) : (VECTOR){0});
         NAME(turn_square)(square);
         if (whole && here == LANES)
 #pragma GCC unroll 16
@@ -533,7 +533,7 @@ static void NAME(store_direct)(const work_t *work, void *result, const void *bia
         for (index_t s = 0; s < block->samples; s++)
             for (index_t z = 0; z < r.planes; z++)
                 for (index_t y = 0; y < r.rows; y++, from += r.run * LANES)
-                    NAME(scatter_lanes)(from, r.run, more, to + s * piece->target_batch + z * piece->target_stride[0]
+                    NAME(scatter_lanes)(from, LANES, r.run, more, to + s * piece->target_batch + z * piece->target_stride[0]
                                         + y * piece->target_stride[1], piece->target_stride[2], piece->target_group,
                                         part->groups, accumulate);
     }

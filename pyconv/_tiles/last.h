@@ -15,7 +15,8 @@ static inline index_t NAME(channels_of)(const work_t *work)
     return work->part.groups * work->part.channels;
 }
 
-/* Results lie as in target: they may be its own. Scratch tells where source is, and lists a box's taps. */
+/* Channels of a result lie side by side, and it may be target's own where they do there too. Scratch tells where source
+   is, and lists a box's taps. Vectors of less than all lanes are loaded whole from a result, from the last one too. */
 static void NAME(layout_last)(work_t *work)
 {
     const index_t *extent = work->block.extent, depth = NAME(depth)(work);
@@ -28,7 +29,8 @@ static void NAME(layout_last)(work_t *work)
     layout->pitch = 1;
     layout->scratch = (index_t)((sizeof(REAL *) + 2 * depth * sizeof(index_t)) / sizeof(REAL));
     layout->panel = NAME(up)(NAME(channels_of)(work)) * depth;
-    layout->result = layout->sums = layout->batch;
+    layout->sums = layout->batch;
+    layout->result = layout->sums + LANES;
 }
 
 /* panel[vector of channels][tap][lane] */
@@ -167,6 +169,26 @@ static void NAME(multiply_last)(const work_t *work, const void *panel, const ind
     }
 }
 
+/* rows of target <- results + bias (+ target) */
+static void NAME(store_in_rows)(const work_t *work, const REAL *result, const REAL *bias, REAL *to, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const index_t groups = work->part.groups, cell = work->layout.cell;
+    const NAME(runs) r = NAME(dense_runs)(work);
+    for (index_t channel = 0; channel < groups; channel += LANES, to += LANES * piece->target_group) {
+        const REAL *from = result + channel;
+        const index_t here = groups - channel < LANES ? groups - channel : LANES;
+        VECTOR more = {0};
+        for (index_t i = 0; bias && i < here; i++)
+            more[i] = bias[channel + i];
+        for (index_t z = 0; z < r.planes; z++)
+            for (index_t y = 0; y < r.rows; y++, from += r.run * cell)
+                NAME(scatter_lanes)(from, cell, r.run, more, to + z * piece->target_stride[0]
+                                    + y * piece->target_stride[1], piece->target_stride[2], piece->target_group, here,
+                                    accumulate);
+    }
+}
+
 /* target <- results + bias (+ target) */
 static void NAME(store_in_last)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
                                 char *doubtful)
@@ -177,6 +199,10 @@ static void NAME(store_in_last)(const work_t *work, void *result, const void *bi
     const index_t *stride = piece->target_stride;
     REAL *to = (REAL *)target + NAME(first)(piece, block);
     (void)doubtful;
+    if (piece->target_group != 1) {
+        NAME(store_in_rows)(work, result, bias, to, accumulate);
+        return;
+    }
     for (index_t z = 0; z < block->extent[0]; z++)
         for (index_t y = 0; y < block->extent[1]; y++)
             for (index_t x = 0; x < block->extent[2]; x++)

@@ -203,8 +203,9 @@ static void NAME(read_region)(const work_t *work, NAME(operand) *o, const NAME(r
     const int plain = edged && o->width == 1 && o->stored == STORED_REAL && stride[2] == 1;
     const index_t own =
         (piece->axis[0].size - 1) * stride[0] + (piece->axis[1].size - 1) * stride[1] + piece->axis[2].size;
+    const index_t width = beside > 1 ? beside : o->width, bundles = beside > 1 ? 1 : o->bundles;
     for (index_t s = 0; s < work->block.samples; s++)
-        for (index_t b = 0; b < o->bundles; b++, patch += o->width * all) {
+        for (index_t b = 0; b < bundles; b++, patch += width * all) {
 #if CELL > 1
             o->channels = NAME(channels_of)(piece, work->part.channel + b % work->part.channels);
 #endif
@@ -222,6 +223,10 @@ static void NAME(read_region)(const work_t *work, NAME(operand) *o, const NAME(r
                         from += ((r->first[0] + z) * stride[0] + (r->first[1] + y) * stride[1]
                                  + r->first[2] * stride[2]) * size;
 #if CELL == 1
+                        if (beside > 1 && o->width == 1) { /* from rows of channels */
+                            NAME(transpose)(to, beside, (const REAL *)from, o->apart, beside, n, 0);
+                            continue;
+                        }
                         if (beside > 1) {
                             NAME(read_beside)(o, from, n, to);
                             continue;
