@@ -66,7 +66,7 @@ def choose_rounded(
 def _found(
     map: str, g: Geometry, groups: int, tile: Tile, algorithm: str, may_exchange: bool
 ) -> tuple[Known, ...]:
-    found = pieces(map, g, may_exchange)
+    found = pieces(map, g, may_exchange, tile.lanes)
     chosen = choose_all(map, found, groups, tile, algorithm)
     if len(chosen) > len(found) or any(is_lone(piece) for piece, _ in chosen):  # in parts of this size
         return ()

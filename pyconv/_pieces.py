@@ -16,7 +16,6 @@ from pyconv._piece import Axes, Axis, Piece, Strides, Triple
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 MOST_LAST = 256  # output channels that lie last and are read position by position: of more these lie too far apart
-FEW_LAST = 8  # output channels that are too few for vectors of theirs, where they lie last
 WIDEST = 16  # lanes of the longest vector
 MANY_SUMMED, MOST_TURNS = 64, 4  # of grad_input in turns: output channels of a group at least, and turns at most
 TAPS = 512  # most taps of a piece: keeps a thread's scratch under its bound whatever the kernel size
@@ -210,16 +209,16 @@ def _boxes(axes: Axes) -> Iterator[Axes]:
     yield from product(*reversed(cut))
 
 
-def pieces(map: str, g: Geometry, may_exchange: bool = True) -> list[Piece]:
+def pieces(map: str, g: Geometry, may_exchange: bool = True, lanes: int = WIDEST) -> list[Piece]:
     """The pieces of a map, in waves: those of one wave can run at the same time, wave after wave.
 
     A piece without taps clears its positions: it leads where some cells of grad_input meet no tap. Where x is a part of
-    an array, others follow that clear what is around it. grad_weight's operands may not change places (see is_by_rows)
-    where another plan takes turns with this one.
+    an array, others follow that clear what is around it. grad_weight's operands may not change places (see is_by_rows,
+    which looks at the lanes of a vector) where another plan takes turns with this one.
     """
     if is_dense_layer(map, g):
         return [_dense_layer(map, g)]
-    if map == "grad_weight" and may_exchange and is_by_rows(g):
+    if map == "grad_weight" and may_exchange and is_by_rows(g, lanes):
         return [_by_rows(g)]
     if _has_taps_for_rows(map, g):
         return _in_turns(g) if is_in_turns(g) else _disjoint(g)
@@ -342,20 +341,21 @@ def _dense_layer(map: str, g: Geometry) -> Piece:
     return Piece(axes, 1, channels * taps, rows, y, x, weight, 1, False, ((1, 0), (1, 0), (taps, 1)), g.x_last, True)
 
 
-def is_by_rows(g: Geometry) -> bool:
+def is_by_rows(g: Geometry, lanes: int = WIDEST) -> bool:
     """Whether grad_weight has rows of input channels, and reads grad_output.
 
     They lie side by side in a weight of one tap, which is then stored row by row, where output channels have to be
     turned. But then the input is turned to vectors, and not grad_output: an element of the weight gains, as measured,
     three quarters of what a cell of more channels costs. Of a batch, the next power of two decides: see _of_batches.
     Where channels lie last no operand is turned, but the fewer are copied to vectors, and the weight is turned as ever;
-    a few output channels would be too few for vectors.
+    up to half a vector of output channels would be too few for vectors, however they lie.
     """
     batch = 1 if g.per_sample else 1 << (g.batch - 1).bit_length()
     ins, outs, positions = g.in_channels // g.groups, g.out_channels // g.groups, batch * prod(g.output_size)
-    pays = 4 * positions * (ins - outs) < 3 * ins * outs or g.x_last and outs <= FEW_LAST
+    few = g.x_last and outs <= lanes // 2
+    pays = few or (g.x_last == g.y_last or g.out_channels == 1) and 4 * positions * (ins - outs) < 3 * ins * outs
     return pays and g.kernel_size == g.stride == g.volumes == (1, 1, 1) and g.input_size == g.output_size and (
-        ins % WIDEST == 0 and not any(g.padding)) and (g.x_last == g.y_last or g.out_channels == 1) and not (
+        ins % WIDEST == 0 and not any(g.padding)) and not (
         g.x_last and g.out_channels > MOST_LAST or _is_copied(g) or is_dense_layer("grad_weight", g))
 
 

@@ -116,8 +116,10 @@ cdef class Plan:
         map, algorithm, columns = self.map, self.algorithm, self.algorithm == "columns"
         if columns:
             found = _pieces.exact_column_pieces(geometry) if tap_by_tap else _pieces.column_pieces(geometry)
+        elif tap_by_tap:
+            found = _pieces.exact_pieces(map, geometry)
         else:
-            found = _pieces.exact_pieces(map, geometry) if tap_by_tap else _pieces.pieces(map, geometry, may_exchange)
+            found = _pieces.pieces(map, geometry, may_exchange, tile.lanes)
         self.swapped = any(piece.swapped or piece.exchanged for piece in found)
         self.groups = geometry.groups
         woven = 1 if self.whole else _pieces.groups_of_vector(map, geometry, found, tile.lanes)

@@ -305,15 +305,19 @@ def test_channels_are_lanes(problem, name, lanes, itemsize):
 
 @pytest.mark.parametrize('channels, groups, exchanged', [
     ((32, 90), 1, True), ((64, 256), 1, True), ((128, 256), 4, True), ((64, 272), 1, False), ((128, 512), 4, False),
-    ((64, 48), 1, False), ((64, 8), 1, True), ((64, 9), 1, False), ((64, 16), 2, True), ((24, 8), 1, False)])
+    ((64, 48), 1, False), ((64, 8), 1, True), ((64, 9), 1, False), ((64, 16), 2, True), ((24, 8), 1, False),
+    ((64, 4), 1, True), ((64, 4), 2, True)])
 def test_operands_change_places_where_output_channels_are_more_but_not_many(channels, groups, exchanged):
     """Of 272 and more, of all groups, each position is so far from the next that a cache keeps few of them. And where
-    they are too few for vectors."""
-    problem = P('kernel 1', (28, 28), (1, 1), channels, groups=groups)
+    they are too few for vectors, however they lie: of the lanes that these have."""
+    problem, each = P('kernel 1', (28, 28), (1, 1), channels, groups=groups), channels[1] // groups
     for lasts in (True, True), (True, False), (False, True):
         made = geometry_of(problem, **dict(zip(('x_last', 'y_last'), lasts)))
         [piece] = _pieces.pieces('grad_weight', made)
-        assert piece.exchanged == (exchanged and all(lasts))
+        assert piece.exchanged == (exchanged and (all(lasts) or lasts[0] and each <= 8))
+        for lanes in 4, 8:
+            [piece] = _pieces.pieces('grad_weight', made, lanes=lanes)
+            assert piece.exchanged == (exchanged and (all(lasts) and each > 8 or lasts[0] and each <= lanes // 2))
 
 
 def test_a_single_output_channel_lies_last_too():
