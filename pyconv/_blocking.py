@@ -44,7 +44,7 @@ from pyconv._blocks import (
     up_to,
     wanted_tasks,
 )
-from pyconv._piece import Piece, Triple
+from pyconv._piece import Piece, Triple, has_padding
 
 # Where a lone tap has at most so many rows, and a sample's planes of a group more bytes than this, so many planes are
 # gone through at a time, for more than half of the rows twice as many: the processor follows these, and fetches ahead.
@@ -58,7 +58,7 @@ RESULTS = 3 << 17  # bytes of results that wait in L2 while the depth runs
 ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often, the weights are read more often
 PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
-CORRELATE_ROWS = 384  # channels * taps of a block of grad_weight
+CORRELATE_ROWS = 400  # channels * taps of a block of grad_weight
 OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
 FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
 SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
@@ -69,6 +69,8 @@ LINE = 64
 NEAR = 24 << 10
 ADD_COST = 4  # operations of keeping a part of a sum and of adding it to others, as measured
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
+MOST_RESULTS = 1 << 19  # bytes of the fewest that a block has
+SHARED_CELLS = (2, 1), (3, 1), (5, 1), (3, 2)  # taps along x, and steps, whose cells kernels broadcast once for all
 WORK = 1 << 18  # products that make a task worth its handling
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 # operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
@@ -119,8 +121,13 @@ def broadcast_blocking(
         return samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
                               for axis, n in zip(piece.axes, extent))
 
+    of_cell, shared = channels * tile.itemsize, tile.rows * taps[2]  # bytes, and products that share a line of cells
+    if piece.source_last and channels < piece.channels and of_cell < LINE:  # of which later channels read the rest
+        of_cell = min(LINE, piece.source.axes[2] * tile.itemsize)
+        shared = channels * max(1, prod(taps) // prod(axis.step for axis in piece.axes))
+
     def cell_cost(cells: int) -> float:
-        return (CELL_COST_BEYOND if channels * cells * tile.itemsize > SCRATCH else near) / tile.rows / taps[2]
+        return (CELL_COST_BEYOND if cells * of_cell > SCRATCH else near) / shared
 
     width = tile.vectors * tile.lanes
     total = prod(count)
@@ -279,6 +286,20 @@ def _blocks_of_channels(piece: Piece, channels: int, columns: int) -> tuple[int,
     return -(-piece.rows // columns), -(-piece.channels // channels)
 
 
+def _even_channels(piece: Piece, taps: int, most: int, columns: int, tile: Tile) -> int:
+    """Channels of a block of grad_weight, about `most`. Amid padding most taps reach positions of their own, so that
+    rows of a register tile are channels of one tap: whole tiles of them. Fewer share the cells of a row of taps, if
+    these are such. Where channels lie last, those of a line are read together."""
+    x = piece.axes[2]
+    shares = any((x.taps, x.step) == (shared, step * abs(x.tap_step)) for shared, step in SHARED_CELLS)
+    least = tile.rows // 2 if shares else LINE // tile.itemsize if piece.source_last else tile.rows
+    fitting = max(1, min(max(most, least), MOST_RESULTS // tile.itemsize // (columns * taps)))
+    channels = even_part(piece.channels, fitting)
+    if taps == 1 or channels == piece.channels or fitting < tile.rows or not has_padding(piece.axes):
+        return channels
+    return min(up_to(channels, tile.rows), fitting // tile.rows * tile.rows)
+
+
 def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -> tuple[int, int]:
     """Channels and columns of a block of grad_weight: the source is read anew for each block of columns, the target
     turned anew for each block of channels; and where both leave fewer units than wanted, sums are made in parts."""
@@ -302,8 +323,8 @@ def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -
         columns = up_to(even_part(piece.rows, vectors * tile.lanes), tile.lanes)
         if options and columns * taps > room:  # of a single channel
             break
-        most = max(1, min(deepest, room // columns) // taps)
-        options += [(even_part(piece.channels, max(1, most // n)), columns) for n in (1, 2, 4)]
+        most = min(deepest, room // columns) // taps
+        options += [(_even_channels(piece, taps, max(1, most // n), columns, tile), columns) for n in (1, 2, 4)]
     return min(options, key=cost)
 
 

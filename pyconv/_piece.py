@@ -78,6 +78,12 @@ Axes = tuple[Axis, ...]
 Triple = tuple[int, ...]
 
 
+def has_padding(axes: Axes) -> bool:
+    """Whether some position of some tap lacks its cell."""
+    return any(high - low < axis.positions for axis in axes if axis.taps
+               for low, high in map(axis.reached, {0, axis.taps - 1}))
+
+
 class Strides(NamedTuple):
     """Where an operand keeps its elements, in elements."""
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pyconv._edges import NO_FOLDS, Folds, Stretch, folds, goes_round, stretches
 from pyconv._geometry import Geometry, whole_size
-from pyconv._piece import Axes, Axis, Piece, Strides, Triple
+from pyconv._piece import Axes, Axis, Piece, Strides, Triple, has_padding
 
 LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 MOST_LAST = 256  # output channels that lie last and are read position by position: of more these lie too far apart
@@ -265,12 +265,6 @@ def undivided(g: Geometry) -> Axes:
     multiples of the stride."""
     return tuple(Axis(cells, places, 1, p, -d, k) for cells, places, p, d, k in zip(
         g.input_size, g.output_size, g.padding, g.dilation, g.kernel_size))
-
-
-def has_padding(axes: Axes) -> bool:
-    """Whether some position of some tap lacks its cell."""
-    return any(high - low < axis.positions for axis in axes if axis.taps
-               for low, high in map(axis.reached, {0, axis.taps - 1}))
 
 
 def reads_each_cell(axes: Axes) -> bool:

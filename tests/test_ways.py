@@ -334,3 +334,44 @@ def test_positions_in_lines_of_their_own_are_few_in_a_block(tile, fewer):
     for problem, changes, apart in ((patches, {}, True), (layer, last, True), (layer, {}, False)):
         way, positions = way_of(problem, 'grad_weight', tile, **changes)
         assert way == _blocks.CORRELATE and (positions <= 1.5 * 102) == (fewer and apart)
+
+
+@pytest.mark.parametrize('tile', [BY_FOUR, BY_EIGHT], ids=['four rows', 'eight rows'])
+@pytest.mark.parametrize('kernel, padding, channels', [
+    ((7, 7), 3, (16, 32)), ((5, 5), 2, (40, 64)), ((1, 9), (0, 4), (200, 64)), ((4, 4, 4), 1, (64, 32)),
+    ((7, 7), 3, (3, 32))])
+def test_weights_of_padded_taps_have_whole_tiles_of_channels(tile, kernel, padding, channels):
+    """Most taps meet positions of their own there, and a tile's rows are channels of one tap. Without padding taps fill
+    tiles as well."""
+    size = (20,) * len(kernel)
+    [piece] = _pieces.pieces('grad_weight', geometry_of(P('padded', size, kernel, channels, padding=padding, batch=2)))
+    found = _ways.choose('grad_weight', piece, 1, tile, 'gemm')[1].channels
+    assert found == channels[0] if channels[0] < tile.rows else found % tile.rows == 0
+    [piece] = _pieces.pieces('grad_weight', geometry_of(P('valid', (24, 24), (5, 5), (20, 50), batch=64)))
+    assert _ways.choose('grad_weight', piece, 1, tile, 'gemm')[1].channels in (7, 10)
+
+
+@pytest.mark.parametrize('itemsize, lanes', [(4, 16), (8, 8)])
+def test_weights_read_a_line_of_channels_that_lie_last_at_once(itemsize, lanes):
+    """As far as their sums stay in L2: those of rows of taps that share cells in smaller parts."""
+    tile = _blocks.Tile(itemsize, lanes, 8, 3)
+    line = 64 // itemsize
+    for channels, kernel, stride, wanted in ((64, 16, 8, line), (24, 8, 4, None), (64, 11, 1, line)):
+        problem = P('patches', (64, 64), (kernel, kernel), (channels, 24), stride=stride, padding=2)
+        [piece, *_] = _pieces.pieces('grad_weight', geometry_of(problem, x_last=True, y_last=True))
+        _, blocking = _ways.choose('grad_weight', piece, 1, tile, 'gemm')
+        assert blocking.channels == (wanted or blocking.channels) and blocking.channels * itemsize >= 48
+    for taps in (5, 3):
+        problem = P('a box', (12, 12, 12), (11, 11, taps), (64, 32), padding=2)
+        [piece, *_] = _pieces.pieces('grad_weight', geometry_of(problem, x_last=True, y_last=True))
+        assert _ways.choose('grad_weight', piece, 1, tile, 'gemm')[1].channels == 4
+
+
+def test_blocks_stay_in_l2_where_each_channel_reads_its_lines_again():
+    """A line of cells whose channels lie last has other channels' too, where sums are of less than it."""
+    for channels, is_small in ((32, True), (1, False)):
+        problem = P('patches', (448, 448), (16, 16), (channels, 32), stride=8, padding=4, batch=2)
+        [piece] = _pieces.pieces('forward', geometry_of(problem, x_last=True, y_last=True))
+        _, blocking = _ways.choose('forward', piece, 1, BY_EIGHT, 'gemm')
+        rows = 8 * (blocking.extent[1] - 1) + 16
+        assert (rows * 448 * 64 <= 1 << 19) == is_small

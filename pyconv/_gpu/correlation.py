@@ -11,8 +11,8 @@ from pyconv._gpu.operands import Flags, Operand
 from pyconv._gpu.problem import Layouts, Problem, as_tiles_read, thinned
 from pyconv._gpu.program import Target
 from pyconv._gpu.tiles import Summing, Tile
-from pyconv._piece import ONE, Axes, Axis
-from pyconv._pieces import has_padding, phases
+from pyconv._piece import ONE, Axes, Axis, has_padding
+from pyconv._pieces import phases
 
 
 class Correlation:

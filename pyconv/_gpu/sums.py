@@ -8,8 +8,8 @@ from pyconv._gpu.operands import Flags, Operand, Packed, Weight
 from pyconv._gpu.problem import Layouts, Problem, as_tiles_read, thinned
 from pyconv._gpu.program import Target
 from pyconv._gpu.spreading import Spread
-from pyconv._piece import Axes
-from pyconv._pieces import disjoint_axes, has_padding, is_covered, is_disjoint, phases, undivided
+from pyconv._piece import Axes, has_padding
+from pyconv._pieces import disjoint_axes, is_covered, is_disjoint, phases, undivided
 
 
 def _parts_of_gather(axes: Axes, chunks: int) -> int:
