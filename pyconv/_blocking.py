@@ -40,6 +40,7 @@ from pyconv._blocks import (
     scratch_of,
     splits_of,
     streams_of,
+    taking_apart,
     unevenness,
     up_to,
     wanted_tasks,
@@ -71,6 +72,9 @@ ADD_COST = 4  # operations of keeping a part of a sum and of adding it to others
 CORRELATE_RESULTS = 9 << 15  # bytes of the results of these and of a block's output channels: they stay in L2
 MOST_RESULTS = 1 << 19  # bytes of the fewest that a block has
 SHARED_CELLS = (2, 1), (3, 1), (5, 1), (3, 2)  # taps along x, and steps, whose cells kernels broadcast once for all
+# operations of a vector of an inner product, and of adding up its lanes; and of broadcasting a cell to one vector of
+# columns, by rows of a tile
+DOT_COST, LANES_COST, COLUMN_COST = 1.15, 2, {8: 1.15, 4: 2}
 WORK = 1 << 18  # products that make a task worth its handling
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 # operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
@@ -255,6 +259,22 @@ def dense_blocking(piece: Piece, channels: int, tile: Tile) -> Blocking | None:
     most = (DENSE_SUMS_BESIDE if piece.weight.batch == 1 else DENSE_SUMS) // tile.itemsize
     rows = min(piece.rows, up_to(even_part(piece.rows, min(most, -(-piece.rows // tasks))), tile.lanes))
     return Blocking(GATHER_DENSE, 1, (1, 1, samples), 0, channels, rows)
+
+
+def pays_by_dots(piece: Piece, blocking: Blocking, tile: Tile) -> bool:
+    """Whether inner products along positions cost grad_weight less than cells that are broadcast to the one vector of
+    few output channels: where a row of positions is short, unrolling costs more, and so do those of cells in the
+    padding, which are left out else. In the model's vector operations, as measured."""
+    taps, extent = prod(axis.taps for axis in piece.axes), blocking.extent
+    if taps == 1 or blocking.way != CORRELATE_FEW:
+        return True
+    block = blocking.samples, extent, blocking.shared
+    size, streams, at_once = scratch_of(streams_of(piece.axes), block, tile.lanes)
+    dots = -(-at_once // tile.lanes) * (DOT_COST * piece.rows + 1) + LANES_COST * piece.rows
+    unrolled = 2 * size / tile.lanes + 3 * blocking.samples * extent[0] * extent[1] * streams
+    each = taps * dots + taking_apart(piece) * unrolled
+    others = piece.batch * prod(cells_met(axis)[0] for axis in piece.axes)
+    return blocks_of(piece, block) * each < COLUMN_COST[tile.rows] * others
 
 
 def many_rows_blocking(piece: Piece, rows: int, groups: int, channels: int, tile: Tile) -> Blocking:

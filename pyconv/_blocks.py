@@ -199,13 +199,18 @@ def storing_cost(piece: Piece, block: Block, vectors: int, positions: int, lanes
     return MOVE_COST * vectors * moves + STRETCH_COST * samples * z * (1 if rows_follow else y)
 
 
+def taking_apart(piece: Piece) -> float:
+    """How much longer than neighbours cells of a row take to be unrolled."""
+    step = piece.axes[2].step
+    return 1 if step == 1 else EVERY_OTHER if step == 2 else ONE_BY_ONE
+
+
 def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
     """Of a block of a size, vector operations of all: products, unrolling, storing, and a fixed cost a block."""
     taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
     of_axes, flat = streams_of(piece.axes), is_flat(piece)
     weights = 3 * taps * rows / lanes  # they come from beyond L2
-    across, at_least_two, step = tile.vectors, max(rows, 2), piece.axes[2].step
-    apart = 1 if step == 1 else EVERY_OTHER if step == 2 else ONE_BY_ONE
+    across, at_least_two, apart = tile.vectors, max(rows, 2), taking_apart(piece)
 
     def cost(block: Block) -> float:
         samples, (z, y, x), _ = block

@@ -20,6 +20,7 @@ from pyconv._blocking import (
     dense_blocking,
     few_blocking,
     is_across,
+    pays_by_dots,
     unrolled_blocking,
 )
 from pyconv._blocks import (
@@ -235,8 +236,10 @@ def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     pays = piece.rows == half and (piece.channels <= half or at_stride_one and plane >= CORRELATE_POSITIONS) or (
         at_stride_one and not is_copied and (
             piece.channels <= tile.rows or piece.channels <= FEW_READ_BY_ONE and piece.rows < tile.lanes))
-    is_few = piece.rows < half or pays and plane * piece.batch >= CORRELATE_POSITIONS
-    return few_blocking(piece, groups, tile) if is_few else None
+    if not (piece.rows < half or pays and plane * piece.batch >= CORRELATE_POSITIONS):
+        return None
+    blocking = few_blocking(piece, groups, tile)
+    return blocking if pays_by_dots(piece, blocking, tile) else None
 
 
 SUMS, WEIGHT, ANY = ("forward", "grad_input"), ("grad_weight",), ()
@@ -302,7 +305,7 @@ WAYS = (
         "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),
     Way("matrix product", (CORRELATE_FEW, CORRELATE_FLAT), WEIGHT, ANY,
         "fewer output channels than half a vector, and with many positions half a vector, or few input channels under "
-        "one tap",
+        "one tap, unless rows of positions are short or most cells lie in the padding",
         "inner products along the positions, which fill vectors; a lone tap's are read where they lie", _summed(_few)),
     Way("matrix product", (CORRELATE, CORRELATE_UNROLLED), WEIGHT, ANY,
         "else: grad_output is turned, a block of positions at a time; cells are broadcast from where they lie, a lone "

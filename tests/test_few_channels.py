@@ -4,18 +4,24 @@ import sys
 import numpy as np
 import pytest
 
-from problems import P
+import calls
+from calls import assert_equal
+from problems import P, maps, whole
+from pyconv import _blocks
 from test_channels_last import check
+from test_ways import way_of
 
 SIZES = (5,), (3, 37)  # of fewer cells than a vector has lanes, and of whole vectors and a few
 FEW = [P(f'{n} channels and {18 - n}', size, (3,) * len(size), (n, 18 - n), padding=1, batch=2)
        for size in SIZES for n in range(1, 18)]
+LENGTHS = [P(f'{n} positions to {outs}', (n + taps - 1,), (taps,), (9, outs), batch=2)
+           for n in (*range(1, 36), 63, 77) for outs, taps in ((3, 1), (5, 1), (1, 3), (7, 3))]
 AT_AN_END = """
 import itertools, sys
 import numpy as np
 import calls
 from guarded import at_an_end
-from test_few_channels import FEW
+from test_few_channels import FEW, LENGTHS
 def there(array):
     lies = np.moveaxis(at_an_end(np.ascontiguousarray(np.moveaxis(array, 1, -1)), sys.argv[1] == 'True'), -1, 1)
     assert (lies == array).all()
@@ -28,6 +34,11 @@ for problem, dtype in itertools.product(FEW, ('f4', 'f8', 'c8', 'c16')):
         calls.forward(problem, x, data.w, out=to_y, accumulate=accumulate)
         calls.grad_input(problem, data.w, y, out=to_x, accumulate=accumulate)
         calls.grad_weight(problem, x, y)
+for problem, dtype in itertools.product(LENGTHS, ('f4', 'f8')):
+    data = problem.integers(np.dtype(dtype))
+    x, y = (at_an_end(part, sys.argv[1] == 'True') for part in (data.x, data.y))
+    x[...], y[...] = data.x, data.y
+    assert (calls.grad_weight(problem, x, y) == calls.grad_weight(problem, data.x, data.y)).all()
 """
 
 
@@ -35,6 +46,32 @@ for problem, dtype in itertools.product(FEW, ('f4', 'f8', 'c8', 'c16')):
 @pytest.mark.parametrize('dtype', ['float32', 'float64', 'complex64', 'complex128'])
 def test_few_channels_in_either_order(problem, dtype):
     check(problem, np.dtype(dtype))
+
+
+@pytest.mark.parametrize('problem', LENGTHS, ids=str)
+def test_inner_products_of_any_length(problem, dtype):
+    """The last vector has positions of the one before, which are not added again, whatever they hold."""
+    data = problem.integers(dtype)
+    assert_equal(calls.grad_weight(problem, data.x, data.y), whole(problem).grad_weight, dtype)
+    for place in range(min(problem.output_shape[-1], 20)):
+        x, y = data.x.copy(), np.abs(data.y) + 1
+        x[0, 4, place], y[1, 0, -1 - place] = np.inf, -np.inf
+        x[1] = np.abs(x[1]) + 1
+        with np.errstate(invalid='ignore'):
+            found, wanted = calls.grad_weight(problem, x, y), maps(problem, x, data.w, y).grad_weight
+        assert np.array_equal(found, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize('outputs, size, kernel, stride, batch, is_few', [
+    (3, 56, 3, 1, 1, True), (7, 28, 5, 1, 4, True), (3, 14, 9, 1, 16, True), (6, 7, 5, 1, 64, False),
+    (7, 14, 9, 2, 32, False), (1, 7, 5, 1, 64, True), (3, 7, 1, 1, 64, True)])
+def test_inner_products_are_of_long_rows(outputs, size, kernel, stride, batch, is_few):
+    """Where images are small and most taps lie in the padding, few output channels are broadcast to as well."""
+    problem = P('few', (size, size), (kernel, kernel), (32, outputs), stride=stride, padding=kernel // 2, batch=batch)
+    way, _ = way_of(problem, 'grad_weight', _blocks.Tile(4, 16, 8, 3))
+    assert (way in (_blocks.CORRELATE_FEW, _blocks.CORRELATE_FLAT)) == is_few
+    way, _ = way_of(problem._replace(batch=batch - 1 or 1), 'grad_weight', _blocks.Tile(4, 16, 8, 3))
+    assert (way in (_blocks.CORRELATE_FEW, _blocks.CORRELATE_FLAT)) == is_few
 
 
 @pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')

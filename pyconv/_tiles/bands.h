@@ -217,31 +217,6 @@ static inline const REAL *NAME(beside_row)(const NAME(band) *band, const REAL *r
     return band->edge > EDGE_CONSTANT ? row : band->constant;
 }
 
-/* The lanes [low, high) of a vector, as bits. */
-static inline __attribute__((always_inline)) NAME(mask) NAME(lanes_between)(index_t low, index_t high)
-{
-#define FOUR(n) n, n, n, n
-#define SIXTEEN(n) FOUR(n), FOUR(n), FOUR(n), FOUR(n)
-    static const MASK run[] = {SIXTEEN(0), SIXTEEN(-1), SIXTEEN(0)};
-#undef SIXTEEN
-#undef FOUR
-    low = low < 0 ? 0 : low < LANES ? low : LANES;
-    high = high < 0 ? 0 : high < LANES ? high : LANES;
-    return *(const NAME(mask) *)(run + 16 - low) & *(const NAME(mask) *)(run + 32 - high);
-}
-
-/* The lane, if there is one of that number. */
-static inline __attribute__((always_inline)) NAME(mask) NAME(lane)(index_t number)
-{
-    return NAME(lanes_between)(number, number + 1);
-}
-
-/* Those lanes of a vector, and zeros. */
-static inline __attribute__((always_inline)) VECTOR NAME(keep)(VECTOR cells, NAME(mask) lanes)
-{
-    return (VECTOR)((NAME(mask))cells & lanes);
-}
-
 /* A vector of cells and the two behind it, of which vectors from the second and the third on are made. Where it has 64 bytes
    it lies across two cache lines as a rule, for which a processor takes several cycles: so one is loaded, and not three. */
 #if BYTES == 64 && defined(__GNUC__) && !defined(__clang__)

@@ -1,4 +1,29 @@
-/* Sums of the lanes of several vectors at once. See body.h for the macros. */
+/* Some lanes of a vector, and sums of the lanes of several at once. See body.h for the macros. */
+
+/* The lanes [low, high) of a vector, as bits. */
+static inline __attribute__((always_inline)) NAME(mask) NAME(lanes_between)(index_t low, index_t high)
+{
+#define FOUR(n) n, n, n, n
+#define SIXTEEN(n) FOUR(n), FOUR(n), FOUR(n), FOUR(n)
+    static const MASK run[] = {SIXTEEN(0), SIXTEEN(-1), SIXTEEN(0)};
+#undef SIXTEEN
+#undef FOUR
+    low = low < 0 ? 0 : low < LANES ? low : LANES;
+    high = high < 0 ? 0 : high < LANES ? high : LANES;
+    return *(const NAME(mask) *)(run + 16 - low) & *(const NAME(mask) *)(run + 32 - high);
+}
+
+/* The lane, if there is one of that number. */
+static inline __attribute__((always_inline)) NAME(mask) NAME(lane)(index_t number)
+{
+    return NAME(lanes_between)(number, number + 1);
+}
+
+/* Those lanes of a vector, and zeros. */
+static inline __attribute__((always_inline)) VECTOR NAME(keep)(VECTOR cells, NAME(mask) lanes)
+{
+    return (VECTOR)((NAME(mask))cells & lanes);
+}
 
 /* Lanes of two vectors of segments 2 * half long: the first and the second half of each segment. */
 #define SEGMENT(e, half) ((e) / (half) % (2 * (half) > LANES ? 1 : LANES / (2 * (half))) * 2 * (half) + (e) % (half))

@@ -224,7 +224,8 @@ static inline index_t NAME(panel)(index_t columns)
 }
 
 /* R rows by C columns of inner products along the positions: vectors of partial sums, added up at the end in a fixed
-   order. U positions at a time keep enough independent chains where R * C is small. */
+   order. U vectors of positions at a time keep enough independent chains where R * C is small. The last vector ends with
+   the positions, without those that others had; fewer than a vector are added one by one. */
 static inline __attribute__((always_inline)) void NAME(inner)(
     const int R, const int C, const int U, index_t positions, const REAL *scratch, const index_t *offset,
     const REAL *compact, index_t compact_pitch, REAL *result, index_t pitch, int accumulate)
@@ -249,6 +250,21 @@ static inline __attribute__((always_inline)) void NAME(inner)(
 #pragma GCC unroll 16
     for (int i = R * C; i < R * C * U; i++) /* the positions that went at a time */
         sum[i % (R * C)] += sum[i];
+    for (; q < positions && positions >= LANES; q = q + LANES < positions ? q + LANES : positions) {
+        const index_t at = q + LANES < positions ? q : positions - LANES;
+        const NAME(mask) there = NAME(lanes_between)(q - at, LANES);
+        VECTOR y[4];
+#pragma GCC unroll 4
+        for (int j = 0; j < C; j++)
+            y[j] = NAME(keep)(LOAD(compact + j * compact_pitch + at), there);
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) {
+            const VECTOR x = NAME(keep)(LOAD(scratch + offset[i] + at), there);
+#pragma GCC unroll 4
+            for (int j = 0; j < C; j++)
+                sum[i * C + j] += x * y[j];
+        }
+    }
     NAME(sum_lanes)(R * C, sum, sums);
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
