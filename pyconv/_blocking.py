@@ -60,6 +60,7 @@ ROW_BLOCKS = (64, 128, 256, 512)  # more rows: the source is unrolled less often
 PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 576  # channels * taps of a block of grad_weight
+DOT_ROWS = 384  # the same of inner products: positions are many
 OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
 FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
 SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
@@ -383,7 +384,7 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
 def few_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """The same for few output channels."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
-    channels = even_part(piece.channels, CORRELATE_ROWS // taps)
+    channels = even_part(piece.channels, DOT_ROWS // taps)
     block = _fitting(piece, 128 * tile.lanes, piece.rows / tile.lanes, channels, tile)
     splits = splits_of(blocks_of(piece, block), groups * -(-piece.channels // channels), tile.units)
     together = _together(piece, groups, 1, block, piece.rows, channels, tile)

@@ -16,12 +16,15 @@ FEW = [P(f'{n} channels and {18 - n}', size, (3,) * len(size), (n, 18 - n), padd
        for size in SIZES for n in range(1, 18)]
 LENGTHS = [P(f'{n} positions to {outs}', (n + taps - 1,), (taps,), (9, outs), batch=2)
            for n in (*range(1, 36), 63, 77) for outs, taps in ((3, 1), (5, 1), (1, 3), (7, 3))]
+# Rows of which the first vectors and the last may have nothing but padding.
+CUT = [P(f'{n} at stride {stride}, padding {pads}', (3, n), (3, 3), (9, 3), stride=stride, padding=((1, 1), pads))
+       for n in (15, 16, 17, 31, 32, 33, 63, 64, 65) for stride in (1, 2) for pads in ((0, 0), (1, 1), (17, 40))]
 AT_AN_END = """
 import itertools, sys
 import numpy as np
 import calls
 from guarded import at_an_end
-from test_few_channels import FEW, LENGTHS
+from test_few_channels import CUT, FEW, LENGTHS
 def there(array):
     lies = np.moveaxis(at_an_end(np.ascontiguousarray(np.moveaxis(array, 1, -1)), sys.argv[1] == 'True'), -1, 1)
     assert (lies == array).all()
@@ -39,6 +42,12 @@ for problem, dtype in itertools.product(LENGTHS, ('f4', 'f8')):
     x, y = (at_an_end(part, sys.argv[1] == 'True') for part in (data.x, data.y))
     x[...], y[...] = data.x, data.y
     assert (calls.grad_weight(problem, x, y) == calls.grad_weight(problem, data.x, data.y)).all()
+for problem, dtype in itertools.product(CUT, ('f4', 'f8')):
+    data = problem.integers(np.dtype(dtype))
+    x, y = (at_an_end(part, sys.argv[1] == 'True') for part in (data.x, data.y))
+    assert (calls.forward(problem, x, data.w) == calls.forward(problem, data.x, data.w)).all()
+    assert (calls.grad_input(problem, data.w, y) == calls.grad_input(problem, data.w, data.y)).all()
+    assert (calls.grad_weight(problem, x, data.y) == calls.grad_weight(problem, data.x, data.y)).all()
 """
 
 
@@ -60,6 +69,11 @@ def test_inner_products_of_any_length(problem, dtype):
         with np.errstate(invalid='ignore'):
             found, wanted = calls.grad_weight(problem, x, y), maps(problem, x, data.w, y).grad_weight
         assert np.array_equal(found, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize('problem', CUT, ids=str)
+def test_rows_that_end_in_padding(problem, dtype):
+    check(problem, dtype)
 
 
 @pytest.mark.parametrize('outputs, size, kernel, stride, batch, is_few', [

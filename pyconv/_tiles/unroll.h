@@ -50,29 +50,30 @@ static inline __attribute__((always_inline)) VECTOR NAME(cells_from)(const REAL 
 #endif
 }
 
-/* Rows of step 1 or 2 whose clipped cells all fall in the first and the last vector: whole vectors, masked at the
-   ends. */
-static inline __attribute__((always_inline)) void NAME(unroll_rows)(
-    REAL *to, const REAL *from, index_t rows, index_t pitch, index_t n, NAME(mask) first_lanes, NAME(mask) last_lanes,
-    const int step)
-{
-    const index_t last = (n - 1) / LANES * LANES;
-    for (index_t r = 0; r < rows; r++, to += n, from += pitch) {
-        STORE(to, (VECTOR)((NAME(mask))NAME(cells_from)(from, step) & first_lanes));
-        for (index_t q = LANES; q < last; q += LANES)
-            STORE(to + q, NAME(cells_from)(from + step * q, step));
-        if (last)
-            STORE(to + last, (VECTOR)((NAME(mask))NAME(cells_from)(from + step * last, step) & last_lanes));
-    }
-}
-
-/* Of one stream: its first cell seen from its channel, the positions that have a cell, and the lanes of these in the
-   first and the last vector of a row. */
+/* Of one stream: its first cell seen from its channel, the positions that have a cell; where in a row the first and the
+   last vector with such positions begin, and the lanes of these. */
 typedef struct {
-    index_t corner, lo[3], hi[3];
-    NAME(mask) first, last;
+    index_t corner, lo[3], hi[3], first, last;
+    NAME(mask) first_lanes, last_lanes;
     int whole; /* rows follow each other in source as in scratch */
 } NAME(clip);
+
+/* Rows of n positions of step 1 or 2: whole vectors, masked at the ends of what has a cell, and zeros. */
+static inline __attribute__((always_inline)) void NAME(unroll_rows)(
+    REAL *to, const REAL *from, index_t rows, index_t pitch, index_t n, const NAME(clip) *clip, const int step)
+{
+    const index_t first = clip->first, last = clip->last;
+    const NAME(mask) first_lanes = clip->first_lanes, last_lanes = clip->last_lanes;
+    for (index_t r = 0; r < rows; r++, to += n, from += pitch) {
+        NAME(clear)(to, first);
+        STORE(to + first, (VECTOR)((NAME(mask))NAME(cells_from)(from + step * first, step) & first_lanes));
+        for (index_t q = first + LANES; q < last; q += LANES)
+            STORE(to + q, NAME(cells_from)(from + step * q, step));
+        if (last > first)
+            STORE(to + last, (VECTOR)((NAME(mask))NAME(cells_from)(from + step * last, step) & last_lanes));
+        NAME(clear)(to + last + LANES, n - last - LANES);
+    }
+}
 
 static inline NAME(clip) NAME(find_clip)(const piece_t *piece, const block_t *block, const index_t shift[3],
                                          const index_t extent[3])
@@ -82,8 +83,10 @@ static inline NAME(clip) NAME(find_clip)(const piece_t *piece, const block_t *bl
     NAME(clip) c;
     for (int a = 0; a < 3; a++)
         NAME(valid)(&piece->axis[a], block->start[a], extent[a], shift[a], &c.lo[a], &c.hi[a]);
-    c.first = NAME(lanes)(0, c.lo[2], c.hi[2]);
-    c.last = NAME(lanes)((n - 1) / LANES * LANES, c.lo[2], c.hi[2]);
+    c.first = c.lo[2] / LANES * LANES;
+    c.last = (c.hi[2] - 1) / LANES * LANES;
+    c.first_lanes = NAME(lanes)(c.first, c.lo[2], c.hi[2]);
+    c.last_lanes = NAME(lanes)(c.last, c.lo[2], c.hi[2]);
     c.corner = (z->step * block->start[0] + shift[0]) * piece->source_stride[0]
         + (y->step * block->start[1] + shift[1]) * piece->source_stride[1] + x->step * block->start[2] + shift[2];
     c.whole = x->step == 1 && c.lo[2] == 0 && c.hi[2] == n && y->step * piece->source_stride[1] == n;
@@ -96,7 +99,7 @@ static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, cons
                                 REAL *to)
 {
     const axis_t *z = &piece->axis[0], *y = &piece->axis[1], *x = &piece->axis[2];
-    const index_t n = extent[2], last = (n - 1) / LANES * LANES, *lo = clip->lo, *hi = clip->hi;
+    const index_t n = extent[2], *lo = clip->lo, *hi = clip->hi;
     const index_t row = y->step * piece->source_stride[1], corner = clip->corner;
     for (index_t s = 0; s < block->samples; s++)
         for (index_t q = 0; q < extent[0]; q++, to += extent[1] * n) {
@@ -109,14 +112,12 @@ static void NAME(unroll_stream)(const piece_t *piece, const block_t *block, cons
             NAME(clear)(to, lo[1] * n);
             if (clip->whole)
                 NAME(copy)(to + lo[1] * n, plane + lo[1] * row, (hi[1] - lo[1]) * n, limit);
-            else if (x->step <= 2 && lo[2] < LANES && hi[2] > last && plane + lo[1] * row >= begin
-                     && limit - plane >= (hi[1] - 1) * row + x->step * (last + LANES)) {
-                REAL *first = to + lo[1] * n;
-                const REAL *from = plane + lo[1] * row;
+            else if (x->step <= 2 && plane + lo[1] * row + x->step * clip->first >= begin
+                     && limit - plane >= (hi[1] - 1) * row + x->step * (clip->last + LANES)) {
                 if (x->step == 1)
-                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, clip->first, clip->last, 1);
+                    NAME(unroll_rows)(to + lo[1] * n, plane + lo[1] * row, hi[1] - lo[1], row, n, clip, 1);
                 else
-                    NAME(unroll_rows)(first, from, hi[1] - lo[1], row, n, clip->first, clip->last, 2);
+                    NAME(unroll_rows)(to + lo[1] * n, plane + lo[1] * row, hi[1] - lo[1], row, n, clip, 2);
             }
             else
                 for (index_t r = lo[1]; r < hi[1]; r++)
