@@ -261,6 +261,7 @@ static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, ind
         for (index_t q = 0; q < n; q++)
             to[q * step] += from[q] + bias;
     else
+#pragma GCC unroll 4 /* the loop alone is so short that its place in memory decides how fast it is */
         for (index_t q = 0; q < n; q++)
             to[q * step] = from[q] + bias;
 }
