@@ -40,8 +40,8 @@ from pyconv._blocks import (
     scratch_of,
     splits_of,
     streams_of,
-    taking_apart,
     unevenness,
+    unrolling_cost,
     up_to,
     wanted_tasks,
 )
@@ -272,8 +272,8 @@ def pays_by_dots(piece: Piece, blocking: Blocking, tile: Tile) -> bool:
     block = blocking.samples, extent, blocking.shared
     size, streams, at_once = scratch_of(streams_of(piece.axes), block, tile.lanes)
     dots = -(-at_once // tile.lanes) * (DOT_COST * piece.rows + 1) + LANES_COST * piece.rows
-    unrolled = 2 * size / tile.lanes + 3 * blocking.samples * extent[0] * extent[1] * streams
-    each = taps * dots + taking_apart(piece) * unrolled
+    rows = blocking.samples * extent[0] * extent[1] * streams
+    each = taps * dots + unrolling_cost(piece, size, rows, tile.lanes)
     others = piece.batch * prod(cells_met(axis)[0] for axis in piece.axes)
     return blocks_of(piece, block) * each < COLUMN_COST[tile.rows] * others
 
@@ -345,7 +345,7 @@ def _correlated(piece: Piece, groups: int, taps: int, wanted: int, tile: Tile) -
         if options and columns * taps > room:  # of a single channel
             break
         most = min(deepest, room // columns) // taps
-        options += [(_even_channels(piece, taps, max(1, most // n), columns, tile), columns) for n in (1, 2, 4)]
+        options += [(_even_channels(piece, taps, most // n, columns, tile), columns) for n in (1, 2, 4)]
     return min(options, key=cost)
 
 

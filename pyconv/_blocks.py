@@ -199,10 +199,10 @@ def storing_cost(piece: Piece, block: Block, vectors: int, positions: int, lanes
     return MOVE_COST * vectors * moves + STRETCH_COST * samples * z * (1 if rows_follow else y)
 
 
-def taking_apart(piece: Piece) -> float:
-    """How much longer than neighbours cells of a row take to be unrolled."""
+def unrolling_cost(piece: Piece, size: int, rows: int, lanes: int) -> float:
+    """Of so many cells in so many rows: those that do not lie side by side take longer."""
     step = piece.axes[2].step
-    return 1 if step == 1 else EVERY_OTHER if step == 2 else ONE_BY_ONE
+    return (1 if step == 1 else EVERY_OTHER if step == 2 else ONE_BY_ONE) * (2 * size / lanes + 3 * rows)
 
 
 def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
@@ -210,7 +210,7 @@ def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
     taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
     of_axes, flat = streams_of(piece.axes), is_flat(piece)
     weights = 3 * taps * rows / lanes  # they come from beyond L2
-    across, at_least_two, apart = tile.vectors, max(rows, 2), taking_apart(piece)
+    across, at_least_two = tile.vectors, max(rows, 2)
 
     def cost(block: Block) -> float:
         samples, (z, y, x), _ = block
@@ -219,7 +219,7 @@ def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
         products = (vectors + 0.1 * -(-vectors // across)) * taps * at_least_two  # a load across two lines is two
         runs = samples * z * (1 if taps == 1 else y)
         gaps = at_once != samples * z * y * x
-        unrolled = 0 if flat and samples == 1 else apart * (2 * size / lanes + 3 * runs * streams)
+        unrolled = 0 if flat and samples == 1 else unrolling_cost(piece, size, runs * streams, lanes)
         stored = 3 * runs * gaps * rows
         if tile.rows == 4:
             stored += rows * storing_cost(piece, block, vectors, at_once, lanes) / max(1, piece.channels)

@@ -40,7 +40,6 @@ for problem, dtype in itertools.product(FEW, ('f4', 'f8', 'c8', 'c16')):
 for problem, dtype in itertools.product(LENGTHS, ('f4', 'f8')):
     data = problem.integers(np.dtype(dtype))
     x, y = (at_an_end(part, sys.argv[1] == 'True') for part in (data.x, data.y))
-    x[...], y[...] = data.x, data.y
     assert (calls.grad_weight(problem, x, y) == calls.grad_weight(problem, data.x, data.y)).all()
 for problem, dtype in itertools.product(CUT, ('f4', 'f8')):
     data = problem.integers(np.dtype(dtype))
