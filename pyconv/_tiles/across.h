@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) void NAME(across)(
     for (int i = 0; i < P; i++)
         from[i] = source + cell[i];
     for (index_t k = 0; k < taps; k++) {
-        const REAL *weight = panel + tap[k].row * channels * R;
+        const REAL *weight = panel + tap[k].row / BYTES * channels * R;
         for (index_t c = 0; c < channels; c += LANES, weight += R * LANES) {
             VECTOR w[8];
 #pragma GCC unroll 8
@@ -141,7 +141,7 @@ static void NAME(multiply_box_across)(NAME(walk) *box, const REAL *panel, const 
         for (index_t ty = y->tap; ty < y->tap + y->taps; ty++)
             for (index_t tx = x->tap; tx < x->tap + x->taps; tx++) {
                 const index_t k = (tz * axis[1].taps + ty) * axis[2].taps + tx;
-                list[taps++] = (NAME(product)){offset[k], (int)k, {0}};
+                list[taps++] = (NAME(product)){offset[k], ROW_AT(k), {0}};
             }
     for (NAME(begin_walk)(box); box->left > 0;) {
         const index_t n = box->left < most ? box->left : most;

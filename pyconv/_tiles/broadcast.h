@@ -61,8 +61,9 @@ static inline __attribute__((always_inline)) void NAME(spread)(
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         from[i] = source + cell[i];
+    IN_TWOS
     for (index_t k = 0; k < products; k++) {
-        const REAL *row = panel + (index_t)product[k].row * (V * LANES);
+        const REAL *row = NAME(weights_of)(&product[k], panel, V);
         if (WOVEN) {
             const NAME(mask) lanes = *(const NAME(mask) *)first + product[k].channel;
 #pragma GCC unroll 8
@@ -150,7 +151,7 @@ static inline __attribute__((always_inline)) void NAME(spread_row)(
         __builtin_prefetch(result + i * pitch, 1);
     }
     for (index_t k = 0, fetched = 0; k < products; k += T) {
-        const REAL *at = cell + product[k].cell, *rows = panel + product[k].row * LANES;
+        const REAL *at = cell + product[k].cell, *rows = NAME(weights_of)(&product[k], panel, 1);
 #pragma GCC unroll 5
         for (int t = 0; t < T; t++)
             weight[t] = LOAD(rows + t * LANES);

@@ -144,7 +144,7 @@ static void NAME(list_starts)(const work_t *work, const NAME(product) *list, ind
     for (index_t v = column; v < end; v += LANES) {
         VECTOR sum = {0};
         for (index_t tap = 0; tap < taps; tap++)
-            sum -= LOAD(of_taps + list[tap].row * all + v);
+            sum -= LOAD(of_taps + list[tap].row / BYTES * all + v);
         STORE(start + v, sum);
     }
 }

@@ -115,8 +115,8 @@ static index_t NAME(list_rows)(const work_t *work, const NAME(stretch) box[3], i
     return next - list;
 }
 
-/* R channels and taps by V vectors of columns stay in registers while all chains of positions go by, as in `spread`: with
-   4 x 3, 12 products are made in 26 instructions, none of which looks up where a cell lies. */
+/* R channels and taps by V vectors of columns stay in registers while all chains of positions go by, as in `spread`: but no step
+   looks up where a cell lies. */
 static inline __attribute__((always_inline)) void NAME(spread_chains)(
     const int R, const int V, index_t chains, const NAME(chain) *chain, index_t step, const REAL *source,
     const index_t *cell, const REAL *ahead, const REAL *panel, REAL *result, const index_t *position, index_t pitch,
@@ -132,6 +132,7 @@ static inline __attribute__((always_inline)) void NAME(spread_chains)(
 #pragma GCC unroll 8
         for (int i = 0; i < R; i++)
             from[i] = source + cell[i] + chain->cell;
+        IN_TWOS
         for (index_t left = chain->count, k = 0; left > 0; left--, k += step, row += V * LANES) {
             if (R >= ROWS)
                 __builtin_prefetch(next + k);

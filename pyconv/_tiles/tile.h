@@ -2,6 +2,14 @@
 
 #define KEPT(V) (CELL == 2 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
 
+/* Before a loop along the depth: it does two steps between two tests. Tiles of 12 sums then make 12 products in 22 to 27
+   instructions instead of 26 to 31; where two threads share a core, how many it begins in a cycle is the limit. Tiles of
+   24 sums have more to do in a step. */
+#if ROWS == 8
+#define IN_TWOS
+#else
+#define IN_TWOS _Pragma("GCC unroll 2")
+#endif
 #define SHALLOW 32 /* a depth that takes less time than memory: results are asked for one tile along the row ahead */
 #define TALLER (ROWS == 4 && V4 == 3 && CELL == 1) /* there are taller tiles of few vectors: see `taller` */
 #define TALLEST 8 /* most rows of one tile, on any level */
@@ -15,23 +23,34 @@ static inline __attribute__((always_inline)) const REAL *NAME(anew)(const REAL *
 
 /* sum[row][vector] += many[vector] * the element of each row of few at one place: of cells of several channels, few are
    these. A sum of two products takes a register of its own before it is added: of AVX2's 16 none is left for the third
-   of 3 vectors, which is an operand in memory then. */
+   of 3 vectors, which is an operand in memory then. Where there are 16, each sum is pinned to its own: compilers make it
+   anew in that of a factor which no product needs any more, and then move sums, or run out of registers. */
 static inline __attribute__((always_inline)) void NAME(add_products)(
     const int R, const int V, VECTOR *sum, const REAL *const *row, index_t at, const REAL *many)
 {
+    const int pinned = ROWS == 4 && R > 1;
     VECTOR b[8];
 #pragma GCC unroll 8
     for (int j = 0; j < KEPT(V); j++)
         b[j] = LOAD(many + j * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++) {
-        const REAL a = row[i][at];
+        const VECTOR a = row[i][at] - (VECTOR){0};
         if (KEPT(V) < V)
             many = NAME(anew)(many);
 #pragma GCC unroll 8
-        for (int j = 0; j < V; j++)
+        for (int j = 0; j < V; j++) {
             ADD_PRODUCT(sum[i * V + j], a, j < KEPT(V) ? b[j] : LOAD(many + j * LANES));
+            if (pinned)
+                IN_REGISTER(sum[i * V + j]);
+        }
+        if (pinned)
+            HELD(a);
     }
+    if (pinned)
+#pragma GCC unroll 8
+        for (int j = 0; j < KEPT(V); j++)
+            HELD(b[j]);
 }
 
 /* to <- V vectors of sums (+ to); a product's underflow to -0 gives +0. */
@@ -63,6 +82,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         row[i] = few + (PANEL ? (S + i) / PANEL * PANEL * depth + (S + i) % PANEL : offset[i]);
+    IN_TWOS
     for (index_t k = 0; k < depth; k++) {
         if (PANEL == 8) /* the panel of the next rows, which may come from beyond L2 */
             __builtin_prefetch(few + (depth + k) * R);

@@ -7,12 +7,15 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 #define STORE(p, v) (*(VECTOR *)(p) = (v))
 
 /* What is multiplied several times lies across two cache lines as a rule, and compilers load it anew for each product if
-   it is not asked to stay. */
+   it is not asked to stay in its register; HELD: until now. */
 #undef IN_REGISTER
+#undef HELD
 #if defined(__GNUC__) && defined(__x86_64__)
 #define IN_REGISTER(v) __asm__("" : "+v"(v))
+#define HELD(v) __asm__("" : : "v"(v))
 #else
 #define IN_REGISTER(v) (void)(v)
+#define HELD(v) (void)(v)
 #endif
 
 /* sum += a cell, or a vector of cells, times a vector of weights */

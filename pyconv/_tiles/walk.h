@@ -1,16 +1,25 @@
 /* Positions that have the same taps, box by box, and their products: what the ways go through that broadcast cells from
    where they lie. See body.h for the macros. */
 
-/* One product of every position in a box: its cell, seen from the position's, its row of the panel, and a cell of later
-   positions to ask for meanwhile, seen from the first of them. In woven groups the cell is that of the first channel of
-   the first, and `channel` tells which one of each group it is. */
+/* One product of every position in a box: its cell, seen from the position's, where its row lies in a panel of one
+   vector, in bytes, and a cell of later positions to ask for meanwhile, seen from the first of them. In woven groups the
+   cell is that of the first channel of the first, and `channel` tells which one of each group it is. */
 typedef struct {
     index_t cell;
-    int row;
+    uint32_t row;
     union {
         int ahead, channel;
     };
 } NAME(product);
+
+#define ROW_AT(number) ((uint32_t)((number) * BYTES)) /* where the row of that number lies */
+
+/* The product's row in a panel of so many vectors. */
+static inline __attribute__((always_inline)) const REAL *NAME(weights_of)(const NAME(product) *product,
+                                                                          const REAL *panel, int vectors)
+{
+    return (const REAL *)((const char *)panel + (index_t)product->row * vectors);
+}
 
 /* Neighbouring positions of a block along one axis that have the same taps. */
 typedef struct {
@@ -129,8 +138,8 @@ static index_t NAME(list_by_tap)(const NAME(walk) *box, const index_t *offset, N
                 for (index_t c = 0; c < channels; c++)
                     for (index_t t = k; t < k + group; t++)
                         *next++ = piece->woven
-                            ? (NAME(product)){offset[t], (int)(c * taps + t), {.channel = (int)c}}
-                            : (NAME(product)){offset[c * taps + t], (int)(c * taps + t),
+                            ? (NAME(product)){offset[t], ROW_AT(c * taps + t), {.channel = (int)c}}
+                            : (NAME(product)){offset[c * taps + t], ROW_AT(c * taps + t),
                                               {NAME(ahead)(piece, offset[t], c, channels)}};
         }
     return next - list;
@@ -154,14 +163,14 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
             const index_t row = (tz * axis[1].taps + ty) * axis[2].taps + x->tap;
             for (index_t k = row; k < row + x->taps; k++) {
                 const index_t position = step < line ? ROWS - 1 : (k - row) % ROWS;
-                *next++ = (NAME(product)){offset[k], (int)k, {(int)(offset[k] + position * step)}};
+                *next++ = (NAME(product)){offset[k], ROW_AT(k), {(int)(offset[k] + position * step)}};
             }
         }
     const index_t each = next - list;
     for (int c = 1; c < channels; c++) {
         const index_t apart = c * piece->source_channel;
         for (index_t i = 0; i < each; i++, next++)
-            *next = (NAME(product)){list[i].cell + apart, list[i].row + c * taps, {(int)(list[i].ahead + apart)}};
+            *next = (NAME(product)){list[i].cell + apart, list[i].row + ROW_AT(c * taps), {(int)(list[i].ahead + apart)}};
     }
     return next - list;
 }
