@@ -77,6 +77,8 @@ SHARED_CELLS = (2, 1), (3, 1), (5, 1), (3, 2)  # taps along x, and steps, whose 
 # columns, by rows of a tile
 DOT_COST, LANES_COST, COLUMN_COST = 1.15, 2, {8: 1.15, 4: 2}
 WORK = 1 << 18  # products that make a task worth its handling
+# operations of a short tile, and of adding its sums to those that are kept, for each vector of them
+KEPT_COST = 10
 BOX_COST = 16  # operations that a product of a box costs besides those of its positions: tiles of few, weights from L2
 # operations of reading a line of cells that are broadcast: in L2, there in new pages, and beyond
 CELL_COST, CELL_COST_OF_PAGE, CELL_COST_BEYOND = 3, 10, 30
@@ -109,11 +111,12 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
 
 
 def broadcast_blocking(
-    piece: Piece, groups: int, channels: int, tile: Tile, members: int = 1
+    piece: Piece, groups: int, channels: int, tile: Tile, members: int = 1, by_taps: bool = False
 ) -> tuple[float, Blocking | None]:
     """The cheapest blocks for cells that are broadcast, and their cost: as `cost_of`, of all channels.
 
     As many `members` have their results in L2 at once; None where there is no room for those of several.
+    by_taps: under one tap after the other, not in boxes of positions that have the same taps.
     """
     count, taps = tuple(axis.positions for axis in piece.axes), tuple(axis.taps for axis in piece.axes)
     met, of_stretches = zip(*(cells_met(axis) for axis in piece.axes))
@@ -126,10 +129,12 @@ def broadcast_blocking(
         return samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
                               for axis, n in zip(piece.axes, extent))
 
-    of_cell, shared = channels * tile.itemsize, tile.rows * taps[2]  # bytes, and products that share a line of cells
+    taps_of_all, at_once = prod(taps), (1, 1, 1) if by_taps else taps
+    # bytes, and products that share a line of cells
+    of_cell, shared = channels * tile.itemsize, tile.rows * at_once[2]
     if piece.source_last and channels < piece.channels and of_cell < LINE:  # of which later channels read the rest
         of_cell = min(LINE, piece.source.axes[2] * tile.itemsize)
-        shared = channels * max(1, prod(taps) // prod(axis.step for axis in piece.axes))
+        shared = channels * max(1, prod(at_once) // prod(axis.step for axis in piece.axes))
 
     def cell_cost(cells: int) -> float:
         return (CELL_COST_BEYOND if cells * of_cell > SCRATCH else near) / shared
@@ -145,14 +150,16 @@ def broadcast_blocking(
     # of every block: positions, how many blocks, taps of their boxes, what a cell costs, and to copy all of them
     sizes = []
     for samples, extent in sorted(blocks):
-        boxes = -(-piece.batch // samples) * prod(
-            total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
         number, cells = blocks_of(piece, (samples, extent, 0)), cells_of(samples, extent)
+        boxes = number * taps_of_all if by_taps else -(-piece.batch // samples) * prod(
+            total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
         copy = COPY_COST * number * -(-cells // tile.lanes) if piece.several else 0
         sizes.append((samples * prod(extent), number, boxes, cell_cost(cells), copy, samples, extent))
     products, positions, smallest = piece.batch * prod(met), piece.batch * total, min(sizes)[0]
     least, best, least_tasks, room = inf, None, wanted_tasks(piece, groups, tile), RESULTS // members
     for rows in {min(piece.rows, up_to(even_part(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
+        if by_taps and rows > width and rows * channels * taps_of_all * tile.itemsize > PANEL:
+            continue
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
         for size, number, boxes, cell, copy, samples, extent in sizes:
@@ -160,6 +167,7 @@ def broadcast_blocking(
                 continue
             work = piece.channels * (
                 products * (times * vectors + cell * panels) + BOX_COST * boxes * panels + copy * times)
+            work += KEPT_COST * products * times * vectors * -(-piece.channels // channels) * by_taps
             tasks = times * number
             store = STORE_COST
             if piece.target.channel == 1:
@@ -168,7 +176,7 @@ def broadcast_blocking(
             cost = work + store * positions * times * vectors + 300 * tasks
             cost *= unevenness(tasks * groups, least_tasks)
             if cost < least:
-                least, best = cost, Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows)
+                least, best = cost, Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows, by_taps=by_taps)
     return least, best
 
 
@@ -197,6 +205,12 @@ def channels_at_once(piece: Piece, tile: Tile, most_taps: int = 0) -> int:
     if tile.rows == 4 and not most_taps and piece.axes[2].taps == 1 < taps:
         most = min(most, NEAR // (taps * (tile.vectors * tile.lanes * tile.itemsize + LINE)))
     return even_part(piece.channels, min(most, DEPTH // max(1, taps, most_taps)))
+
+
+def channels_by_taps(piece: Piece, tile: Tile) -> int:
+    """The same under one tap after the other: as under a lone tap, if the weights of all have room in a panel."""
+    taps, width = prod(axis.taps for axis in piece.axes), tile.vectors * tile.lanes * tile.itemsize
+    return even_part(piece.channels, min(DEPTH // 2, PANEL // (taps * width)))
 
 
 def is_across(piece: Piece, tile: Tile) -> bool:

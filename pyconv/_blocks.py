@@ -66,6 +66,7 @@ class Blocking(NamedTuple):
     members: int = 1  # pieces from this one on that are done together; 0 where an earlier one is their first
     shares: bool = False  # they have the same cells unrolled
     one_panel: bool = False  # their weights are packed once
+    by_taps: bool = False  # cells are broadcast under one tap after the other
 
 
 def reads_last(way: int, operand: Strides) -> bool:

@@ -26,6 +26,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t several, woven, weight_woven
         index_t panel_taps, panel_before
         index_t every[3]
+        int by_taps
         index_t before[3]
         index_t behind[3]
         int stored[3]

@@ -231,7 +231,8 @@ def _side_by_side(chosen: list[Choice], blocking: Blocking) -> list[Choice]:
     (largest, _), count = chosen[0], len(chosen)
     if any(x.positions > y.positions for piece, _ in chosen for x, y in zip(piece.axes, largest.axes)):
         return chosen
-    return [(piece, blocking._replace(channels=other.channels, members=0 if i else count))
+    return [(piece, blocking._replace(
+        channels=other.channels, by_taps=other.by_taps, members=0 if i else count))
             for i, (piece, other) in enumerate(chosen)]
 
 

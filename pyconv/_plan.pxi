@@ -197,6 +197,7 @@ cdef class Plan:
         self.tiled = self.tiled or piece.tile != (1, 1, 1)
         self.chosen.add(_ways.name_of(piece, blocking))
         _fill_piece(&step.piece, piece)
+        step.piece.by_taps = blocking.by_taps
         step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate
         self.adds = self.adds or piece.accumulate

@@ -2,7 +2,8 @@
 
 How a piece is cut for a way is decided where the row says. What decides the order of a sum follows from the geometry of
 one sample (of grad_weight, of the batch), the type and the kernels' tile: so a row may only look at these, but for rows
-that sum in the same order, of which the batch may decide: those of dense layers and the last two.
+that sum in the same order, of which the batch may decide: those of dense layers and the last two, where cells are not
+broadcast tap by tap.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pyconv._blocking import (
     are_few,
     broadcast_blocking,
     channels_at_once,
+    channels_by_taps,
     correlate_blocking,
     dense_blocking,
     few_blocking,
@@ -69,6 +71,9 @@ BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
 # in tiles of four rows any; those that lie apart, under so many rows of taps and more; those under several rows of so
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
+# how much less cells that are broadcast tap by tap must cost than in boxes, and than unrolled ones, by rows of a tile
+# (of eight nothing was measured) and whether their channels lie last
+BY_TAPS = {(4, False): (2.2, 1.3), (4, True): (1.3, 1.1)}
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
 # operations of turning a number of channels that lie last, at stride 1 and at others
 TURN_COST, TURN_COST_APART = 0.45, 1.1
@@ -176,10 +181,28 @@ def _is_better_turned(piece: Piece, asked: Asked, channels: int) -> bool:
     return unrolled + _turning_cost(one) <= broadcast_blocking(one, asked.groups, channels, tile)[0]
 
 
+def _pays_by_taps(piece: Piece, asked: Asked, channels: int) -> bool:
+    """Whether cells are better broadcast under one tap after the other, as those of small images under large kernels,
+    whose boxes have few positions for all of their weights. That is another order of sums, so one sample decides, on
+    any number of threads; at a stride these would be read from as many lines for each tap."""
+    tile, one = asked.tile._replace(tasks=TASKS, narrow=False), piece._replace(batch=1)
+    less = BY_TAPS.get((tile.rows, piece.source_last))
+    if not less or piece.several or piece.woven or piece.swapped or any(axis.step > 1 for axis in piece.axes) or (
+            prod(axis.taps for axis in piece.axes) == 1):
+        return False
+    taps, _ = broadcast_blocking(one, asked.groups, channels_by_taps(piece, tile), tile, by_taps=True)
+    boxes, _ = broadcast_blocking(one, asked.groups, channels, tile)
+    if less[0] * taps >= boxes:
+        return False
+    return less[1] * taps < unrolled_loses(one, tile) * unrolled_blocking(one, asked.groups, channels, tile)[0]
+
+
 def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
     channels, tile = channels_at_once(piece, asked.tile, asked.most_taps), asked.tile
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
         return None
+    if _pays_by_taps(piece, asked, channels):
+        return broadcast_blocking(piece, asked.groups, channels_by_taps(piece, tile), tile, by_taps=True)[1]
     if (piece.source_last or piece.target_last) and not piece.several:
         turned = _is_better_turned(piece, asked, channels)
         return None if turned else broadcast_blocking(piece, asked.groups, channels, tile)[1]
@@ -284,7 +307,8 @@ WAYS = (
     Way("matrix product", (GATHER_BROADCAST,), SUMS, ANY,
         "the cheaper one by the count of operations, turning channels that lie last among them: cells are read where "
         "they lie",
-        "nothing is unrolled: a cell is broadcast to vectors of output channels, and cells in the padding are left out",
+        "nothing is unrolled: a cell is broadcast to vectors of output channels, and cells in the padding are left "
+        "out; tap by tap where few positions have all taps alike, so that weights are read once",
         _broadcast),
     Way("matrix product", (GATHER, GATHER_FLAT), SUMS, ANY,
         "else: cells are unrolled into scratch, a block at a time",

@@ -306,6 +306,35 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
     }
 }
 
+/* A block's positions under one tap after the other: where each box has a few positions, it would read all weights of its
+   taps for these. Sums are kept in the result from tap to tap, and begin with zeros. */
+static void NAME(multiply_taps)(const work_t *work, const NAME(panels) *panels, const index_t *offset, const REAL *source,
+                                NAME(product) *list, REAL *result, int accumulate, NAME(next) *next)
+{
+    const axis_t *axis = work->piece->axis;
+    const block_t *block = &work->block;
+    NAME(walk) box = {.work = work};
+    index_t tap[3];
+    for (int a = 0; a < 3; a++)
+        box.axis[a].count = block->extent[a];
+    for (NAME(begin_walk)(&box); box.left > 0 && !accumulate; NAME(go_on)(&box, 1))
+        NAME(zero)(panels->end - panels->column, result + NAME(next_position)(&box) * work->layout.cell + panels->column);
+    for (tap[0] = 0; tap[0] < axis[0].taps; tap[0]++)
+        for (tap[1] = 0; tap[1] < axis[1].taps; tap[1]++)
+            for (tap[2] = 0; tap[2] < axis[2].taps; tap[2]++) {
+                int met = 1;
+                for (int a = 0; a < 3; a++) {
+                    index_t low, high;
+                    NAME(valid)(&axis[a], block->start[a], block->extent[a],
+                                axis[a].offset + axis[a].tap_step * tap[a], &low, &high);
+                    met &= low < high;
+                    box.axis[a] = (NAME(stretch)){low, high - low, tap[a], 1};
+                }
+                if (met)
+                    NAME(multiply_box)(&box, panels, offset, source, list, result, 1, next);
+            }
+}
+
 /* All boxes for some panels after the other, which so stay in L2. */
 static void NAME(multiply_broadcast)(const work_t *work, const void *packed, const index_t *offset, void *scratch,
                                      void *result, int accumulate)
@@ -325,8 +354,12 @@ static void NAME(multiply_broadcast)(const work_t *work, const void *packed, con
         const index_t size = (panels.end - panels.column) * row;
         NAME(next) next = {(const char *)panels.panel + size, size, 0, positions, 0};
         NAME(walk) box = {.work = work};
-        while (NAME(next_box)(&box))
-            NAME(multiply_box)(&box, &panels, offset, source, list, result, accumulate, &next);
+        if (work->piece->by_taps) {
+            next.positions *= NAME(all_taps)(work->piece);
+            NAME(multiply_taps)(work, &panels, offset, source, list, result, accumulate, &next);
+        } else
+            while (NAME(next_box)(&box))
+                NAME(multiply_box)(&box, &panels, offset, source, list, result, accumulate, &next);
         panels.panel += (panels.end - column) * panel_rows;
     }
 }
