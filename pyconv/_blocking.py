@@ -5,10 +5,11 @@ of one sample: the depth; in grad_weight, of all: everything), so the bits are t
 scratch and, for forward and grad_input, any batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import inf, prod
 from operator import itemgetter
+from typing import NamedTuple
 
 from pyconv._blocks import (
     CORRELATE,
@@ -110,6 +111,56 @@ def _together(piece: Piece, groups: int, blocks: int, block: Block, rows: int, c
     return min(groups, max(1, min(most, blocks * groups // tile.tasks)))
 
 
+class _Sized(NamedTuple):
+    """Blocks of one size whose cells are broadcast: positions of one, how many, the taps of all their boxes, or of taps
+    alone; what a cell costs, and to copy all of them, in operations."""
+
+    positions: int
+    number: int
+    taps: int
+    cell: float
+    copy: int
+    samples: int
+    extent: Triple
+
+
+def _cell_cost(piece: Piece, channels: int, tile: Tile, by_taps: bool) -> Callable[[int], float]:
+    """Of a product of a panel, what its cell costs, where a block has so many cells of a channel."""
+    taps = (1, 1, 1) if by_taps else tuple(axis.taps for axis in piece.axes)
+    pages = channels * piece.source.channel * tile.itemsize > PAGES
+    near = CELL_COST_OF_PAGE if pages else CELL_COST
+    if piece.axes[2].taps == 1 and not piece.source_last:
+        near *= piece.axes[2].step  # a line has cells that no tap reads
+    of_cell, shared = channels * tile.itemsize, tile.rows * taps[2]  # bytes, and products that share a line of cells
+    if piece.source_last and channels < piece.channels and of_cell < LINE:  # of which later channels read the rest
+        of_cell = min(LINE, piece.source.axes[2] * tile.itemsize)
+        shared = channels * max(1, prod(taps) // prod(axis.step for axis in piece.axes))
+    return lambda cells: (CELL_COST_BEYOND if cells * of_cell > SCRATCH else near) / shared
+
+
+def _sizes(piece: Piece, channels: int, tile: Tile, by_taps: bool) -> list[_Sized]:
+    """The sizes of blocks to choose from: some positions of a sample, or some samples."""
+    count, taps = tuple(axis.positions for axis in piece.axes), tuple(axis.taps for axis in piece.axes)
+    of_stretches = [cells_met(axis)[1] for axis in piece.axes]
+    total, cell_cost = prod(count), _cell_cost(piece, channels, tile, by_taps)
+    wanted = [n for n in POSITIONS if n < 4 * total or n == POSITIONS[0]]  # of more, the same blocks follow again
+    blocks = {(1, extent) for positions in wanted
+              for extent, _ in candidates(count, positions, tile.lanes, least_of(piece))}
+    if total < POSITIONS[-1]:
+        blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // total)]
+                   for samples in (min(piece.batch, most), even_part(piece.batch, most))}
+    found = []
+    for samples, extent in sorted(blocks):
+        number = blocks_of(piece, (samples, extent, 0))
+        cells = samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
+                               for axis, n in zip(piece.axes, extent))
+        of_boxes = number * prod(taps) if by_taps else -(-piece.batch // samples) * prod(
+            total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
+        copy = COPY_COST * number * -(-cells // tile.lanes) if piece.several else 0
+        found.append(_Sized(samples * prod(extent), number, of_boxes, cell_cost(cells), copy, samples, extent))
+    return found
+
+
 def broadcast_blocking(
     piece: Piece, groups: int, channels: int, tile: Tile, members: int = 1, by_taps: bool = False
 ) -> tuple[float, Blocking | None]:
@@ -118,65 +169,33 @@ def broadcast_blocking(
     As many `members` have their results in L2 at once; None where there is no room for those of several.
     by_taps: under one tap after the other, not in boxes of positions that have the same taps.
     """
-    count, taps = tuple(axis.positions for axis in piece.axes), tuple(axis.taps for axis in piece.axes)
-    met, of_stretches = zip(*(cells_met(axis) for axis in piece.axes))
-    pages = channels * piece.source.channel * tile.itemsize > PAGES
-    near = CELL_COST_OF_PAGE if pages else CELL_COST
-    if taps[2] == 1 and not piece.source_last:
-        near *= piece.axes[2].step  # a line has cells that no tap reads
-
-    def cells_of(samples: int, extent: Triple) -> int:
-        return samples * prod(min(axis.size, axis.step * (n - 1) + abs(axis.tap_step) * (axis.taps - 1) + 1)
-                              for axis, n in zip(piece.axes, extent))
-
-    taps_of_all, at_once = prod(taps), (1, 1, 1) if by_taps else taps
-    # bytes, and products that share a line of cells
-    of_cell, shared = channels * tile.itemsize, tile.rows * at_once[2]
-    if piece.source_last and channels < piece.channels and of_cell < LINE:  # of which later channels read the rest
-        of_cell = min(LINE, piece.source.axes[2] * tile.itemsize)
-        shared = channels * max(1, prod(at_once) // prod(axis.step for axis in piece.axes))
-
-    def cell_cost(cells: int) -> float:
-        return (CELL_COST_BEYOND if cells * of_cell > SCRATCH else near) / shared
-
-    width = tile.vectors * tile.lanes
-    total = prod(count)
-    wanted = [n for n in POSITIONS if n < 4 * total or n == POSITIONS[0]]  # of more, the same blocks follow again
-    blocks = {(1, extent) for positions in wanted
-              for extent, _ in candidates(count, positions, tile.lanes, least_of(piece))}
-    if total < POSITIONS[-1]:
-        blocks |= {(samples, count) for positions in POSITIONS for most in [max(1, positions // total)]
-                   for samples in (min(piece.batch, most), even_part(piece.batch, most))}
-    # of every block: positions, how many blocks, taps of their boxes, what a cell costs, and to copy all of them
-    sizes = []
-    for samples, extent in sorted(blocks):
-        number, cells = blocks_of(piece, (samples, extent, 0)), cells_of(samples, extent)
-        boxes = number * taps_of_all if by_taps else -(-piece.batch // samples) * prod(
-            total + (-(-positions // n) - 1) * k for total, k, positions, n in zip(of_stretches, taps, count, extent))
-        copy = COPY_COST * number * -(-cells // tile.lanes) if piece.several else 0
-        sizes.append((samples * prod(extent), number, boxes, cell_cost(cells), copy, samples, extent))
-    products, positions, smallest = piece.batch * prod(met), piece.batch * total, min(sizes)[0]
+    width, taps = tile.vectors * tile.lanes, prod(axis.taps for axis in piece.axes)
+    sizes = _sizes(piece, channels, tile, by_taps)
+    smallest, positions = min(sizes).positions, piece.batch * prod(axis.positions for axis in piece.axes)
+    products = piece.batch * prod(cells_met(axis)[0] for axis in piece.axes)
     least, best, least_tasks, room = inf, None, wanted_tasks(piece, groups, tile), RESULTS // members
     for rows in {min(piece.rows, up_to(even_part(piece.rows, most), tile.lanes)) for most in (width, *ROW_BLOCKS)}:
-        if by_taps and rows > width and rows * channels * taps_of_all * tile.itemsize > PANEL:
+        if by_taps and rows > width and rows * channels * taps * tile.itemsize > PANEL:
             continue
         times, vectors = -(-piece.rows // rows), -(-rows // tile.lanes)
         panels = times * -(-vectors // tile.vectors)
-        for size, number, boxes, cell, copy, samples, extent in sizes:
-            if size * rows * tile.itemsize > room and (members > 1 or size > max(POSITIONS[0], smallest)):
+        kept = KEPT_COST * times * vectors * -(-piece.channels // channels) * by_taps
+        for size in sizes:
+            if size.positions * rows * tile.itemsize > room and (
+                    members > 1 or size.positions > max(POSITIONS[0], smallest)):
                 continue
-            work = piece.channels * (
-                products * (times * vectors + cell * panels) + BOX_COST * boxes * panels + copy * times)
-            work += KEPT_COST * products * times * vectors * -(-piece.channels // channels) * by_taps
-            tasks = times * number
+            work = products * kept + piece.channels * (
+                products * (times * vectors + size.cell * panels) + BOX_COST * size.taps * panels + size.copy * times)
+            tasks = times * size.number
             store = STORE_COST
             if piece.target.channel == 1:
-                together = times == 1 and size * rows * tile.itemsize <= TOGETHER
+                together = times == 1 and size.positions * rows * tile.itemsize <= TOGETHER
                 store = STORE_COST_TOGETHER if together else STORE_COST_APART
             cost = work + store * positions * times * vectors + 300 * tasks
             cost *= unevenness(tasks * groups, least_tasks)
             if cost < least:
-                least, best = cost, Blocking(GATHER_BROADCAST, samples, extent, 0, channels, rows, by_taps=by_taps)
+                least, best = cost, Blocking(
+                    GATHER_BROADCAST, size.samples, size.extent, 0, channels, rows, by_taps=by_taps)
     return least, best
 
 

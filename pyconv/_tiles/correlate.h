@@ -115,8 +115,8 @@ static index_t NAME(list_rows)(const work_t *work, const NAME(stretch) box[3], i
     return next - list;
 }
 
-/* R channels and taps by V vectors of columns stay in registers while all chains of positions go by, as in `spread`: but no step
-   looks up where a cell lies. */
+/* R channels and taps by V vectors of columns stay in registers while all chains of positions go by, as in `spread`, but
+   no step looks up where a cell lies. */
 static inline __attribute__((always_inline)) void NAME(spread_chains)(
     const int R, const int V, index_t chains, const NAME(chain) *chain, index_t step, const REAL *source,
     const index_t *cell, const REAL *ahead, const REAL *panel, REAL *result, const index_t *position, index_t pitch,

@@ -137,8 +137,8 @@ static void NAME(sum_wide_rows)(const work_t *work, index_t start, index_t n, in
         }
 }
 
-/* Taps [first, end) of n positions of row y from `start` on, where `cells` and `turned` begin. Where a channel has one plane of more taps than registers hold, rows of them
-   that lie in the padding are left out. */
+/* Taps [first, end) of n positions of row y from `start` on, where `cells` and `turned` begin. Where a channel has
+   one plane of more taps than registers hold, rows of them that lie in the padding are left out. */
 static inline __attribute__((always_inline)) void NAME(sum_strip)(
     const work_t *work, index_t y, index_t start, index_t n, index_t first, index_t end, const index_t *offset,
     const REAL *cells, const REAL *turned, REAL *result)
