@@ -227,7 +227,8 @@ def channels_at_once(piece: Piece, tile: Tile, most_taps: int = 0) -> int:
 
 
 def channels_by_taps(piece: Piece, tile: Tile) -> int:
-    """The same under one tap after the other: as under a lone tap, if the weights of all have room in a panel."""
+    """The same under one tap after the other: about as many as under a lone tap, of which the weights of all taps have
+    room in a panel as wide as a tile."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.vectors * tile.lanes * tile.itemsize
     return even_part(piece.channels, min(DEPTH // 2, PANEL // (taps * width)))
 

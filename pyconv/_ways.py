@@ -2,8 +2,8 @@
 
 How a piece is cut for a way is decided where the row says. What decides the order of a sum follows from the geometry of
 one sample (of grad_weight, of the batch), the type and the kernels' tile: so a row may only look at these, but for rows
-that sum in the same order, of which the batch may decide: those of dense layers and the last two, where cells are not
-broadcast tap by tap.
+that sum in the same order, of which the batch may decide: those of dense layers, and the last two if no channels lie
+last and no cells are broadcast tap by tap.
 """
 
 from collections.abc import Callable
@@ -308,7 +308,8 @@ WAYS = (
         "the cheaper one by the count of operations, turning channels that lie last among them: cells are read where "
         "they lie",
         "nothing is unrolled: a cell is broadcast to vectors of output channels, and cells in the padding are left "
-        "out; tap by tap where few positions have all taps alike, so that weights are read once",
+        "out; on processors without AVX-512, where few positions have all taps alike, tap by tap, so that a block "
+        "reads weights once",
         _broadcast),
     Way("matrix product", (GATHER, GATHER_FLAT), SUMS, ANY,
         "else: cells are unrolled into scratch, a block at a time",

@@ -307,7 +307,7 @@ static void NAME(multiply_box)(NAME(walk) *box, const NAME(panels) *panels, cons
 }
 
 /* A block's positions under one tap after the other: where each box has a few positions, it would read all weights of its
-   taps for these. Sums are kept in the result from tap to tap, and begin with zeros. */
+   taps for these. Sums are kept in the result from tap to tap. */
 static void NAME(multiply_taps)(const work_t *work, const NAME(panels) *panels, const index_t *offset, const REAL *source,
                                 NAME(product) *list, REAL *result, int accumulate, NAME(next) *next)
 {

@@ -2,9 +2,9 @@
 
 #define KEPT(V) (CELL == 2 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
 
-/* Before a loop along the depth: it does two steps between two tests. Tiles of 12 sums then make 12 products in 22 to 27
-   instructions instead of 26 to 31; where two threads share a core, how many it begins in a cycle is the limit. Tiles of
-   24 sums have more to do in a step. */
+/* Before a loop along the depth: it does two steps between two tests. AVX2's tiles of 12 sums then make 12 products in
+   22 to 27 instructions instead of 26 to 31; where two threads share a core, how many it begins in a cycle is the limit.
+   Tiles of 24 sums have more to do in a step, smaller ones less. */
 #if ROWS == 8
 #define IN_TWOS
 #else
@@ -23,8 +23,8 @@ static inline __attribute__((always_inline)) const REAL *NAME(anew)(const REAL *
 
 /* sum[row][vector] += many[vector] * the element of each row of few at one place: of cells of several channels, few are
    these. A sum of two products takes a register of its own before it is added: of AVX2's 16 none is left for the third
-   of 3 vectors, which is an operand in memory then. Where there are 16, each sum is pinned to its own: compilers make it
-   anew in that of a factor which no product needs any more, and then move sums, or run out of registers. */
+   of 3 vectors, which is an operand in memory then. Where there are 16, sums of several rows are pinned, each to its own:
+   compilers make one anew in that of a factor which no product needs any more, and then move sums, or run out. */
 static inline __attribute__((always_inline)) void NAME(add_products)(
     const int R, const int V, VECTOR *sum, const REAL *const *row, index_t at, const REAL *many)
 {

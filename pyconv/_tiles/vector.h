@@ -7,7 +7,7 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 #define STORE(p, v) (*(VECTOR *)(p) = (v))
 
 /* What is multiplied several times lies across two cache lines as a rule, and compilers load it anew for each product if
-   it is not asked to stay in its register; HELD: until now. */
+   it is not asked to stay in its register, as sums are too (see tile.h); HELD: until now. */
 #undef IN_REGISTER
 #undef HELD
 #if defined(__GNUC__) && defined(__x86_64__)
