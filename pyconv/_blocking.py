@@ -226,11 +226,12 @@ def channels_at_once(piece: Piece, tile: Tile, most_taps: int = 0) -> int:
     return even_part(piece.channels, min(most, DEPTH // max(1, taps, most_taps)))
 
 
-def channels_by_taps(piece: Piece, tile: Tile) -> int:
-    """The same under one tap after the other: about as many as under a lone tap, of which the weights of all taps have
-    room in a panel as wide as a tile."""
+def by_taps_blocking(piece: Piece, groups: int, tile: Tile) -> tuple[float, Blocking | None]:
+    """For cells that are broadcast under one tap after the other, and their cost: about as many channels at once as
+    under a lone tap, of which the weights of all taps have room in a panel as wide as a tile."""
     taps, width = prod(axis.taps for axis in piece.axes), tile.vectors * tile.lanes * tile.itemsize
-    return even_part(piece.channels, min(DEPTH // 2, PANEL // (taps * width)))
+    channels = even_part(piece.channels, min(DEPTH // 2, PANEL // (taps * width)))
+    return broadcast_blocking(piece, groups, channels, tile, by_taps=True)
 
 
 def is_across(piece: Piece, tile: Tile) -> bool:

@@ -195,7 +195,8 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
     count = len(phases)
     if most.way in (GATHER_BROADCAST, GATHER_ACROSS):
         axes = tuple(axis._replace(positions=x.positions) for axis, x in zip(one.axes, whole.axes))
-        _, blocking = broadcast_blocking(one._replace(axes=axes), groups, most.channels, tile, count)
+        _, blocking = broadcast_blocking(
+            one._replace(axes=axes), groups, most.channels, tile, count, by_taps=most.by_taps)
         if not blocking:
             return chosen
         equal = all(other.channels == most.channels for _, other in chosen)
@@ -231,8 +232,7 @@ def _side_by_side(chosen: list[Choice], blocking: Blocking) -> list[Choice]:
     (largest, _), count = chosen[0], len(chosen)
     if any(x.positions > y.positions for piece, _ in chosen for x, y in zip(piece.axes, largest.axes)):
         return chosen
-    return [(piece, blocking._replace(
-        channels=other.channels, by_taps=other.by_taps, members=0 if i else count))
+    return [(piece, blocking._replace(channels=other.channels, by_taps=other.by_taps, members=0 if i else count))
             for i, (piece, other) in enumerate(chosen)]
 
 

@@ -16,8 +16,8 @@ from pyconv._blocking import (
     across_blocking,
     are_few,
     broadcast_blocking,
+    by_taps_blocking,
     channels_at_once,
-    channels_by_taps,
     correlate_blocking,
     dense_blocking,
     few_blocking,
@@ -190,7 +190,7 @@ def _pays_by_taps(piece: Piece, asked: Asked, channels: int) -> bool:
     if not less or piece.several or piece.woven or piece.swapped or any(axis.step > 1 for axis in piece.axes) or (
             prod(axis.taps for axis in piece.axes) == 1):
         return False
-    taps, _ = broadcast_blocking(one, asked.groups, channels_by_taps(piece, tile), tile, by_taps=True)
+    taps, _ = by_taps_blocking(one, asked.groups, tile)
     boxes, _ = broadcast_blocking(one, asked.groups, channels, tile)
     if less[0] * taps >= boxes:
         return False
@@ -202,7 +202,7 @@ def _broadcast(piece: Piece, asked: Asked) -> Blocking | None:
     if piece.turned or not channels or not all(axis.taps and axis.positions for axis in piece.axes):
         return None
     if _pays_by_taps(piece, asked, channels):
-        return broadcast_blocking(piece, asked.groups, channels_by_taps(piece, tile), tile, by_taps=True)[1]
+        return by_taps_blocking(piece, asked.groups, tile)[1]
     if (piece.source_last or piece.target_last) and not piece.several:
         turned = _is_better_turned(piece, asked, channels)
         return None if turned else broadcast_blocking(piece, asked.groups, channels, tile)[1]

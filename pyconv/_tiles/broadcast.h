@@ -312,11 +312,10 @@ static void NAME(multiply_taps)(const work_t *work, const NAME(panels) *panels, 
                                 NAME(product) *list, REAL *result, int accumulate, NAME(next) *next)
 {
     const axis_t *axis = work->piece->axis;
-    const block_t *block = &work->block;
     NAME(walk) box = {.work = work};
     index_t tap[3];
     for (int a = 0; a < 3; a++)
-        box.axis[a].count = block->extent[a];
+        box.axis[a].count = work->block.extent[a];
     for (NAME(begin_walk)(&box); box.left > 0 && !accumulate; NAME(go_on)(&box, 1))
         NAME(zero)(panels->end - panels->column, result + NAME(next_position)(&box) * work->layout.cell + panels->column);
     for (tap[0] = 0; tap[0] < axis[0].taps; tap[0]++)
@@ -324,11 +323,9 @@ static void NAME(multiply_taps)(const work_t *work, const NAME(panels) *panels, 
             for (tap[2] = 0; tap[2] < axis[2].taps; tap[2]++) {
                 int met = 1;
                 for (int a = 0; a < 3; a++) {
-                    index_t low, high;
-                    NAME(valid)(&axis[a], block->start[a], block->extent[a],
-                                axis[a].offset + axis[a].tap_step * tap[a], &low, &high);
-                    met &= low < high;
-                    box.axis[a] = (NAME(stretch)){low, high - low, tap[a], 1};
+                    const NAME(reached) r = NAME(find_reached)(work, a, tap[a]);
+                    met &= r.low < r.high;
+                    box.axis[a] = (NAME(stretch)){r.low, r.high - r.low, tap[a], 1};
                 }
                 if (met)
                     NAME(multiply_box)(&box, panels, offset, source, list, result, 1, next);

@@ -34,20 +34,6 @@ static void NAME(layout_correlate_unrolled)(work_t *work)
     work->layout.scratch += NAME(lists)(work);
 }
 
-/* The positions of a block along one axis that have a cell under a tap. */
-typedef struct {
-    index_t low, high;
-} NAME(reached);
-
-static inline NAME(reached) NAME(find_reached)(const work_t *work, int a, index_t tap)
-{
-    const axis_t *axis = &work->piece->axis[a];
-    const index_t shift = axis->offset + axis->tap_step * tap;
-    NAME(reached) r;
-    NAME(valid)(axis, work->block.start[a], work->block.extent[a], shift, &r.low, &r.high);
-    return r;
-}
-
 /* Neighbouring taps from `start` that reach the same positions along one axis. */
 static NAME(stretch) NAME(find_taps_reaching)(const work_t *work, int a, index_t start, NAME(reached) *reached)
 {

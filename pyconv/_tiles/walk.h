@@ -67,6 +67,20 @@ static NAME(stretch) NAME(find_stretch)(const axis_t *axis, index_t first, index
     return s;
 }
 
+/* The positions of a block along one axis that have a cell under a tap. */
+typedef struct {
+    index_t low, high;
+} NAME(reached);
+
+static inline NAME(reached) NAME(find_reached)(const work_t *work, int a, index_t tap)
+{
+    const axis_t *axis = &work->piece->axis[a];
+    const index_t shift = axis->offset + axis->tap_step * tap;
+    NAME(reached) r;
+    NAME(valid)(axis, work->block.start[a], work->block.extent[a], shift, &r.low, &r.high);
+    return r;
+}
+
 /* The next box of the block, if there is one; before the first, no stretch has a position. */
 static int NAME(next_box)(NAME(walk) *box)
 {
