@@ -16,8 +16,8 @@ blocks that begin with an untimed call.
 Both sides are called as a user calls them, and allocate their results: torch through torch.nn.functional and
 torch.ops.aten.convolution_backward with a mask for one gradient, pyconv through its plain functions. No workspace, no
 `out=`. torch.set_num_threads and pyconv.set_num_threads get the same number. In two and three dimensions both also run
-on copies of their operands in channels-last order, made beforehand: columns "torch cl" and "pyconv cl". torch then has
-its weight in that order too and gives such results, pyconv writes to new arrays in that order.
+on copies of their operands in channels-last order, of the weight too, made beforehand: columns "torch cl" and "pyconv
+cl". torch then gives such results, pyconv writes to new arrays in that order.
 
 ratio is torch's time (NCHW) over pyconv's: above 1, pyconv is faster. "bound" is what the machine allows: the larger of
 products over peak and bytes over bandwidth, as a share of pyconv's time. Products with padding are not counted; bytes
@@ -179,7 +179,7 @@ def time_row(
     reference = harness.torch_call(layer, map_name, *(array.double() for array in arrays))()
     turned = harness.channels_last(layer, arrays)
     if turned:
-        of_numpy = [array.numpy() for array in (turned[0], arrays[1], turned[2])]
+        of_numpy = [array.numpy() for array in turned]
         calls += [harness.torch_call(layer, map_name, *turned),
                   harness.pyconv_call(layer, map_name, *of_numpy, new=numpy.empty_like, **options)]
     errors = [harness.relative_error(call(), reference) for call in calls]

@@ -15,7 +15,6 @@ import functools
 import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Iterator
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -48,11 +47,7 @@ def _call(layer: Layer, batch: int, map_name: str, dtype: str):
 
 def seconds_of(layer: Layer, batch: int, map_name: str, dtype: str, seconds: float) -> float:
     """Of one call, in calls of so many seconds together."""
-    call, calls, start = _call(layer, batch, map_name, dtype), 0, time.perf_counter()
-    while calls == 0 or time.perf_counter() < start + seconds:
-        call()
-        calls += 1
-    return (time.perf_counter() - start) / calls
+    return harness.seconds_of(_call(layer, batch, map_name, dtype), seconds)
 
 
 def limits() -> dict[str, float]:

@@ -96,6 +96,15 @@ def pyconv_call(layer: Layer, map_name: str, x, w, y, new: Callable[[Any], Any] 
     }[map_name]
 
 
+def seconds_of(call: Callable[[], Any], seconds: float) -> float:
+    """Of one call, in calls of so many seconds together."""
+    calls, start = 0, time.perf_counter()
+    while calls == 0 or time.perf_counter() < start + seconds:
+        call()
+        calls += 1
+    return (time.perf_counter() - start) / calls
+
+
 def shapes_of(layer: Layer, batch: int) -> tuple[tuple[int, ...], ...]:
     """Of input, weight and grad_output."""
     return ((batch, layer.in_channels, *layer.size), layer.weight_shape,

@@ -1,4 +1,4 @@
-"""What only the benchmarks of the CPU have: the means of both orders, two environments, the record, the peak."""
+"""What only the CPU's benchmarks have: the means of both orders, two environments, growth, the record, the peak."""
 import contextlib
 import json
 import os
@@ -20,6 +20,7 @@ import packages  # noqa: E402, F401  before torch
 import call_costs  # noqa: E402
 import cpu as cpu_benchmark  # noqa: E402
 import environments  # noqa: E402
+import growth  # noqa: E402
 import handover  # noqa: E402
 import harness  # noqa: E402
 import layers  # noqa: E402
@@ -140,6 +141,21 @@ def test_the_record_of_calls_is_written(monkeypatch, tmp_path, capsys, same_thre
     assert all(row['right'] and min(row['seconds'].values()) > 0 for row in record['rows'])
     assert all(row['least_seconds'] <= row['median_seconds'] <= row['most_seconds'] for row in record['planning'])
     assert 'pyconv.torch' in capsys.readouterr().out and len(record['planning']) == 3
+
+
+def test_growth_is_written(monkeypatch, tmp_path, capsys, same_threads):
+    path = tmp_path / 'growth.json'
+    monkeypatch.setattr(growth, 'kinds', lambda size: {'1×1': layers.Layer(4, 8, (size, size), (1, 1))})
+    monkeypatch.setattr(growth, 'ROUNDS', 3)
+    monkeypatch.setattr(harness, 'seconds_of', lambda call, seconds: float(call().size))
+    monkeypatch.setattr(sys, 'argv', ['growth.py', '--output', str(path)])
+    growth.main()
+    rows = json.loads(path.read_text())['rows']
+    assert [(row['batch'], row['size']) for row in rows[:7]] == [(1, 28)] + [(n, 28) for n in growth.BATCHES] + [
+        (1, size) for size in growth.SIZES]
+    assert {row['map']: row['seconds_per_position'] for row in rows[:14]} == {'forward': 8, 'grad_input': 4}
+    assert all(row['buffer_bytes'] > 0 for row in rows) and len(rows) == 21
+    assert capsys.readouterr().out.count('   1.00   1.00   1.00   1.00   1.00   1.00   ') == 2
 
 
 def test_a_wrong_call_is_marked(monkeypatch):
