@@ -105,13 +105,16 @@ cdef class Watch:
         now = pyconv_seconds()
         if now - self.last > PATIENCE:
             self.last = now
-            with gil:
-                try:
-                    PyErr_CheckSignals()
-                except BaseException as error:
-                    self.error = error
-                    self.stop = 1
+            self.ask()
         return self.stop
+
+    cdef void ask(self) noexcept with gil:
+        """Apart from `look`: a function that has an object takes the GIL on its way out, on every thread."""
+        try:
+            PyErr_CheckSignals()
+        except BaseException as error:
+            self.error = error
+            self.stop = 1
 
     cdef int settle(self) except -1:
         if self.error is not None:

@@ -325,6 +325,37 @@ def test_the_gil_is_released():
     assert max(gaps) < max(0.5 * took, 0.05), f'the other thread stood still for {max(gaps):.3f} of {took:.3f} s'
 
 
+@pytest.mark.parametrize('threads', [1, 2])
+def test_no_task_waits_for_the_gil(threads):
+    """While this Python thread keeps it, those of a call get through what is left to do. Tried again where that is
+    little, and where the machine has them wait for so long that they look for signals, for which they want it."""
+    x, w = np.ones((4, 64, 36, 36), np.float32), np.ones((64, 64, 3, 3), np.float32)
+    begun, before = threading.Event(), sys.getswitchinterval()
+
+    def get_through():
+        out = np.zeros((4, 64, 34, 34), np.float32)
+        some = out.reshape(-1)[::1153]  # so few that NumPy, which looks at them, keeps the GIL
+        assert len(some) < 500
+        call = pool.submit(lambda: begun.set() or pyconv.conv2d(x, w, out=out))
+        begun.wait()
+        begun.clear()
+        left, end = np.count_nonzero(some) < len(some) // 2, time.perf_counter() + 0.5
+        while time.perf_counter() < end and some.min() == 0:
+            pass
+        done = some.min() > 0
+        call.result()
+        return left and done
+
+    pyconv.set_num_threads(threads)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pyconv.conv2d, x, w).result()  # is planned
+        try:
+            sys.setswitchinterval(100)  # seconds after which a thread must give it away
+            assert any(get_through() for _ in range(20))
+        finally:
+            sys.setswitchinterval(before)
+
+
 @pytest.mark.parametrize('size', [1 << 22, (1 << 22) + 1, 150 << 20])
 def test_new_memory_is_touched_without_the_gil(size):
     """In writes of so many places that NumPy lets go of it, of so little memory that signals are soon looked at."""
