@@ -29,16 +29,17 @@ hypothesis.settings.register_profile('pyconv', deadline=None, derandomize=True, 
 hypothesis.settings.load_profile('pyconv')
 
 
+def parameters(items):
+    """Of each of one test's items the values of its parameters by name, as text that tells them apart."""
+    texts = {}                                           # of values, which items share
+    return [{name: texts.setdefault(id(value), repr(value)) for name, value in item.callspec.params.items()}
+            for item in items]
+
+
 def meeting(items):
     """Some of one test's items, in which every two values of its parameters that meet in one of all meet."""
-    names = {}                                           # of values, which items share
-
-    def pairs(item):
-        values = sorted((key, names.setdefault(id(value), repr(value))) for key, value in item.callspec.params.items())
-        return set(itertools.combinations(values, 2))
-
-    shown, kept = [pairs(item) for item in items], set()
-    missing, queue = set().union(*shown), [(-len(pairs), place) for place, pairs in enumerate(shown)]
+    shown = [set(itertools.combinations(sorted(values.items()), 2)) for values in parameters(items)]
+    kept, missing, queue = set(), set().union(*shown), [(-len(pairs), place) for place, pairs in enumerate(shown)]
     heapq.heapify(queue)
     while missing:
         _, place = heapq.heappop(queue)
@@ -51,24 +52,23 @@ def meeting(items):
     return [items[place] for place in sorted(kept)]
 
 
-def in_turns(items):
-    """Half of one test's items: each problem with every other of the values that it is tested with, and the next one
-    with those between."""
-    rows, columns = {}, {}                               # of a chess board, whose white squares are kept
-
-    def is_kept(item):
-        values = {name: index for name, index in item.callspec.indices.items() if name != 'problem'}
-        row = rows.setdefault(item.callspec.indices['problem'], len(rows))
-        return (row + columns.setdefault(tuple(values.items()), len(columns))) % 2 == 0
-    return list(filter(is_kept, items))
+def in_turns(items, rows, columns):
+    """Half of one test's items: each value of one parameter with every other of another's, and the next one with those
+    between. Of a list of some that stand together, all."""
+    numbers = [{value: number for number, value in enumerate(dict.fromkeys(values))} for values in (rows, columns)]
+    if len(items) < len(numbers[0]) * len(numbers[1]):
+        return items
+    return [item for item, row, column in zip(items, rows, columns)      # the white squares of a chess board
+            if (numbers[0][row] + numbers[1][column]) % 2 == 0]
 
 
 def shown_by(items):
     """Those of one test's items that run: see `in_turns` where its parameters are a problem and something else, and
     `meeting` where they are more."""
-    names = [name for name in items[0].callspec.indices if len({item.callspec.indices[name] for item in items}) > 1]
+    values = parameters(items)
+    names = [name for name in values[0] if len({each[name] for each in values}) > 1]
     if len(names) == 2 and 'problem' in names:
-        return in_turns(items)
+        return in_turns(items, *([each[name] for each in values] for name in sorted(names, key='problem'.__ne__)))
     return meeting(items) if len(names) > 2 else items
 
 

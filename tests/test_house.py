@@ -229,10 +229,8 @@ def test_lines_and_files_stay_short():
 
 def cases(**values):
     """Items of a test, of every choice of its parameters' values."""
-    numbered = itertools.product(*map(enumerate, values.values()))
-    return [SimpleNamespace(callspec=SimpleNamespace(
-        params={name: value for name, (_, value) in zip(values, chosen)},
-        indices={name: index for name, (index, _) in zip(values, chosen)})) for chosen in numbered]
+    return [SimpleNamespace(callspec=SimpleNamespace(params=dict(zip(values, chosen))))
+            for chosen in itertools.product(*values.values())]
 
 
 def shown(items):
@@ -258,3 +256,4 @@ def test_a_problem_meets_every_other_value_in_turns(others):
         problems.setdefault(chosen[name], []).append(chosen['problem'])
     assert problems == {value: list(range(place % 2, 9, 2)) for place, value in enumerate(values)}
     assert len(shown(cases(problem=range(9), gpu=['emulated']))) == 9
+    assert len(shown(cases(problem=range(9), way='abcde')[1:])) == 44, 'of a list of some'
