@@ -88,13 +88,15 @@ Padding modes
     'replicate'     1 1 1 2 3 4 4 4         edge           is the nearest cell
     'reflect'       3 2 1 2 3 4 3 2         reflect        is the cell seen in a mirror at the outermost cell
 
-Any amount is legal, also one that goes round several times. Negative padding crops first: what is left is repeated, and
-there has to be a cell of it. No padded or cropped copy of the input is made; a block of results has the padded cells
-that it reaches in scratch, and on a GPU tiles have all that the mode fills: in finput, and what goes back to them in
-fgrad_input (fold, in memory of its own). What goes back to a padded cell, in conv_input, conv_transpose, fold and the
-gradients, is added to the cell that it came from; with 'zeros' and 'constant' it is dropped. In a direction
-(grad_grad_input, input_tangent) a constant is nothing: it has no derivative. padding_value is of the operands' kind: an
-int for integers, else a real number or, for complex operands, any.
+scipy.ndimage's names are others: its 'mirror' is 'reflect', its 'nearest' 'replicate', its 'wrap' 'circular'; its
+'reflect', which is numpy.pad's symmetric, is none of these. Any amount is legal, also one that goes round several
+times. Negative padding crops first: what is left is repeated, and there has to be a cell of it. No padded or cropped
+copy of the input is made; a block of results has the padded cells that it reaches in scratch, and on a GPU tiles have
+all that the mode fills: in finput, and what goes back to them in fgrad_input (fold, in memory of its own). What goes
+back to a padded cell, in conv_input, conv_transpose, fold and the gradients, is added to the cell that it came from;
+with 'zeros' and 'constant' it is dropped. In a direction (grad_grad_input, input_tangent) a constant is nothing: it has
+no derivative. padding_value is of the operands' kind: an int for integers, else a real number or, for complex operands,
+any.
 
 Types
 -----

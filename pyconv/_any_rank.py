@@ -35,7 +35,7 @@ def convolution(
 
     More than three spatial axes are served here and in the functions below, one volume of three after the other.
     output_padding must be 0 unless transposed; output_size is that of these functions.
-    TypeError or ValueError: see the package.
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> convolution(np.ones((1, 2, 5)), np.ones((4, 2, 3)), None, 1, 0, 1, False, 0, 1).shape
     (1, 4, 3)
@@ -81,7 +81,7 @@ def convolution_backward(
     data, so that a NaN or Inf in grad_output meets what it holds; on a GPU the cells of grad_output, and of a weight's
     gradient to write to, must then be evenly apart in memory.
 
-    TypeError or ValueError: see the package.
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> input, weight, grad_output = np.ones((1, 2, 5)), np.ones((4, 2, 3)), np.ones((1, 4, 3))
     >>> settings = (1, 0, 1, False, 0, 1)
@@ -191,7 +191,7 @@ def convolution_double_backward(
     Each grad_grad_* may be None. None, and not computed, where output_mask is False; zeros where nothing contributes.
     Mind the order: weight comes before input.
 
-    TypeError or ValueError: see the package.
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> input, weight, grad_output = np.ones((1, 2, 5)), np.ones((4, 2, 3)), np.ones((1, 4, 3))
     >>> grads = convolution_double_backward(
@@ -246,7 +246,7 @@ def conv_jvp(
 
     A tangent may be None, which is zero; the weight's axes decide the rank. Returns an array of the output's shape.
 
-    TypeError or ValueError: see the package.
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> input, weight = np.ones((1, 2, 5)), np.ones((4, 2, 3))
     >>> float(conv_jvp(input, weight, input, 2 * weight)[0, 0, 0])

@@ -21,6 +21,7 @@ from pyconv._padding import MODES, ZEROS, Mode
 
 ALGORITHMS = ("auto", "gemm", "winograd")
 HOST = (ndarray, list, tuple)
+TRACED = "autograd", "pytensor"  # whose arrays stand for others; pyconv has a room of that name for each
 # Of floats, the least that rounds to infinity.
 OVERFLOW = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119, "float32": 2.0**128 - 2.0**103,
             "complex64": 2.0**128 - 2.0**103}
@@ -277,6 +278,9 @@ def _array(name: str, value: Any) -> Array:
     if hasattr(value, "__dask_graph__"):  # NumPy would compute all of it
         raise TypeError(f"{name} must be an array in memory; got one of dask's, which pyconv.dask takes")
     check_mask(name, value)
+    library = type(value).__module__.partition(".")[0]
+    if library in TRACED:
+        raise TypeError(f"{name} must be an array in memory; got one of {library}'s, which pyconv.{library} takes")
     try:
         return np.asarray(value)
     except ValueError:

@@ -35,7 +35,7 @@ def unfold(
     The length of kernel_size is the number of spatial axes; an int means two. Mind the order of the settings.
     Columns of integers have their dtype.
 
-    TypeError or ValueError: see the package.
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> unfold(np.arange(4.0).reshape(1, 4), (2,))
     array([[0., 1., 2.],
@@ -60,7 +60,7 @@ def fold(
     input: (batch, channels * taps, positions). Returns (batch, channels, *output_size); output_size and the rest are
     the size and the settings that unfold was given. Integers are summed in `dtype`, to which columns are converted.
 
-    TypeError or ValueError: see the package.
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> fold(np.ones((2, 3)), (4,), (2,))
     array([[1., 2., 2., 1.]])
@@ -136,7 +136,7 @@ def workspace(
     On the CPU a buffer for one batch serves every smaller one.
     dtype is the operands'; result_dtype and per_sample are what the calls are given as dtype and per_sample.
     For GPU arrays: device='cuda' or 'cuda:1' and so on, allow_tf32 as in the calls, dtype also float16 or 'bfloat16'.
-    TypeError or ValueError: see the package.
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> sizes = workspace((8, 3, 32, 32), (16, 3, 3, 3), padding="same")
     >>> sizes.finput >= sizes.finput_minimum, sizes.fgrad_input >= sizes.fgrad_input_minimum

@@ -156,8 +156,14 @@ def _check_weight(name: str, shape: Shape, rank: int, groups: int) -> None:
         raise ValueError(f"groups must divide axis 0 of {name}, {shape[0]}; got {groups}")
 
 
-def _check_channels(name: str, shape: Shape, rank: int, channels: int, source: str) -> None:
+def _check_channels(
+    name: str, shape: Shape, rank: int, weight_name: str, weight_shape: Known, groups: int | None = None
+) -> None:
+    """As many as axis 0 of the weight has, or, given groups, as they have of its axis 1 each."""
+    channels = weight_shape[0] if groups is None else weight_shape[1] * groups
     if shape[-rank - 1] != channels:
+        source = f"axis 0 of {weight_name}" if groups is None else (
+            f"axis 1 of {weight_name}, {weight_shape[1]}, times groups, {groups}")
         raise ValueError(f"{name} must have {channels} channels, {source}; got shape {shape}")
 
 
@@ -179,11 +185,10 @@ def check_known(
     _check_weight(weight_name, weight_shape, rank, groups)
     out, per_group = weight_shape[:2]
     channels = {"x": per_group and per_group * groups, "y": out}
-    sources = {"x": f"axis 1 of {weight_name} times groups", "y": f"axis 0 of {weight_name}"}
     for role, (name, shape) in operands.items():
         _batch_of(name, shape, rank)
         if None not in (channels[role], shape[-rank - 1]):
-            _check_channels(name, shape, rank, channels[role], sources[role])
+            _check_channels(name, shape, rank, weight_name, weight_shape, groups if role == "x" else None)
     if bias_shape is not None:
         expected = channels["x" if "y" in operands else "y"]
         if len(bias_shape) != 1 or None not in (expected, *bias_shape):
@@ -220,7 +225,7 @@ def _convolved(
     _check_weight(weight_name, weight_shape, rank, spread.groups)
     batch = _batch_of(input_name, input_shape, rank)
     in_channels, out_channels = weight_shape[1] * spread.groups, weight_shape[0]
-    _check_channels(input_name, input_shape, rank, in_channels, f"axis 1 of {weight_name} times groups")
+    _check_channels(input_name, input_shape, rank, weight_name, weight_shape, spread.groups)
     check_shape(bias_name, bias_shape, (out_channels,))
     size, kernel = input_shape[-rank:], weight_shape[2:]
     wanted = None if output_size is None else on_axes("output_size", output_size, rank, 1)
@@ -270,7 +275,7 @@ def _transposed(
     _check_weight(weight_name, weight_shape, rank, spread.groups)
     batch = _batch_of(input_name, input_shape, rank)
     out_channels, in_channels = weight_shape[0], weight_shape[1] * spread.groups
-    _check_channels(input_name, input_shape, rank, out_channels, f"axis 0 of {weight_name}")
+    _check_channels(input_name, input_shape, rank, weight_name, weight_shape)
     check_shape(bias_name, bias_shape, (in_channels,))
     size, kernel = input_shape[-rank:], weight_shape[2:]
     if 0 in size:
@@ -349,12 +354,11 @@ def output_shape(
     _check_weight("weight", weight_shape, rank, spread.groups)
     batch, size, kernel = _batch_of("input", input_shape, rank), input_shape[-rank:], weight_shape[2:]
     if is_transposed:
-        _check_channels("input", input_shape, rank, weight_shape[0], "axis 0 of weight")
+        _check_channels("input", input_shape, rank, "weight", weight_shape)
         added = sizes_of("output_padding", output_padding, rank, 0)
         output, _ = _transposed_size(size, kernel, spread, added, None)
         return *batch, weight_shape[1] * spread.groups, *output
-    channels = weight_shape[1] * spread.groups
-    _check_channels("input", input_shape, rank, channels, "axis 1 of weight times groups")
+    _check_channels("input", input_shape, rank, "weight", weight_shape, spread.groups)
     if spread.padding in SAME and 0 not in size:  # what it comes to, whatever the kernel spans
         return *batch, weight_shape[0], *(-(-n // s) for n, s in zip(size, spread.stride))
     return *batch, weight_shape[0], *_output_sizes("input", size, "weight", kernel, spread)[0]
@@ -384,7 +388,7 @@ def _columns_of(
     batch = _batch_of("grad_output", grad_output_shape, rank)
     output, kernel = grad_output_shape[-rank:], weight_size[2:]
     out_channels, in_channels = weight_size[0], weight_size[1] * spread.groups
-    _check_channels("grad_output", grad_output_shape, rank, out_channels, f"axis 0 of {weight_name}")
+    _check_channels("grad_output", grad_output_shape, rank, weight_name, weight_size)
     expected = (*batch, in_channels * prod(kernel), prod(output))
     if columns_shape != expected:
         raise ValueError(

@@ -94,7 +94,7 @@ def _conv(rank: int) -> Conv:
         that axis, as ceil_mode does in torch's pooling: the far end then grows by padded cells. Such a position must
         start in the input or its leading pad. The gradients tell from the size of grad_output.
 
-        TypeError or ValueError: see the package.
+        Other arguments, TypeError and ValueError: see help(pyconv).
 
         >>> input, weight = np.ones((1, 2, {fives})), np.ones((4, 2, {threes}))
         >>> conv{rank}d(input, weight, stride=2).shape
@@ -126,7 +126,7 @@ def _conv_input(rank: int) -> ConvInput:
         input_size: the whole shape of the input, (batch, channels, *size) or (channels, *size), since a stride forgets
         it. weight and grad_output: as conv{rank}d takes and returns them. Returns an array of shape input_size.
 
-        TypeError or ValueError: see the package.
+        Other arguments, TypeError and ValueError: see help(pyconv).
 
         >>> weight, grad_output = np.ones((4, 2, {threes})), np.ones((1, 4, {twos}))
         >>> grad_input = conv{rank}d_input((1, 2, {fives}), weight, grad_output, stride=2)
@@ -187,7 +187,7 @@ def _conv_weight(rank: int) -> ConvWeight:
         padding only if it is that for every size; the others meet a NaN or Inf in grad_output as what they hold, 0.
         In any padding_mode but 'zeros', which has to be named again, the columns hold what the padding does.
 
-        TypeError or ValueError: see the package.
+        Other arguments, TypeError and ValueError: see help(pyconv).
 
         >>> input, grad_output = np.ones((1, 2, {fives})), np.ones((1, 4, {twos}))
         >>> grad_weight = conv{rank}d_weight(input, (4, 2, {threes}), grad_output, stride=2)
@@ -274,7 +274,7 @@ def _conv_transpose(rank: int) -> ConvTranspose:
         with numbers as padding it implies output_padding; with 'same' or 'same_lower' it chooses the pads, as ONNX
         does, and is size * stride where it is not given. Mind that groups comes before dilation, as in torch.
 
-        TypeError or ValueError: see the package.
+        Other arguments, TypeError and ValueError: see help(pyconv).
 
         >>> input, weight = np.ones((1, 4, {twos})), np.ones((4, 2, {threes}))
         >>> conv_transpose{rank}d(input, weight, stride=2).shape
@@ -302,8 +302,9 @@ def conv_bias(
 ) -> Array:
     """The gradient of every convolution with respect to its bias: the sum over all axes but the channels'.
 
-    grad_output: (batch, channels, ...), or (channels, ...) where batched is False. Returns (channels,).
-    TypeError or ValueError: see the package.
+    grad_output: (batch, channels, ...), or (channels, ...) where batched is False, which no shape tells: without it
+    axis 1 is summed to. Returns (channels,).
+    Other arguments, TypeError and ValueError: see help(pyconv).
 
     >>> conv_bias(np.ones((2, 3, 4, 4)))
     array([32., 32., 32.])

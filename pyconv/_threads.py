@@ -2,9 +2,9 @@
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ContextDecorator
 from contextvars import ContextVar
+from typing import Any
 
 from pyconv._backend import cpu
 from pyconv._integers import exact_count
@@ -36,7 +36,7 @@ def _exact_number(n: int) -> int:
 
 _process = _first_number()
 _forked = False
-_context: ContextVar[int | None] = ContextVar("pyconv_threads", default=None)
+_asked: ContextVar[tuple[int, ...]] = ContextVar("pyconv_threads", default=())  # by the blocks around, innermost last
 
 
 def _keep_to_one() -> None:
@@ -76,7 +76,8 @@ def get_num_threads() -> int:
     ...     get_num_threads()
     1
     """
-    return 1 if _forked else _context.get() or _process
+    asked = _asked.get()
+    return 1 if _forked else asked[-1] if asked else _process
 
 
 def worth(cells: int) -> int:
@@ -84,22 +85,22 @@ def worth(cells: int) -> int:
     return max(1, min(get_num_threads(), cells // CELLS))
 
 
-def num_threads(n: int) -> AbstractContextManager[None]:
+class num_threads(ContextDecorator):
     """A context manager: calls in its block use n threads, in this Python thread or asyncio task alone.
 
-    TypeError or ValueError unless n is an int from 1 to 2**31 - 1.
+    It may be entered any number of times, and stand above a function as its decorator. TypeError or ValueError unless n
+    is an int from 1 to 2**31 - 1.
 
     >>> with num_threads(3):
     ...     get_num_threads()
     3
     """
-    return _block(_exact_number(n))
 
+    def __init__(self, n: int) -> None:
+        self._count = _exact_number(n)
 
-@contextmanager
-def _block(count: int) -> Iterator[None]:
-    token = _context.set(count)
-    try:
-        yield
-    finally:
-        _context.reset(token)
+    def __enter__(self) -> None:
+        _asked.set((*_asked.get(), self._count))
+
+    def __exit__(self, *error: Any) -> None:
+        _asked.set(_asked.get()[:-1])

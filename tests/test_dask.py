@@ -537,7 +537,7 @@ ERRORS = [
     (lambda: door.conv1d(X.astype(bool), W), TypeError, None),
     (lambda: door.conv1d(X, W, np.ones(3)), ValueError, 'bias must have shape (4,); got shape (3,)'),
     (lambda: door.conv1d(X, np.ones((4, 3, 3))), ValueError,
-     'input must have 3 channels, axis 1 of weight times groups; got shape (2, 4, 9)'),
+     'input must have 3 channels, axis 1 of weight, 3, times groups, 1; got shape (2, 4, 9)'),
     (lambda: door.conv1d(X, W, stride=0), ValueError, None),
     (lambda: door.conv1d(X, W, padding_mode='mirror'), ValueError, None),
     (lambda: door.conv1d(X, W, algorithm='fft'), ValueError, None),

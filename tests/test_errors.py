@@ -144,13 +144,14 @@ SHAPES = [
     (lambda: pyconv.conv_bias(Y, batched=1), TypeError, 'batched must be True or False; got 1'),
     # channels and groups
     (conv(X[:, :1], W), ValueError,
-     'input must have 2 channels, axis 1 of weight times groups; got shape (1, 1, 5, 5)'),
-    (conv(groups=3), ValueError, 'input must have 6 channels, axis 1 of weight times groups; got shape (1, 2, 5, 5)'),
+     'input must have 2 channels, axis 1 of weight, 2, times groups, 1; got shape (1, 1, 5, 5)'),
+    (conv(groups=3), ValueError,
+     'input must have 6 channels, axis 1 of weight, 2, times groups, 3; got shape (1, 2, 5, 5)'),
     (conv(groups=2), ValueError, 'groups must divide axis 0 of weight, 3; got 2'),
     (conv_weight(groups=2), ValueError, 'groups must divide axis 0 of weight_size, 3; got 2'),
     (transpose(X), ValueError, 'input must have 3 channels, axis 0 of weight; got shape (1, 2, 5, 5)'),
     (conv_input(size=(1, 3, 5, 5)), ValueError,
-     'input_size must have 2 channels, axis 1 of weight times groups; got shape (1, 3, 5, 5)'),
+     'input_size must have 2 channels, axis 1 of weight, 2, times groups, 1; got shape (1, 3, 5, 5)'),
     *((conv(groups=groups), error, f'groups must be an int >= 1; got {groups!r}')
       for groups, error in ((0, ValueError), (-1, ValueError), (1.0, TypeError), (True, TypeError), (None, TypeError),
                             ((1,), TypeError))),

@@ -301,6 +301,17 @@ def test_arrays_of_dask_are_not_computed(name):
         pyconv.conv2d(**call | {name: lazy})
 
 
+@pytest.mark.parametrize('library', ['autograd', 'pytensor'])
+def test_what_stands_for_an_array_names_its_room(library):
+    pytest.importorskip(library)
+    rule = f"^weight must be an array in memory; got one of {library}'s, which pyconv.{library} takes$"
+    with pytest.raises(TypeError, match=rule):
+        if library == 'autograd':
+            import_module('autograd').grad(lambda w: pyconv.conv2d(X, w).sum())(W)
+        else:
+            pyconv.conv2d(X, import_module('pytensor.tensor').tensor4())
+
+
 def test_of_channels_last_tensors():
     x = torch.from_numpy(X).contiguous(memory_format=torch.channels_last)
     np.testing.assert_array_equal(pyconv.conv2d(x, torch.from_numpy(W)).numpy(), pyconv.conv2d(X, W))

@@ -72,6 +72,18 @@ def test_num_threads_of_eight_python_threads_at_once():
         assert list(pool.map(work, range(1, 9), timeout=60)) == [{count} for count in range(1, 9)]
 
 
+def test_a_block_may_be_entered_again():
+    """Within itself, in several Python threads at once, and as a decorator."""
+    pyconv.set_num_threads(4)
+    block = pyconv.num_threads(3)
+    for _ in range(2):
+        with block, pyconv.num_threads(2), block:
+            assert pyconv.get_num_threads() == 3
+            assert in_another_thread(block(pyconv.get_num_threads)) == 3
+            assert in_another_thread(pyconv.get_num_threads) == 4
+        assert pyconv.get_num_threads() == 4
+
+
 @pytest.mark.parametrize('wrong', [0, -1, 1.5, None, '2', True, 2**70])
 def test_a_number_of_threads_is_a_positive_integer(wrong):
     before = pyconv.get_num_threads()

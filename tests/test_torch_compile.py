@@ -362,7 +362,7 @@ def test_a_backward_that_a_graph_breaks_for():
     ({'input': torch.ones(1, 2, 0), 'padding': 'same'}, r'weight must span at most the padded input, \(1,\)'),
     ({'dilation': 9}, r'weight must span at most the padded input, \(6,\)'),
     ({'bias': torch.ones(5)}, r'bias must have shape \(4,\); got shape \(5,\)'),
-    ({'weight': torch.ones(4, 3, 2)}, 'input must have 3 channels, axis 1 of weight times groups'),
+    ({'weight': torch.ones(4, 3, 2)}, 'input must have 3 channels, axis 1 of weight, 3, times groups, 1'),
     ({'weight': torch.ones(4, 2, 2).double()}, 'weight must have the dtype of input, torch.float32'),
     ({'output_size': 9}, r'output_size must be from \(5,\) to \(5,\), axis by axis; got \(9,\)'),
     ({'padding_mode': 'wrap'}, "padding_mode must be one of 'zeros', 'constant'"),
