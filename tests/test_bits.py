@@ -2,6 +2,8 @@
 
 The data are random floats, so that another order of summation shows.
 """
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ import calls
 import pyconv
 from calls import assert_same_bits, poisoned
 from problems import LAYERS, VARIED, P
+from test_dtypes import DTYPES, INTEGERS, data_of, dtype_of
+from test_identities import generic
 
 every_layer = pytest.mark.parametrize('problem', VARIED + LAYERS, ids=str)
 
@@ -41,14 +45,12 @@ def test_a_sample_in_any_batch(problem, dtype):
     xs, ys = full.x, full.y
     forwards = [calls.forward(problem, x, full.w, full.b) for x in xs]
     backs = [calls.grad_input(problem, full.w, y) for y in ys]
-    for batch in (1, 2, 3, 5, 8, 9):
-        for start in {0, 9 - batch}:
-            part = slice(start, start + batch)
-            answer = calls.forward(problem, xs[part], full.w, full.b)
-            back = calls.grad_input(problem, full.w, ys[part])
-            for index in range(batch):
-                assert_same_bits(answer[index], forwards[start + index])
-                assert_same_bits(back[index], backs[start + index])
+    for start in range(9):  # so that the last sample is in every place
+        answer = calls.forward(problem, xs[start:], full.w, full.b)
+        back = calls.grad_input(problem, full.w, ys[start:])
+        for index in range(9 - start):
+            assert_same_bits(answer[index], forwards[start + index])
+            assert_same_bits(back[index], backs[start + index])
     spoiled_x, spoiled_y = xs.copy(), ys.copy()
     spoiled_x[1::2], spoiled_y[1::2] = np.nan, np.inf
     answer = calls.forward(problem, spoiled_x, full.w, full.b)
@@ -56,6 +58,80 @@ def test_a_sample_in_any_batch(problem, dtype):
     for index in range(0, 9, 2):
         assert_same_bits(answer[index], forwards[index])
         assert_same_bits(back[index], backs[index])
+
+
+# One of each kind of work, which may be padded by anything; most have just enough for eight threads.
+KINDS = [P(name, *rest, batch=9, **more) for name, *rest, more in (
+    ('line', (97,), (4,), (20, 36), {'padding': ((3, 1),), 'dilation': 2}),
+    ('tiles', (6, 6), (3, 3), (32, 33), {'padding': 1}),
+    ('strided groups', (16, 19), (3, 3), (24, 32), {'groups': 2, 'stride': 2, 'padding': ((2, 1), (1, 3))}),
+    ('depthwise', (20, 27), (5, 5), (20, 20), {'groups': 20, 'padding': 2}),
+    ('kernel 1', (14, 15), (1, 1), (33, 34), {'padding': ((0, 1), (1, 0))}),
+    ('few channels', (41, 41), (3, 3), (3, 6), {'padding': 1}),
+    ('dense', (4, 3), (4, 3), (40, 66), {}),
+    ('volumes', (4, 5, 6), (2, 3, 3), (10, 10), {'padding': 1}),
+    ('four axes', (2, 4, 5, 6), (2, 2, 3, 3), (5, 10), {'padding': (1, 0, 1, 1)}),
+)]
+LEGAL = [(algorithm, name) for algorithm in ('auto', 'gemm', 'winograd', 'columns')
+         for name in ('float32', 'float64', *DTYPES) if algorithm != 'winograd' or name not in INTEGERS]
+
+
+def random(problem, dtype):
+    """Integers of all sizes, or normal numbers."""
+    if dtype.name in INTEGERS:
+        return data_of(problem, dtype)
+    data = problem.floats()
+    if dtype.kind == 'c':
+        data = type(data)(*(real + 1j * other for real, other in zip(data, problem.floats(seed=1))))
+    return type(data)(*(part.astype(dtype) for part in data))
+
+
+def scratches(algorithm, problem, data):
+    """None, of the least and of the full size, for sums over the batch and for each sample's own."""
+    if algorithm == 'columns':
+        return [{}]
+    sizes = [pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=data.w.dtype,
+                              algorithm=algorithm, per_sample=apart) for apart in (False, True)]
+    return [{}, *({name: np.full(max(getattr(each, name + size) for each in sizes), 77, sizes[0].dtype)
+                   for name in ('finput', 'fgrad_input')} for size in ('_minimum', ''))]
+
+
+def calls_by(algorithm, problem, data, sums, **scratch):
+    """Forward and the gradients of each sample, or what is made of columns; and, where `sums`, those of the weight and
+    the bias that are summed over the batch."""
+    x, steps, more = data.x, generic(problem, False), problem.mode
+    if algorithm == 'columns':
+        settings = {'padding': problem.padding, 'stride': problem.stride, 'dilation': problem.dilation, **more}
+        columns = pyconv.unfold(x, problem.kernel, **settings)
+        yield from (columns, pyconv.fold(columns, problem.size, problem.kernel, **settings))
+        x, more = None, {**more, 'finput': columns}
+    else:
+        more = {**more, 'algorithm': algorithm, **scratch}
+        yield pyconv.convolution(x, data.w, data.b, *steps, **more)
+    for apart in (True, False)[:1 + sums]:
+        mask = apart and x is not None, True, True
+        grads = pyconv.convolution_backward(data.y, x, data.w, *steps, mask, per_sample=apart, **more)
+        yield from grads[not mask[0]:]
+
+
+@pytest.mark.parametrize('problem', KINDS, ids=str)
+@pytest.mark.parametrize('mode', ['zeros', 'constant', 'circular', 'replicate', 'reflect'])
+@pytest.mark.parametrize(('algorithm', 'name'), LEGAL)
+def test_every_kind_of_call(problem, mode, algorithm, name):
+    """On 1 to 8 threads, in any scratch, and of each sample in batches of 1 to 9."""
+    problem = problem._replace(padding_mode=mode, padding_value=3 * (mode == 'constant'))
+    data = random(problem, dtype_of(name))
+    with pyconv.num_threads(1):
+        before = list(calls_by(algorithm, problem, data, True))
+        sizes = itertools.cycle(scratches(algorithm, problem, data))
+    for threads, scratch in zip(range(2, 9), sizes):
+        with pyconv.num_threads(threads):
+            for again, first in zip(calls_by(algorithm, problem, data, True, **scratch), before, strict=True):
+                assert_same_bits(again, first)
+    for start in range(1, 9):
+        part = data._replace(x=data.x[start:], y=data.y[start:])
+        for again, first in zip(calls_by(algorithm, problem, part, False), before):
+            assert_same_bits(again, first[start:])
 
 
 # whose blocks one number of threads, batch or size of scratch has unrolled, another not

@@ -12,7 +12,7 @@ import calls
 import pyconv
 import reference
 from calls import assert_same_bits, per_channel
-from problems import BY_NAME, Data, P, maps, some
+from problems import BY_NAME, Data, maps, some
 from test_identities import double_backward, generic, linear, unrolled
 
 try:
@@ -35,13 +35,17 @@ FEW = some('1d', '2d stride 2', '2d groups everything', '2d depthwise', '3d grou
            'circular 2d depthwise', 'constant 2 2d groups everything', 'replicate 2d cropped and padded')
 
 
-@pytest.fixture(params=DTYPES)
-def dtype(request):
-    if request.param == 'bfloat16':
+def dtype_of(name):
+    if name == 'bfloat16':
         if ml_dtypes is None:
             pytest.skip('bfloat16 comes with ml_dtypes')
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(request.param)
+    return np.dtype(name)
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request):
+    return dtype_of(request.param)
 
 
 def result_of(dtype):
@@ -274,10 +278,8 @@ def test_integers_of_the_same_width_are_one_type(name):
 @pytest.mark.parametrize('problem', some('2d', '2d stride 2', '2d groups everything', '2d depthwise',
                                          '2d channels 33 33', 'reflect 2d', 'constant 2 2d'), ids=str)
 @pytest.mark.filterwarnings('ignore:invalid value', 'ignore:overflow')
-def test_what_is_not_finite_goes_where_the_definition_puts_it(problem, name, request):
-    if name == 'bfloat16' and ml_dtypes is None:
-        pytest.skip('bfloat16 comes with ml_dtypes')
-    dtype = np.dtype(name if name != 'bfloat16' else ml_dtypes.bfloat16)
+def test_what_is_not_finite_goes_where_the_definition_puts_it(problem, name):
+    dtype = dtype_of(name)
     for value, place, part in ((value, place, part) for value in (np.nan, np.inf) for place in (0, -1)
                                for part in range(3)):
         data = data_of(problem, dtype)
@@ -287,40 +289,6 @@ def test_what_is_not_finite_goes_where_the_definition_puts_it(problem, name, req
             finite = np.isfinite(exact_one)
             assert (np.isfinite(answer) == finite).all()
             assert (answer[finite] == exact_one[finite].astype(dtype)).all()
-
-
-@pytest.mark.parametrize('problem', [
-    *some('2d channels 33 33', '2d stride 2', '2d depthwise', 'reflect 2d image', 'circular 2d depthwise strided'),
-    P('tiles', (14, 15), (3, 3), (33, 33), padding=1)], ids=str)
-@pytest.mark.parametrize('algorithm', ['auto', 'gemm', 'winograd'])
-@pytest.mark.parametrize('dtype', ['float32', 'float64', *DTYPES], indirect=True)
-def test_the_same_bits(problem, algorithm, dtype):
-    """Of any number of threads, any buffer, and of a sample in any batch."""
-    if algorithm == 'winograd' and is_integer(dtype):
-        pytest.skip('integers have no such algorithm')
-    problem, more = problem._replace(batch=9), {'algorithm': algorithm}
-    data = data_of(problem, dtype)
-    if not is_integer(dtype):
-        data = type(data)(*(part + (0.1 * part * part).astype(dtype) for part in data))
-    with pyconv.num_threads(1):
-        alone = calls.three_maps(problem, *data[:3], **more)
-        apart = calls.grad_weight(problem, data.x, data.y, per_sample=True, **more)
-        sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, **more,
-                                 dtype=dtype)
-    finput, fgrad_input = (np.empty(max(size, 1), sizes.dtype) for size in sizes[2:4])
-    for threads in (2, 3, 5, 8):
-        with pyconv.num_threads(threads):
-            for again, first in zip(calls.three_maps(problem, *data[:3], **more), alone):
-                assert_same_bits(again, first)
-            assert_same_bits(calls.grad_weight(problem, data.x, data.y, per_sample=True, **more), apart)
-            assert_same_bits(calls.forward(problem, data.x, data.w, finput=finput, **more), alone[0])
-            assert_same_bits(calls.grad_input(problem, data.w, data.y, fgrad_input=fgrad_input, **more), alone[1])
-            assert_same_bits(calls.grad_weight(problem, data.x, data.y, finput=finput, **more), alone[2])
-    for batch in range(1, 9):
-        assert_same_bits(calls.forward(problem, data.x[-batch:], data.w, **more), alone[0][-batch:])
-        assert_same_bits(calls.grad_input(problem, data.w, data.y[-batch:], **more), alone[1][-batch:])
-        assert_same_bits(
-            calls.grad_weight(problem, data.x[-batch:], data.y[-batch:], per_sample=True, **more), apart[-batch:])
 
 
 def test_halves_are_rounded_once_where_a_cropped_input_is_repeated():
