@@ -4,10 +4,12 @@ import pytest
 
 import calls
 import pyconv
+import test_dtypes
 from problems import P
 from test_cuda import same
 from test_cuda_padding import settings_of, wanted_of
 from test_cuda_types import complex_data
+from test_dtypes import addable, either, result_of, results, stored
 
 PROBLEM = P('2d table', (6, 7), (3, 2), (4, 6), groups=2, padding=((2, 1), (1, 3)), stride=(2, 1))
 CROPPED = P('2d table cropped', (7, 8), (3, 2), (3, 4), padding=((-2, 4), (3, -1)))
@@ -25,8 +27,6 @@ def data_of(problem, dtype):
 def test_every_function(gpu, dtype, mode):
     (x, w, y, b, c), result = data_of(PROBLEM, dtype)
     settings = settings_of(mode) if mode != 'constant' else {'padding_mode': mode, 'padding_value': 3}
-    steps = PROBLEM.stride, PROBLEM.padding, PROBLEM.dilation
-    rest = (False, 0, PROBLEM.groups, (True, True, True))
     public = {'stride': PROBLEM.stride, 'padding': PROBLEM.padding}
 
     def found(upload):
@@ -38,7 +38,6 @@ def test_every_function(gpu, dtype, mode):
         yield calls.grad_weight(PROBLEM, to_x, to_y, per_sample=True, **settings)
         yield calls.transposed(PROBLEM, to_y, to_w, to_c, **settings)
         yield pyconv.conv_bias(to_y)
-        yield from pyconv.convolution_backward(to_y, to_x, to_w, *steps, *rest, **settings)
         columns = pyconv.unfold(to_x, PROBLEM.kernel, **public, **settings)
         yield columns
         yield pyconv.fold(columns, PROBLEM.size, PROBLEM.kernel, **public, **settings)
@@ -62,21 +61,38 @@ def test_cropped_on_one_side_and_padded_on_the_other(gpu, mode, accumulate):
         same(gpu, out, result + 2 * accumulate, 'float32')
 
 
-@pytest.mark.parametrize('mode', ['zeros', 'circular', 'reflect', 'constant'])
-@pytest.mark.parametrize('dtype', ['float16', 'complex64', 'uint8'])
-def test_four_axes(gpu, dtype, mode):
+def check_results(gpu, problem, transposed, name, mode='zeros', **more):
+    """Of the convolution, backward, double backward and jvp, against the definition."""
+    problem = problem._replace(padding_mode=mode, padding_value=3 * (mode == 'constant'))
+    dtype = np.dtype(name)
+    result = np.dtype(more.get('dtype', result_of(dtype)))
+    data, other = (test_dtypes.data_of(problem, dtype, seed, addable(dtype), result) for seed in (0, 1))
+
+    def given(part):
+        return gpu.upload(part, part.dtype.name)
+
+    for found, exact in results(problem, transposed, data, other, given, **more):
+        same(gpu, found, stored(exact, result), result.name)
+        assert gpu.download(found).dtype == result or name == 'float16'  # which may come as float32
+
+
+every_mode = pytest.mark.parametrize('mode', ['zeros', 'constant', 'circular', 'replicate', 'reflect'])
+types = pytest.mark.parametrize('dtype', ['float16', 'complex64', 'int16'])
+
+
+@either
+@every_mode
+@types
+def test_derivatives(gpu, transposed, dtype, mode):
+    check_results(gpu, PROBLEM, transposed, dtype, mode)
+
+
+@either
+@every_mode
+@types
+def test_four_axes(gpu, transposed, dtype, mode):
     problem = P('4d table', (3, 2, 4, 3), (2, 2, 3, 1), (4, 2), groups=2, padding=(1, 1, 2, 0), stride=(2, 1, 1, 2))
-    (x, w, y, b, _), result = data_of(problem, dtype)
-    settings = settings_of(mode) if mode != 'constant' else {'padding_mode': mode, 'padding_value': 3}
-
-    def found(upload):
-        to_x, to_w, to_y, to_b = (upload(part, part.dtype.name) for part in (x, w, y, b))
-        steps = problem.stride, problem.padding, 1, False, 0, problem.groups
-        yield pyconv.convolution(to_x, to_w, to_b, *steps, **settings)
-        yield from pyconv.convolution_backward(to_y, to_x, to_w, *steps, (True, True, True), **settings)
-
-    for on_gpu, on_cpu in zip(found(gpu.upload), found(lambda array, dtype: array), strict=True):
-        same(gpu, on_gpu, on_cpu, on_cpu.dtype.name)
+    check_results(gpu, problem, transposed, dtype, mode)
 
 
 def test_without_a_batch_axis(gpu):

@@ -161,32 +161,42 @@ def addable(dtype):
     return 1 if dtype.itemsize == 2 and not is_integer(dtype) else 2
 
 
-@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
-@pytest.mark.parametrize('problem', FEW, ids=str)
-def test_backward_double_backward_and_jvp(problem, transposed, dtype):
-    most, result = addable(dtype), result_of(dtype)
-    data, other = (data_of(problem, dtype, seed, most) for seed in (0, 1))
-    whole, again = exactly(data), exactly(other)
-    mask, rest = (True, True, True), generic(problem, transposed)
-    first = maps(linear(problem) if transposed else problem, *whole[:3])
-    grad_output, input_, wanted = (
-        (data.x, data.y, (first.forward, first.grad_weight, reference.channel_sum(whole.x))) if transposed else
-        (data.y, data.x, (first.grad_input, first.grad_weight, reference.channel_sum(whole.y))))
-    for answer, exact_one in zip(
-            pyconv.convolution_backward(grad_output, input_, data.w, *rest, mask, **problem.mode), wanted):
-        same(answer, exact_one, result)
-    second, of_second = (
-        ((other.y, other.w, other.c), (again.y, again.w, again.c)) if transposed else
-        ((other.x, other.w, other.b), (again.x, again.w, again.b)))
-    roles, wanted = double_backward(problem, transposed, whole, of_second)(mask)
-    given = (data.x, data.w, data.y) if transposed else (data.y, data.w, data.x)
-    for answer, exact_one in zip(
-            pyconv.convolution_double_backward(*second, *given, *rest, mask, **problem.mode), wanted):
-        same(answer, exact_one, result)
+def results(problem, transposed, data, other, given=np.asarray, **more):
+    """(What a call gives, what it should in exact numbers) of the convolution, backward, double backward and jvp.
+
+    data are the operands, other what comes in for their gradients or as tangents; `given` makes arrays of a call.
+    """
+    whole, mask, rest, more = exactly(data), (True, True, True), generic(problem, transposed), {**problem.mode, **more}
+    around = maps(problem, *whole[:3])
+    x, w, y, b, c = map(given, data)
+    second = (other.y, other.w, other.c) if transposed else (other.x, other.w, other.b)
+    _, twice = double_backward(problem, transposed, whole, [exact(part) for part in second])(mask)
+    second = [given(part) for part in second]
+    if transposed:
+        input_, bias, grad_output, wanted = y, c, x, around.grad_input + per_channel(whole.c, problem.rank)
+        first = maps(linear(problem), *whole[:3]) if problem.padding_value else around
+        once = first.forward, first.grad_weight, reference.channel_sum(whole.x)
+    else:
+        input_, bias, grad_output, wanted = x, b, y, around.forward + per_channel(whole.b, problem.rank)
+        once = around.grad_input, around.grad_weight, reference.channel_sum(whole.y)
+    yield pyconv.convolution(input_, w, bias, *rest, **more), wanted
+    yield from zip(pyconv.convolution_backward(grad_output, input_, w, *rest, mask, **more), once, strict=True)
+    yield from zip(pyconv.convolution_double_backward(*second, grad_output, w, input_, *rest, mask, **more), twice,
+                   strict=True)
     if not transposed:
-        tangent = pyconv.conv_jvp(data.x, data.w, *second, problem.stride, problem.padding, problem.dilation,
-                                  problem.groups, **problem.mode)
-        same(tangent, wanted[0], result)
+        steps = problem.stride, problem.padding, problem.dilation, problem.groups
+        yield pyconv.conv_jvp(x, w, *second, *steps, **more), twice[0]
+
+
+either = pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+
+
+@either
+@pytest.mark.parametrize('problem', FEW, ids=str)
+def test_convolution_and_its_derivatives(problem, transposed, dtype):
+    data, other = (data_of(problem, dtype, seed, addable(dtype)) for seed in (0, 1))
+    for answer, exact_one in results(problem, transposed, data, other):
+        same(answer, exact_one, result_of(dtype))
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)
