@@ -5,7 +5,7 @@ import pytest
 import calls
 import pyconv
 import test_dtypes
-from problems import P
+from problems import P, maps
 from test_cuda import same
 from test_cuda_padding import settings_of, wanted_of
 from test_cuda_types import complex_data
@@ -105,13 +105,26 @@ def test_without_a_batch_axis(gpu):
          'float32')
 
 
-def test_whole_numbers_are_summed_as_asked(gpu):
+@either
+@pytest.mark.parametrize(('dtype', 'chosen'), [('int16', 'int32'), ('int8', 'int64'), ('uint64', 'int32')])
+def test_whole_numbers_are_summed_as_asked(gpu, transposed, dtype, chosen):
+    """All that a call returns."""
+    check_results(gpu, PROBLEM, transposed, dtype, dtype=chosen)
+
+
+def test_the_functions_with_a_rank_sum_whole_numbers_as_asked(gpu):
     """dtype= chooses the result, and so the bias; the default is int64."""
-    (x, w, _, b, _), _ = data_of(PROBLEM, 'int16')
-    x, w, narrow, wide = (gpu.upload(part, kind) for part, kind in (
-        (x, 'int16'), (w, 'int16'), (b, 'int32'), (b, 'int64')))
-    same(gpu, calls.forward(PROBLEM, x, w, narrow, dtype='int32'),
-         gpu.download(calls.forward(PROBLEM, x, w, wide)), 'int32')
+    (x, w, y, b, _), _ = data_of(PROBLEM, 'int16')
+    wanted = maps(PROBLEM, *(part.astype(np.int64) for part in (x, w, y)))
+    x, w, y, narrow = (gpu.upload(part, kind) for part, kind in (
+        (x, 'int16'), (w, 'int16'), (y, 'int16'), (b, 'int32')))
+    for found, exact in ((calls.forward(PROBLEM, x, w, narrow, dtype='int32'),
+                          wanted.forward + calls.per_channel(b, PROBLEM.rank)),
+                         (calls.grad_input(PROBLEM, w, y, dtype='int32'), wanted.grad_input),
+                         (calls.grad_weight(PROBLEM, x, y, dtype='int32'), wanted.grad_weight),
+                         (calls.transposed(PROBLEM, y, w, dtype='int32'), wanted.grad_input)):
+        same(gpu, found, exact, 'int32')
+        assert gpu.download(found).dtype == np.int32
     with pytest.raises(TypeError, match='bias must have the dtype of the result, int64; got int32'):
         calls.forward(PROBLEM, x, w, narrow)
 

@@ -120,11 +120,14 @@ def test_maps(problem, dtype):
     check_maps(problem, data_of(problem, dtype), result_of(dtype))
 
 
+CHOSEN = [(name, wanted) for name in INTEGERS for wanted in ('int32', 'int64', np.uint64)
+          if name == 'uint64' or wanted is not np.uint64]
+chosen_types = pytest.mark.parametrize(('dtype', 'wanted'), CHOSEN, ids=str, indirect=['dtype'])
+
+
 @pytest.mark.parametrize('problem', FEW, ids=str)
-@pytest.mark.parametrize('wanted', ['int32', 'int64', np.uint64], ids=str)
+@chosen_types
 def test_sums_of_integers_of_a_chosen_type(problem, wanted, dtype):
-    if not is_integer(dtype) or (wanted is np.uint64 and dtype.name != 'uint64'):
-        pytest.skip('no such result')
     result = np.dtype(wanted)
     data = data_of(problem, dtype, result=result)
     check_maps(problem, data, result, dtype=wanted)
@@ -197,6 +200,16 @@ def test_convolution_and_its_derivatives(problem, transposed, dtype):
     data, other = (data_of(problem, dtype, seed, addable(dtype)) for seed in (0, 1))
     for answer, exact_one in results(problem, transposed, data, other):
         same(answer, exact_one, result_of(dtype))
+
+
+@either
+@pytest.mark.parametrize('problem', FEW, ids=str)
+@chosen_types
+def test_every_map_of_integers_in_sums_of_a_chosen_type(problem, transposed, wanted, dtype):
+    result = np.dtype(wanted)
+    data, other = (data_of(problem, dtype, seed, result=result) for seed in (0, 1))
+    for answer, exact_one in results(problem, transposed, data, other, dtype=wanted):
+        same(answer, exact_one, result)
 
 
 @pytest.mark.parametrize('problem', FEW, ids=str)
