@@ -5,6 +5,7 @@ import pytest
 import calls
 import pyconv
 import test_dtypes
+from gpus import Emulated
 from problems import P, maps
 from test_cuda import same
 from test_cuda_padding import settings_of, wanted_of
@@ -93,6 +94,22 @@ def test_derivatives(gpu, transposed, dtype, mode):
 def test_four_axes(gpu, transposed, dtype, mode):
     problem = P('4d table', (3, 2, 4, 3), (2, 2, 3, 1), (4, 2), groups=2, padding=(1, 1, 2, 0), stride=(2, 1, 1, 2))
     check_results(gpu, problem, transposed, dtype, mode)
+
+
+@pytest.mark.parametrize('channels', [(1, 1), (3, 4)], ids=str)
+@either
+def test_launches_do_not_grow_with_the_groups(monkeypatch, transposed, channels):
+    """Those of double backward, as on the CPU the runs of plans: see test_unusual."""
+    gpu, launched = Emulated(monkeypatch), []
+    for groups in (2, 7):
+        sizes = *((2, groups * count, 4, 4) for count in channels), (groups * channels[1], channels[0], 3, 3)
+        x, y, w = (gpu.upload(np.ones(size), 'float32') for size in sizes)
+        x, y = (y, x) if transposed else (x, y)
+        before = gpu.device.launches
+        pyconv.convolution_double_backward(
+            x, w, None, y, w, x, 1, 1, 1, transposed, 0, groups, (True, True, True))
+        launched.append(gpu.device.launched[before:])
+    assert launched[0] == launched[1] and launched[0]
 
 
 def test_without_a_batch_axis(gpu):

@@ -146,9 +146,10 @@ def test_phases_of_a_stride_whose_taps_are_far_apart(shape, weight_size, stride,
     assert (y * other).sum() == (x * backward(shape, w, other, **settings)).sum()
 
 
+@pytest.mark.parametrize('channels', [(1, 1), (3, 4)], ids=str)
 @pytest.mark.parametrize('transposed', [False, True])
-def test_calls_of_kernels_do_not_grow_with_the_groups(transposed, monkeypatch):
-    """Double backward of a depthwise convolution is four runs of a plan, however many groups there are."""
+def test_calls_of_kernels_do_not_grow_with_the_groups(transposed, channels, monkeypatch):
+    """Double backward is four runs of a plan, however many groups there are of one channel or of several."""
     runs = []
 
     def counting(*arguments):
@@ -159,9 +160,10 @@ def test_calls_of_kernels_do_not_grow_with_the_groups(transposed, monkeypatch):
     monkeypatch.setattr(_evaluate, 'cpu', SimpleNamespace(plan=counting, is_ready=cpu.is_ready))
     for groups in (1, 7, 64):
         runs.clear()
-        x, w = np.ones((2, groups, 6, 6), np.float32), np.ones((groups, 1, 3, 3), np.float32)
+        x, y = (np.ones((2, groups * count, 6, 6), F32) for count in channels[::-1 if transposed else 1])
+        w = np.ones((groups * channels[1], channels[0], 3, 3), F32)
         pyconv.convolution_double_backward(
-            x, w, None, x, w, x, 1, 1, 1, transposed, 0, groups, (True, True, True))
+            x, w, None, y, w, x, 1, 1, 1, transposed, 0, groups, (True, True, True))
         assert sorted(runs) == sorted(2 * ['grad_input' if transposed else 'forward']
                                       + ['forward' if transposed else 'grad_input', 'grad_weight'])
 
