@@ -26,6 +26,7 @@ import pyconv
 from harness import MAPS, Work, pyconv_call, shapes_of, work_of
 from layers import GPU_NETWORKS
 from pyconv import _cuda
+from pyconv._dtypes import result_dtype
 from pyconv._gpu import cubins, kinds, launch, tiles
 from pyconv._gpu.arrays import DTYPES, DeviceArray, DeviceType, Kind
 from pyconv._integers import Shape, steps_of
@@ -202,8 +203,9 @@ def record_tests(capability: tuple[int, int] = CAPABILITY) -> None:
     sys.path.insert(0, str(TESTS))
     import calls
     from gpus import WAYS
-    from problems import VARIED, VARIED_MODES
+    from problems import MORE_AXES, VARIED, VARIED_MODES
     from test_cuda_whole_list import MORE_WAYS
+    from test_more_axes import steps
 
     ways = [(dtype, options) for dtype, options in WAYS.values()
             if capability == CAPABILITY or options.get("algorithm") not in tiles.HOPPERS]
@@ -232,6 +234,25 @@ def record_tests(capability: tuple[int, int] = CAPABILITY) -> None:
                     x, w, y = (Placeholder(shape, DTYPES[dtype]) for shape in (
                         problem.input_shape, problem.weight_shape, problem.output_shape))
                     calls.three_maps(problem, x, w, y, **options)
+    reaching = "4d strided", "4d kernel is input", "4d cropped and padded", "4d kernel 1"
+    for all_tiled in False, True:
+        with forced(all_tiled, large=False):
+            for problem in MORE_AXES:
+                for dtype, options in (*ways, *MORE_WAYS.values()) if problem.name in reaching else ():
+                    record_axes(problem, DTYPES[dtype], steps, options)
+
+
+def record_axes(problem: Any, dtype: DeviceType, steps: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Make the calls of tests/test_more_axes.py on a problem of four axes and more."""
+    result = result_dtype(dtype, None)
+    x, w, y = (Placeholder(shape, dtype) for shape in (
+        problem.input_shape, problem.weight_shape, problem.output_shape))
+    c, b = (Placeholder((channels,), result) for channels in problem.channels)
+    pyconv.convolution(x, w, b, *steps(problem), **options)
+    pyconv.convolution(y, w, c, *steps(problem, True), **options)
+    grads = pyconv.convolution_backward(y, x, w, *steps(problem), (True, True, True), **options)
+    pyconv.convolution_backward(
+        y, x, w, *steps(problem), (True, True, False), out=(*grads[:2], None), accumulate=True, **options)
 
 
 # Compiling

@@ -205,8 +205,9 @@ def test_every_kind_and_map_can_be_planned():
 
 def test_the_tests_of_the_gpu_can_be_planned(monkeypatch):
     import problems
-    monkeypatch.setattr(problems, 'VARIED', problems.VARIED[::6])
-    monkeypatch.setattr(problems, 'VARIED_MODES', problems.VARIED_MODES[::6])
+    monkeypatch.setattr(problems, 'VARIED', problems.VARIED[::8])
+    monkeypatch.setattr(problems, 'VARIED_MODES', problems.VARIED_MODES[::8])
+    monkeypatch.setattr(problems, 'MORE_AXES', problems.some('4d kernel 1'))
     with planned.recording() as recorder:
         planned.record_tests()
     names = {wanted.source.name for wanted in recorder.kernels.values()}
@@ -221,6 +222,7 @@ def test_the_tests_of_another_chip_can_be_planned(capability, monkeypatch):
     import problems
     monkeypatch.setattr(problems, 'VARIED', problems.VARIED[:2])
     monkeypatch.setattr(problems, 'VARIED_MODES', [])
+    monkeypatch.setattr(problems, 'MORE_AXES', [])
     with planned.recording(capability) as recorder:
         planned.record_tests(capability)
     assert recorder.kernels

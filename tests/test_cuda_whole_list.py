@@ -1,11 +1,9 @@
 """The whole list of problems on a GPU: every problem in every way to multiply and every type, against the reference.
 
-Those of four axes and more are in test_more_axes.
-
-The emulator, whose seconds are dear, takes shares of the list elsewhere (test_cuda, test_cuda_padding,
-test_cuda_types) and here a few problems. On an H100 these and others of a GPU's tests, 2,110 in all, took 77 seconds
-in several processes. The list's more than 300 kernels take some minutes more to compile one by one in the first run;
-benchmarks/planned.py compiles them beforehand on every core.
+The emulator, whose seconds are dear, takes shares of the list elsewhere (test_cuda, test_cuda_padding, test_cuda_types,
+test_more_axes) and here a few problems. On an H100 these, but for those of four axes and more, and others of a GPU's
+tests, 2,110 in all, took 77 seconds in several processes. The list's more than 300 kernels take some minutes more to
+compile one by one in the first run; benchmarks/planned.py compiles them beforehand on every core.
 """
 import pytest
 
@@ -16,6 +14,7 @@ from pyconv._dtypes import INTEGERS, result_dtype
 from pyconv._gpu import launch, tiles
 from pyconv._gpu.arrays import DTYPES
 from test_cuda import check_maps_of, take_tiles_and_parts
+from test_more_axes import check_on_a_gpu
 
 # Dtype and keywords by name.
 MORE_WAYS = {**{dtype: (dtype, {}) for dtype in ('complex64', 'complex128', *INTEGERS)},
@@ -26,7 +25,7 @@ LARGE = 'large tiles and parts'
 LARGELY = VARIED + VARIED_MODES
 ON_A_GPU = [pytest.param('real', problem, marks=pytest.mark.gpu, id=f'real-{problem}') for problem in WHOLE]
 EMULATED = [pytest.param('emulated', problem, id=f'emulated-{problem}') for problem in some(
-    '2d groups everything', 'constant -1 1d far strided', 'reflect 1d cropped behind')]
+    '2d groups everything', 'constant -1 1d far strided', 'reflect 1d cropped behind', '5d padded beyond')]
 
 
 def numbers(problem, dtype):
@@ -61,9 +60,9 @@ def failure(gpu, problem, way, tiling):
         if tiling == LARGE:
             take_tiles_and_parts(patch)
         _cuda.forget()
+        check = check_maps_of if problem.rank <= 3 else check_on_a_gpu
         try:
-            check_maps_of(gpu, problem, *numbers(problem, dtype), dtype, result_dtype(DTYPES[dtype], None).name,
-                          **keywords)
+            check(gpu, problem, *numbers(problem, dtype), dtype, result_dtype(DTYPES[dtype], None).name, **keywords)
         except AssertionError as error:
             return str(error).partition('\n')[0]
         finally:

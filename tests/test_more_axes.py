@@ -294,28 +294,40 @@ def test_padding_modes_of_the_plans(problem, mode, dtype, accumulate):
 # --- on a GPU ---
 
 
+def check_on_a_gpu(gpu, problem, data, truth, name, result, **keywords):
+    """The maps with a bias, transposed, of one sample, in the least scratch and added to what is there; results are of
+    that type."""
+    x, w, y, b, c = (gpu.upload(array, kind) for array, kind in zip(data, (name, name, name, result, result)))
+
+    def check(found, wanted):
+        same(gpu, found, wanted, result)
+
+    check(pyconv.convolution(x, w, b, *steps(problem), **keywords), truth.forward + per_channel(data.b, problem.rank))
+    check(pyconv.convolution(y, w, c, *steps(problem, True), **keywords),
+          truth.grad_input + per_channel(data.c, problem.rank))
+    check(pyconv.convolution(gpu.upload(data.x[0], name), w, None, *steps(problem), **keywords), truth.forward[0])
+    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=name, device='cuda',
+                             **keywords)
+    found = pyconv.convolution_backward(
+        y, x, w, *steps(problem), ALL, finput=gpu.empty((sizes.finput_minimum,), name),
+        fgrad_input=gpu.empty((sizes.fgrad_input_minimum,), name), **keywords)
+    for one, wanted in zip(found, (*truth[1:], reference.channel_sum(data.y))):
+        check(one, wanted)
+    outs = gpu.upload(data.x * 0 + 5, result), gpu.upload(data.w * 0 + 5, result)
+    pyconv.convolution_backward(
+        y, x, w, *steps(problem), (True, True, False), out=(*outs, None), accumulate=True, **keywords)
+    for one, wanted in zip(outs, truth[1:]):
+        check(one, wanted + 5)
+
+
 SMALL = some('4d', '4d everything', '4d same strided', '5d padded beyond')
 
 
 @pytest.mark.parametrize('problem', SMALL, ids=str)
 @pytest.mark.parametrize('name', ['float32', 'float16'])
 def test_on_a_gpu(gpu, problem, name):
-    data, truth = problem.integers(low=-1, high=1), expected_small(problem)
-    x, w, y, b, c = (gpu.upload(array, name) for array in data)
-    same(gpu, pyconv.convolution(x, w, b, *steps(problem)), truth.forward + per_channel(data.b, problem.rank), name)
-    same(gpu, pyconv.convolution(y, w, c, *steps(problem, True)),
-         truth.grad_input + per_channel(data.c, problem.rank), name)
-    same(gpu, pyconv.convolution(gpu.upload(data.x[0], name), w, None, *steps(problem)), truth.forward[0], name)
-    sizes = pyconv.workspace(problem.input_shape, problem.weight_shape, **problem.keywords, dtype=name, device='cuda')
-    found = pyconv.convolution_backward(
-        y, x, w, *steps(problem), ALL, finput=gpu.empty((sizes.finput_minimum,), name),
-        fgrad_input=gpu.empty((sizes.fgrad_input_minimum,), name))
-    for one, wanted in zip(found, (*truth[1:], reference.channel_sum(data.y))):
-        same(gpu, one, wanted, name)
-    outs = gpu.upload(data.x * 0 + 5, name), gpu.upload(data.w * 0 + 5, name)
-    pyconv.convolution_backward(y, x, w, *steps(problem), (True, True, False), out=(*outs, None), accumulate=True)
-    for one, wanted in zip(outs, truth[1:]):
-        same(gpu, one, wanted + 5, name)
+    """All problems and types on a real one: see test_cuda_whole_list."""
+    check_on_a_gpu(gpu, problem, problem.integers(low=-1, high=1), expected_small(problem), name, name)
 
 
 def expected_small(problem):
