@@ -102,6 +102,30 @@ def pytest_collection_finish():
     gc.set_threshold(50_000, 20, 20)
 
 
+RUN = 32      # tests that a worker process is sent at once: they follow each other, and so use what others have planned
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A run of tests to each worker process that has none left. xdist's own sends thousands of quick ones, with slow
+    ones behind them, for which the other processes waited at the end."""
+    from xdist.scheduler import LoadScheduling
+
+    class InRuns(LoadScheduling):
+        def check_schedule(self, node, duration=0):
+            if node.shutting_down:
+                return
+            if not self.pending:
+                node.shutdown()
+            elif len(self.node2pending[node]) <= 2:  # the last of them waits to know the next
+                self._send_tests(node, RUN)
+
+    if config.getvalue('dist') == 'load' and config.option.maxschedchunk is None:
+        config.option.maxschedchunk = RUN
+        return InRuns(config, log)
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
     """Worker processes tell pytest's own what became of a test, not that it began and was made ready: of fifty thousand
