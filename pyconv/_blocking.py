@@ -161,6 +161,7 @@ def _sizes(piece: Piece, channels: int, tile: Tile, by_taps: bool) -> list[_Size
     return found
 
 
+@lru_cache(maxsize=64)
 def broadcast_blocking(
     piece: Piece, groups: int, channels: int, tile: Tile, members: int = 1, by_taps: bool = False
 ) -> tuple[float, Blocking | None]:
