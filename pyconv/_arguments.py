@@ -32,7 +32,7 @@ def check_algorithm(algorithm: object, dtype: DType, allow_tf32: bool) -> None:
     if not isinstance(dtype, np.dtype):
         gpu_room("arguments").check_algorithm(algorithm, dtype, allow_tf32)
         return
-    able = ALGORITHMS[:2] if is_integer(dtype) else ALGORITHMS
+    able = ALGORITHMS[:2] if dtype.kind in "iu" else ALGORITHMS
     if not isinstance(algorithm, str) or algorithm not in able:
         whose = f" for {dtype} arrays" if able is not ALGORITHMS else ""
         raise ValueError(f"algorithm must be one of {', '.join(map(repr, able))}{whose}; got {shown(algorithm)}")

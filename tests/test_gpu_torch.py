@@ -251,6 +251,19 @@ def test_tf32_is_for_all_products_or_none(allow_tf32, pretending):
     assert {plan[3] for plan in pretending.plans} == {allow_tf32}
 
 
+def test_an_algorithm_of_cuda_tensors(runs, monkeypatch):
+    """A GPU has others than main memory, and of every type its own."""
+    x, w, b = tensors()
+    asked = []
+    monkeypatch.setattr(Asked, '__init__', lambda self, *plan, **more: asked.append(plan[3]) or setattr(
+        self, 'asked', (*plan, more)))
+    for algorithm in ('tf32x3', 'gemm', 'tf32x3'):
+        door.conv2d(x, w, b, algorithm=algorithm)
+    assert asked == ['tf32x3', 'gemm'] and len(runs) == 3  # the third is known
+    with pytest.raises(ValueError, match="^algorithm must be one of 'auto', 'gemm', .* for float32 on a GPU; got"):
+        door.conv2d(x, w, b, algorithm='winograd')
+
+
 def test_allow_tf32_is_a_bool():
     with pytest.raises(TypeError, match='^allow_tf32 must be True or False; got 1$'):
         door.conv1d(torch.ones(1, 2, 5), torch.ones(3, 2, 2), allow_tf32=1)

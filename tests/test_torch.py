@@ -104,6 +104,41 @@ def test_other_types(problem, type_):
         assert tensor.dtype is type_ and torch.equal(tensor, torch.from_numpy(exact).to(type_))
 
 
+@pytest.mark.parametrize('traced', [False, True], ids=['called', 'traced'])
+@pytest.mark.parametrize('transposed', [False, True], ids=['plain', 'transposed'])
+def test_an_algorithm_is_for_all_products(transposed, traced):
+    """For the gradients' and for theirs: the bits are those of the plain functions, and of each algorithm its own."""
+    x, w, y, v = (torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+                  for seed, shape in enumerate(((2, 64, 12, 12), (64, 64, 3, 3), (2, 64, 12, 12), (2, 64, 12, 12))))
+    found = []
+    for algorithm in ('gemm', 'winograd'):
+        settings = {'padding': 1, 'algorithm': algorithm}
+
+        def ours(x, w, settings=settings):
+            return (door.conv_transpose2d if transposed else door.conv2d)(x, w, **settings)
+
+        free, called = (x.requires_grad_(), w.requires_grad_()), ours
+        if traced:
+            called = torch.compile(ours, backend='eager', fullgraph=True)
+        answer = called(*free)
+        to_x, to_w = grad(answer, free, y, create_graph=True)
+        found.append([answer, to_x, to_w, grad(to_x, w, v)[0]])
+        forward = pyconv.conv_transpose2d(x, w, **settings) if transposed else pyconv.conv2d(x, w, **settings)
+        back = pyconv.conv2d(y, w, **settings) if transposed else pyconv.conv2d_input(x.shape, w, y, **settings)
+        weights = [pyconv.conv2d_weight(*((y, w.shape, one) if transposed else (one, w.shape, y)), **settings)
+                   for one in (x, v)]
+        for one, plain in zip(found[-1], (forward, back, *weights), strict=True):
+            assert torch.equal(one, plain)
+    assert not any(map(torch.equal, *found))
+
+
+def test_an_algorithm_must_be_one_of_those_that_there_are():
+    for wrong in ('fft', 'tf32x3', None, 1):
+        rule = f"^algorithm must be one of 'auto', 'gemm', 'winograd'; got {wrong!r}$"
+        with pytest.raises(ValueError, match=rule):
+            door.conv1d(torch.ones(1, 2, 5), torch.ones(3, 2, 2), algorithm=wrong)
+
+
 @pytest.mark.parametrize('type_', OTHER_TYPES, ids=str)
 def test_layouts_of_other_types(type_):
     if type_ is torch.bfloat16:

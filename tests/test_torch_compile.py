@@ -163,13 +163,13 @@ def test_export_of_a_named_size_with_a_stride_and_the_padding_same(dilation):
 ARGUMENTS = {
     'plain': lambda: (
         'forward', *leaves((2, 4, 7, 6), (6, 2, 3, 3), (6,)), None, 2, 2, False, [2, 1], '', [1, 0, 2, 2], [1, 1],
-        [0, 0], 'circular', [0.0, 0.0], False),
+        [0, 0], 'circular', [0.0, 0.0], 'gemm', False),
     'transposed': lambda: (
         'grad_input', *leaves((4, 3), (4, 2, 3), (2,)), [7], 1, 1, True, [3], 'same', [], [1], [0], 'zeros',
-        [0.0, 0.0], False),
+        [0.0, 0.0], 'auto', False),
     'weight': lambda: (
         'grad_weight', *leaves((2, 4, 7), (2, 6, 3)), None, [3], 2, 1, False, [2], '', [0], [1], [0], 'zeros',
-        [0.0, 0.0], False),
+        [0.0, 0.0], 'auto', False),
 }
 
 
@@ -182,7 +182,7 @@ def test_opcheck(make):
 def test_a_result_without_memory_has_the_strides_of_a_real_one(order):
     x, w = integers(2, 4, 7, 6).to(memory_format=order), integers(6, 4, 3, 3)
     opcheck(OPERATOR, ('forward', x, w, None, None, 1, 2, False, [1, 1], 'same', [], [1, 1], [0, 0], 'zeros',
-                       [0.0, 0.0], False), test_utils=('test_schema', 'test_faketensor'))
+                       [0.0, 0.0], 'auto', False), test_utils=('test_schema', 'test_faketensor'))
 
 
 def test_every_gradient_of_the_operator_is_the_function_s():

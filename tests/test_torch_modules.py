@@ -50,10 +50,10 @@ def assert_alike(theirs, ours, x, *more):
 
 
 @every_module
-def test_signature_is_that_of_torch_and_two_keywords(name):
+def test_signature_is_that_of_torch_and_three_keywords(name):
     ours, theirs = (inspect.signature(getattr(module, name)).parameters.values() for module in (door, nn))
-    assert [(p.name, p.default, p.kind) for p in ours][:-2] == [(p.name, p.default, p.kind) for p in theirs]
-    assert [p.name for p in ours][-2:] == ['padding_value', 'allow_tf32']
+    assert [(p.name, p.default, p.kind) for p in ours][:-3] == [(p.name, p.default, p.kind) for p in theirs]
+    assert [p.name for p in ours][-3:] == ['padding_value', 'algorithm', 'allow_tf32']
 
 
 @every_module
@@ -217,6 +217,17 @@ def test_replace_and_restore():
     assert_alike(plain, model, x)
 
 
+def test_replace_names_the_algorithm():
+    model, x = net(), image('Conv1d', 2, 2, dtype=torch.float64)
+    wanted = door.replace(net())(x)
+    assert door.replace(model, algorithm='fft') is model
+    assert [name for name, module in model.named_modules() if getattr(module, 'algorithm', None) == 'fft'] == [
+        name for name, module in model.named_modules() if type(module) in (door.Conv1d, door.ConvTranspose1d)] != []
+    with pytest.raises(ValueError, match="^algorithm must be one of 'auto', 'gemm', 'winograd'; got 'fft'$"):
+        model(x)
+    assert torch.equal(door.replace(door.restore(model))(x), wanted)
+
+
 @pytest.mark.parametrize('settings', [
     {'padding': (1, 2), 'padding_mode': 'reflect'}, {'padding': 'same', 'padding_mode': 'replicate', 'dilation': 2},
     {'padding': 'valid', 'padding_mode': 'circular'},
@@ -271,7 +282,8 @@ def saved(model):
 
 @pytest.mark.parametrize('make', COPIES.values(), ids=COPIES)
 def test_copies(make):
-    module = door.Conv2d(2, 3, 3, padding=1, padding_mode='constant', padding_value=2.5, allow_tf32=True)
+    more = {'padding_mode': 'constant', 'padding_value': 2.5, 'algorithm': 'gemm', 'allow_tf32': True}
+    module = door.Conv2d(2, 3, 3, padding=1, **more)
     other, x = make(module), image('Conv2d', 2)
     assert type(other) is door.Conv2d and repr(other) == repr(module) and other.weight is not module.weight
     assert torch.equal(other(x), module(x)) and type(other).__module__ == 'pyconv.torch'

@@ -9,7 +9,8 @@
     replace, restore                                        (model): its convolutions become pyconv's; torch.nn's again
 
 torch's signatures and values; every form of padding that the plain functions take works here too. All have keywords
-more, which mean what they mean there: output_size=None, padding_mode="zeros", padding_value=0, and allow_tf32=False.
+more, which mean what they mean there: output_size=None, padding_mode="zeros", padding_value=0, algorithm="auto" and
+allow_tf32=False. These two are for the gradients' products too.
 
 >>> import torch
 >>> import pyconv.torch
@@ -98,6 +99,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from pyconv._ops import instance
+from pyconv._settings import AUTO
 from pyconv._signatures import Padding, Sizes
 from pyconv.torch._call import convolve
 from pyconv.torch._modules import (
@@ -135,14 +137,14 @@ def _conv(rank: int) -> Callable[..., Tensor]:
     def conv(
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
         dilation: Sizes = 1, groups: int = 1, *, output_size: Sizes | None = None, padding_mode: str = "zeros",
-        padding_value: complex = 0, allow_tf32: bool = False,
+        padding_value: complex = 0, algorithm: str = AUTO, allow_tf32: bool = False,
     ) -> Tensor:
         """pyconv.conv{rank}d of tensors: input (batch, channels, *size), weight (out channels, channels // groups,
         *kernel), with {rank} spatial axes.
         """
         return convolve(
             len(axes), False, input, weight, bias, stride, padding, dilation, groups, 0, output_size, padding_mode,
-            padding_value, allow_tf32,
+            padding_value, algorithm, allow_tf32,
         )
 
     return instance(conv, f"conv{rank}d", rank)
@@ -154,14 +156,14 @@ def _conv_transpose(rank: int) -> Callable[..., Tensor]:
     def conv_transpose(
         input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Padding = 0,
         output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1, *, output_size: Sizes | None = None,
-        padding_mode: str = "zeros", padding_value: complex = 0, allow_tf32: bool = False,
+        padding_mode: str = "zeros", padding_value: complex = 0, algorithm: str = AUTO, allow_tf32: bool = False,
     ) -> Tensor:
         """pyconv.conv_transpose{rank}d of tensors: input (batch, channels, *size), weight (channels, out channels //
         groups, *kernel), with {rank} spatial axes.
         """
         return convolve(
             len(axes), True, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size,
-            padding_mode, padding_value, allow_tf32,
+            padding_mode, padding_value, algorithm, allow_tf32,
         )
 
     return instance(conv_transpose, f"conv_transpose{rank}d", rank)

@@ -8,11 +8,13 @@ from torch import Tensor
 from torch._C import _is_any_autocast_enabled, _is_tracing, _len_torch_dispatch_stack
 
 from pyconv import _geometries as geometries
-from pyconv._arguments import check_flag
-from pyconv._settings import DEFAULTS
+from pyconv._arguments import check_algorithm, check_flag
+from pyconv._backend import gpu_room
+from pyconv._dtypes import FLOAT32
+from pyconv._settings import AUTO, DEFAULTS, Settings
 from pyconv._signatures import Padding, Sizes
 from pyconv.torch._maps import Geometric, exact_mode_of, weight_order
-from pyconv.torch._traced import TF32, traced
+from pyconv.torch._traced import traced
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 DEVICES = ("cpu", "cuda")
@@ -65,6 +67,16 @@ def _autocast(*tensors: Any) -> Sequence[Any]:
     ]
 
 
+def _settings(input: Tensor, algorithm: str, allow_tf32: bool) -> Settings:
+    """How products are made. TypeError or ValueError where those of such tensors are not."""
+    check_flag("allow_tf32", allow_tf32)
+    if algorithm is not AUTO:  # the floats of main memory have the same ones
+        dtype = FLOAT32 if input.is_cpu else gpu_room("arrays").DTYPES[str(input.dtype).removeprefix("torch.")]
+        check_algorithm(algorithm, dtype, bool(allow_tf32))
+    made = Settings(algorithm=algorithm, allow_tf32=bool(allow_tf32))
+    return DEFAULTS if made == DEFAULTS else made
+
+
 def _answer_for_operators(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether one of them is of a subclass that is asked about every operator."""
     return (
@@ -76,16 +88,17 @@ def _answer_for_operators(input: Tensor, weight: Tensor, bias: Tensor | None) ->
 def convolve(
     rank: int, transposed: bool, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Padding,
     dilation: Sizes, groups: int, output_padding: Sizes, output_size: Sizes | None, padding_mode: str,
-    padding_value: complex, allow_tf32: bool,
+    padding_value: complex, algorithm: str, allow_tf32: bool,
 ) -> Tensor:
     """The convolution over `rank` axes that a user asks for, where transposed the transposed one.
 
     TypeError or ValueError where it cannot be had.
     """
-    if allow_tf32 is not False:
-        check_flag("allow_tf32", allow_tf32)
     input, weight, bias = _autocast(input, weight, bias)
     _check("input", input, input)
+    settings = DEFAULTS
+    if algorithm is not AUTO or allow_tf32 is not False:
+        settings = _settings(input, algorithm, allow_tf32)
     _check("weight", weight, input)
     if bias is not None:
         _check("bias", bias, input)
@@ -101,7 +114,7 @@ def convolve(
     ):
         return traced(
             rank, transposed, input, weight, bias, stride, padding, dilation, groups, output_padding, output_size,
-            padding_mode, padding_value, allow_tf32,
+            padding_mode, padding_value, settings,
         )
     shapes = tuple(input.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape)
     geometry, shape = geometries.problem(
@@ -110,6 +123,5 @@ def convolve(
     )
     x, y = (shape, shapes[0]) if transposed else (shapes[0], shape)
     form = Geometric(
-        x, shapes[1], y, rank, geometry.groups, geometry, TF32 if allow_tf32 else DEFAULTS, transposed,
-        weight_order(weight, rank))
+        x, shapes[1], y, rank, geometry.groups, geometry, settings, transposed, weight_order(weight, rank))
     return form.call("grad_input" if transposed else "forward", input, weight, bias)

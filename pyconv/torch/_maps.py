@@ -147,7 +147,8 @@ class Geometric(Form):
         a, b, c = ROLES[map]
         names, shape, key = NAMES[self.transposed], self.shape_of(c), None
         if first.is_cuda:
-            exact = self.geometry, map, shape, self.transposed, self.settings.allow_tf32
+            exact = (
+                self.geometry, map, shape, self.transposed, self.settings.allow_tf32, self.settings.algorithm)
             key, found = known_on_gpu(exact, (names[a], names[b], "bias"), (first, second, bias))
             if found is not None:
                 return found

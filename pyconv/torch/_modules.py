@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pyconv._arguments import check_flag
 from pyconv._padding import SAME, all_pads
+from pyconv._settings import AUTO
 from pyconv._signatures import Padding, Sizes
 from pyconv._spread import exact_steps, sizes_of
 from pyconv.torch._call import convolve
@@ -14,6 +15,7 @@ from pyconv.torch._maps import exact_mode_of
 
 Model = TypeVar("Model", bound=nn.Module)
 MODES_OF_NN = ("zeros", "circular", "replicate", "reflect")
+BEYOND = "padding_value", "algorithm", "allow_tf32"  # what a module has more than torch.nn's
 
 
 class _Settings:
@@ -22,6 +24,7 @@ class _Settings:
     _rank: int  # of the class
     padding_mode: Any
     padding_value: complex = 0
+    algorithm: str = AUTO
     allow_tf32: bool = False
 
     def _checked(
@@ -37,22 +40,24 @@ class _Settings:
                 raise ValueError(f"groups must divide {name}, {count}; got {groups}")
         return (padding,) * self._rank if isinstance(padding, int) else padding
 
-    def _set(self: Any, padding: Any, padding_mode: str, padding_value: complex, allow_tf32: bool) -> None:
-        """Keep the settings that torch.nn knows in part, and check those of them that _checked has not."""
+    def _set(
+        self: Any, padding: Any, padding_mode: str, padding_value: complex, algorithm: str, allow_tf32: bool
+    ) -> None:
+        """Keep the settings that torch.nn knows in part, and check those of them that _checked has not. A call tells
+        which algorithms its tensors have."""
         check_flag("allow_tf32", allow_tf32)
         self.padding_mode, self.padding_value = exact_mode_of(padding_mode, padding_value, self.weight.dtype)
-        self.padding, self.allow_tf32 = padding, bool(allow_tf32)
+        self.padding, self.algorithm, self.allow_tf32 = padding, algorithm, bool(allow_tf32)
 
     def _convolve(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None, added: Any, size: Any) -> Tensor:
         return convolve(
             len(self.kernel_size), self.transposed, input, weight, bias, self.stride, self.padding, self.dilation,
-            self.groups, added, size, self.padding_mode, self.padding_value, self.allow_tf32,
+            self.groups, added, size, self.padding_mode, self.padding_value, self.algorithm, self.allow_tf32,
         )
 
     def extra_repr(self: Any) -> str:
         """As torch.nn's, and the settings that only pyconv's has."""
-        more = [f"{name}={getattr(self, name)}" for name in ("padding_value", "allow_tf32")
-                if getattr(self, name) != getattr(_Settings, name)]
+        more = [f"{name}={getattr(self, name)}" for name in BEYOND if getattr(self, name) != getattr(_Settings, name)]
         return ", ".join([super().extra_repr(), *more])  # type: ignore[misc]
 
 
@@ -62,13 +67,13 @@ class _Conv(_Settings):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1, padding: Padding = 0,
         dilation: Sizes = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
-        dtype: Any = None, *, padding_value: complex = 0, allow_tf32: bool = False,
+        dtype: Any = None, *, padding_value: complex = 0, algorithm: str = AUTO, allow_tf32: bool = False,
     ) -> None:
         channels = {"in_channels": in_channels, "out_channels": out_channels}
         padding = self._checked(channels, kernel_size, stride, padding, dilation, groups)
         super().__init__(  # type: ignore[call-arg]
             in_channels, out_channels, kernel_size, stride, 0, dilation, groups, bias, device=device, dtype=dtype)
-        self._set(padding, padding_mode, padding_value, allow_tf32)
+        self._set(padding, padding_mode, padding_value, algorithm, allow_tf32)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self._convolve(input, weight, bias, 0, None)
@@ -81,14 +86,14 @@ class _ConvTranspose(_Settings):
         self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1, padding: Padding = 0,
         output_padding: Sizes = 0, groups: int = 1, bias: bool = True, dilation: Sizes = 1,
         padding_mode: str = "zeros", device: Any = None, dtype: Any = None, *, padding_value: complex = 0,
-        allow_tf32: bool = False,
+        algorithm: str = AUTO, allow_tf32: bool = False,
     ) -> None:
         channels = {"in_channels": in_channels, "out_channels": out_channels}
         padding = self._checked(channels, kernel_size, stride, padding, dilation, groups, output_padding)
         super().__init__(  # type: ignore[call-arg]
             in_channels, out_channels, kernel_size, stride, 0, output_padding, groups, bias, dilation, device=device,
             dtype=dtype)
-        self._set(padding, padding_mode, padding_value, allow_tf32)
+        self._set(padding, padding_mode, padding_value, algorithm, allow_tf32)
 
     def forward(self: Any, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """output_size: the spatial sizes, or as in torch.nn the whole shape; it stands for output_padding."""
@@ -163,8 +168,9 @@ for _class in THEIRS:
     _class.__module__ = "pyconv.torch"  # where a pickle finds it
 
 
-def replace(model: Model) -> Model:
-    """Make every convolution of torch.nn in a model, or the model itself, pyconv's. Returns the model.
+def replace(model: Model, *, algorithm: str = AUTO) -> Model:
+    """Make every convolution of torch.nn in a model, or the model itself, pyconv's, with that algorithm. Returns the
+    model.
 
     The modules stay the objects that they are, with their parameters, hooks and names: only their class changes. So
     optimizers and references go on. Modules of a class derived from torch.nn's are left as they are (lazy ones that
@@ -177,8 +183,9 @@ def replace(model: Model) -> Model:
     True
     """
     _check_model(model)
-    for module in model.modules():
-        module.__class__ = OURS.get(type(module), type(module))
+    theirs: list[Any] = [module for module in model.modules() if type(module) in OURS]
+    for module in theirs:
+        module.__class__, module.algorithm = OURS[type(module)], algorithm
     return model
 
 
@@ -198,7 +205,7 @@ def restore(model: Model) -> Model:
     for _, module in ours:
         pads = all_pads(module.padding, (1,) * len(module.kernel_size), _spans(module), module.stride)
         module._reversed_padding_repeated_twice = [pad for pair in reversed(pads) for pad in pair]
-        for name in ("padding_value", "allow_tf32"):
+        for name in BEYOND:
             vars(module).pop(name, None)
         module.__class__ = THEIRS[type(module)]
     return model

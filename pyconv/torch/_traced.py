@@ -5,6 +5,7 @@ kernel checks a call as every other is checked. It is registered piece by piece,
 that one's autograd loses the tangents of forward mode without a word and refuses torch.func's transforms.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,19 +19,18 @@ from pyconv import _geometries as geometries
 from pyconv._geometry import ROLES
 from pyconv._integers import Shape, exact, exact_count, exact_ints
 from pyconv._padding import SAME, ZEROS, padding_rule
-from pyconv._settings import DEFAULTS, Settings
+from pyconv._settings import Settings, settings_of
 from pyconv.torch._maps import Form, Geometric, Map, exact_mode_of, order_of
 
 LIBRARY = torch.library.Library("pyconv", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define(  # type: ignore[no-untyped-call]
     "map(str map, Tensor first, Tensor second, Tensor? bias, SymInt[]? size, SymInt groups, int rank, bool transposed, "
     "SymInt[] stride, str padding, SymInt[] pads, SymInt[] dilation, SymInt[] output_padding, str padding_mode, "
-    "float[] padding_value, bool allow_tf32) -> Tensor",
+    "float[] padding_value, str algorithm, bool allow_tf32) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
 )
 OPERATOR = torch.ops.pyconv.map.default
 RULES = {rank: padding_rule(rank) for rank in (1, 2, 3)}  # Dynamo warns of a cached function
-TF32 = Settings(allow_tf32=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -52,13 +52,14 @@ class Traced(Form):
 
     def of_direction(self) -> "Form":
         """The form without the constant."""
-        *said, mode, _, allow_tf32 = self.said
-        return replace(self, said=(*said, ZEROS.name, [0.0, 0.0], allow_tf32)) if mode == "constant" else self
+        *said, mode, _, algorithm, allow_tf32 = self.said
+        how = algorithm, allow_tf32
+        return replace(self, said=(*said, ZEROS.name, [0.0, 0.0], *how)) if mode == "constant" else self
 
     def conjugated(self) -> "Form":
         """The form with the constant's conjugate."""
-        *said, (real, imaginary), allow_tf32 = self.said
-        return replace(self, said=(*said, [real, -imaginary], allow_tf32)) if imaginary else self
+        *said, (real, imaginary), algorithm, allow_tf32 = self.said
+        return replace(self, said=(*said, [real, -imaginary], algorithm, allow_tf32)) if imaginary else self
 
     def folded(self, roles: str, count: int) -> "Form":
         """What the user would have said of tensors so large."""
@@ -69,7 +70,7 @@ class Traced(Form):
 def traced(
     rank: int, transposed: bool, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
     dilation: Any, groups: Any, output_padding: Any, output_size: Any, padding_mode: Any, padding_value: Any,
-    allow_tf32: Any,
+    settings: Settings,
 ) -> Tensor:
     """A user's call as one of the operator."""
     if torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0:
@@ -86,7 +87,8 @@ def traced(
         None if output_size is None else _flat(exact_ints("output_size", output_size, rank, 1), rank),
         exact_count("groups", groups), rank, transposed, _flat(exact_ints("stride", stride, rank, 1), rank), name, pads,
         _flat(exact_ints("dilation", dilation, rank, 1), rank),
-        _flat(exact_ints("output_padding", output_padding, rank, 0), rank), padding_mode, parts, allow_tf32,
+        _flat(exact_ints("output_padding", output_padding, rank, 0), rank), padding_mode, parts, settings.algorithm,
+        settings.allow_tf32,
     )
 
 
@@ -128,7 +130,7 @@ def _form(
 def _kernel(
     map: str, first: Tensor, second: Tensor, bias: Tensor | None, size: Sequence[int] | None, groups: int, rank: int,
     transposed: bool, stride: Any, padding: str, pads: Any, dilation: Any, output_padding: Any, padding_mode: str,
-    padding_value: Sequence[float], allow_tf32: bool,
+    padding_value: Sequence[float], algorithm: str, allow_tf32: bool,
 ) -> Tensor:
     """With all sizes known: the geometry, whose errors a user's call meets here if its sizes were symbols."""
     said = transposed, stride, padding, pads, dilation, output_padding
@@ -142,7 +144,7 @@ def _kernel(
         tuple(output_padding) if size is None or padding in SAME else 0, given,
         mode=exact_mode_of(padding_mode, value, first.dtype),
     )
-    settings = TF32 if allow_tf32 else DEFAULTS
+    settings = settings_of(algorithm=sys.intern(algorithm), allow_tf32=allow_tf32)
     whole = Geometric(form.x, form.w, form.y, rank, groups, geometry, settings, transposed)
     return whole.evaluate(map, first, second, bias)
 
