@@ -49,7 +49,7 @@ LONE_TAPS = [
     P('of planes in groups', (4, 9, 10), (1, 1, 1), (18, 36), stride=(1, 2, 2), groups=2, batch=2)]
 RUNS = [  # under one tap, whose weight's gradient is of runs of positions in both operands
     P('to one channel', (50, 47), (1, 1), (9, 1), batch=3),
-    P('to three channels', (50, 47), (1, 1), (9, 3)),
+    P('to three channels', (50, 47), (1, 1), (4, 3)),  # of as many as a tile of four has rows: vectors of two are full
     P('from one channel', (50, 47), (1, 1), (1, 40), batch=2),
     P('from three channels, a row', (4107,), (1,), (3, 37), batch=2),
     P('from two channels in groups', (18, 12, 11), (1, 1, 1), (4, 66), groups=2)]
