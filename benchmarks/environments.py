@@ -23,8 +23,6 @@ from unittest.mock import patch
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
 
-import numpy
-
 import harness
 import pyconv
 from cpu import DTYPES, copy_rate, surroundings
@@ -36,18 +34,12 @@ ROUNDS = 5
 VECTORS = {"avx512": 64, "avx2": 32}  # bytes
 
 
-@functools.lru_cache(maxsize=3)
-def _call(layer: Layer, batch: int, map_name: str, dtype: str):
-    x, w, y = (array.numpy() for array in harness.operands(layer, batch, DTYPES[dtype]))
-    out = numpy.empty_like({"forward": y, "grad_input": x, "grad_weight": w}[map_name])
-    call = harness.pyconv_call(layer, map_name, x, w, y, lambda _: out)
-    call()
-    return call
+_call = functools.lru_cache(maxsize=3)(harness.call_with_out)
 
 
 def seconds_of(layer: Layer, batch: int, map_name: str, dtype: str, seconds: float) -> float:
     """Of one call, in calls of so many seconds together."""
-    return harness.seconds_of(_call(layer, batch, map_name, dtype), seconds)
+    return harness.seconds_of(_call(layer, batch, map_name, DTYPES[dtype]), seconds)
 
 
 def limits() -> dict[str, float]:

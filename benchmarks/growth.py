@@ -24,10 +24,10 @@ import pyconv
 from cpu import surroundings
 from harness import MAPS
 from layers import Layer
+from pyconv._geometry import BUFFERS
 
 ROUNDS = 5
 BATCHES, SIZES = (4, 16, 64), (56, 112, 224)  # of images of 28×28, and of one image
-BUFFERS = {"forward": "finput", "grad_input": "fgrad_input", "grad_weight": "finput"}
 
 
 def kinds(size: int) -> dict[str, Layer]:
@@ -43,22 +43,19 @@ def kinds(size: int) -> dict[str, Layer]:
     }
 
 
-def call_of(layer: Layer, batch: int, map_name: str):
-    """The call, once made, and the bytes of its buffer."""
-    x, w, y = (array.numpy() for array in harness.operands(layer, batch, torch.float32))
-    out = numpy.empty_like({"forward": y, "grad_input": x, "grad_weight": w}[map_name])
-    call = harness.pyconv_call(layer, map_name, x, w, y, lambda _: out)
-    call()
-    sizes = pyconv.workspace(x.shape, w.shape, layer.stride, layer.padding, layer.dilation, layer.groups,
-                             dtype=numpy.float32)
-    return call, 4 * getattr(sizes, BUFFERS[map_name])
+def buffer_bytes(layer: Layer, batch: int, map_name: str) -> int:
+    """Of the buffer that a call of the map may be given."""
+    (*shapes, _), dtype = harness.shapes_of(layer, batch), numpy.dtype(numpy.float32)
+    sizes = pyconv.workspace(*shapes, layer.stride, layer.padding, layer.dilation, layer.groups, dtype=dtype)
+    return dtype.itemsize * getattr(sizes, BUFFERS[map_name])
 
 
 def rows_of(kind: str, map_name: str, seconds: float) -> list[dict[str, Any]]:
     """One for each batch and size."""
     found = [(1, 28), *((batch, 28) for batch in BATCHES), *((1, size) for size in SIZES)]
     layers = [kinds(size)[kind] for _, size in found]
-    calls, scratch = zip(*(call_of(layer, batch, map_name) for layer, (batch, _) in zip(layers, found)))
+    calls, scratch = ([of(layer, batch, map_name, *more) for layer, (batch, _) in zip(layers, found)]
+                      for of, *more in ((harness.call_with_out, torch.float32), (buffer_bytes,)))
     times = zip(*([harness.seconds_of(call, seconds) for call in calls] for _ in range(ROUNDS)))
     return [{"kind": kind, "map": map_name, "batch": batch, "size": size, "buffer_bytes": held,
              "seconds_per_position": statistics.median(turns) / batch / math.prod(layer.output_size)}

@@ -17,6 +17,7 @@ from typing import Any
 
 import packages  # noqa: F401  before what may import NVIDIA's packages
 
+import numpy
 import torch
 
 import pyconv
@@ -124,6 +125,15 @@ def channels_last(layer: Layer, arrays):
     if layer.rank not in orders:
         return None
     return [array.contiguous(memory_format=orders[layer.rank]) for array in arrays]
+
+
+def call_with_out(layer: Layer, batch: int, map_name: str, dtype: torch.dtype) -> Callable[[], Any]:
+    """A function of no arguments that computes the map of `operands` with pyconv into an array that is there."""
+    x, w, y = (array.numpy() for array in operands(layer, batch, dtype))
+    out = numpy.empty_like({"forward": y, "grad_input": x, "grad_weight": w}[map_name])
+    call = pyconv_call(layer, map_name, x, w, y, lambda _: out)
+    call()
+    return call
 
 
 def relative_error(result, reference: torch.Tensor) -> float:
