@@ -201,8 +201,8 @@ def fold(columns, input_size, kernel_size, positions, stride, lo, dilation, padd
 def modulo(values, dtype):
     """Python's integers as an integer dtype holds them: modulo 2 to the number of its bits."""
     info = np.iinfo(dtype)
-    count = int(info.max) - int(info.min) + 1
-    flat = [(int(value) - int(info.min)) % count + int(info.min) for value in values.ravel()]
+    least, count = int(info.min), int(info.max) - int(info.min) + 1
+    flat = [(int(value) - least) % count + least for value in values.ravel()]
     return np.array(flat, dtype).reshape(values.shape)
 
 

@@ -60,9 +60,9 @@ def take_tiles_and_parts(monkeypatch, size=0):
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda positions, stages: 3)
 
 
-# Of four problems two, one on tensor cores and one without them; and the others.
+# Of eight problems two, one on tensor cores and one without them; and the others.
 IN_TURNS = [*zip(PROBLEMS, itertools.cycle(['tf32', 'float32']))]
-SOME, OTHERS = ([pair for i, pair in enumerate(IN_TURNS) if (i % 4 in (0, 3)) is chosen] for chosen in (True, False))
+SOME, OTHERS = ([pair for i, pair in enumerate(IN_TURNS) if (i % 8 in (0, 5)) is chosen] for chosen in (True, False))
 
 
 @pytest.mark.parametrize(('problem', 'way'), SOME, ids=str)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import typing
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -227,9 +228,9 @@ def test_lines_and_files_stay_short():
         assert len(lines) <= 600, path.name
 
 
-def cases(**values):
+def cases(file='test_maps.py', **values):
     """Items of a test, of every choice of its parameters' values."""
-    return [SimpleNamespace(callspec=SimpleNamespace(params=dict(zip(values, chosen))))
+    return [SimpleNamespace(callspec=SimpleNamespace(params=dict(zip(values, chosen))), path=Path(file))
             for chosen in itertools.product(*values.values())]
 
 
@@ -257,3 +258,11 @@ def test_a_problem_meets_every_other_value_in_turns(others):
     assert problems == {value: list(range(place % 2, 9, 2)) for place, value in enumerate(values)}
     assert len(shown(cases(problem=range(9), gpu=['emulated']))) == 9
     assert len(shown(cases(problem=range(9), way='abcde')[1:])) == 44, 'of a list of some'
+
+
+def test_an_emulated_gpu_meets_each_problem_and_every_two_values_else():
+    items = cases('test_cuda_maps.py', problem=range(9), way='abcde', size=[0, 1, 2], gpu=['emulated'])
+    found = shown(items)
+    assert {(one['way'], one['size']) for one in found} == {*itertools.product('abcde', range(3))}
+    assert {one['problem'] for one in found} == {*range(9)} and len(found) <= 18
+    assert max(Counter(one['problem'] for one in found).values()) <= 4, 'in all ways'
