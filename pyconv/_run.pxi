@@ -62,10 +62,9 @@ cdef object _work(Plan base, first, second, out, bias, scratch, accumulate, int 
     else:
         call.correlate()
     if doubts and doubtful.any():
-        single = base.geometry._replace(batch=1)
         for sample in np.flatnonzero(doubtful):
-            _otherwise(base, single, first.reshape(base.geometry.batch, -1)[sample], second,
-                       out.reshape(base.geometry.batch, -1)[sample], bias, scratch, False, call.threads)
+            _defined(base, first.reshape(base.geometry.batch, -1)[sample], second,
+                     out.reshape(base.geometry.batch, -1)[sample], bias, scratch, call.threads)
     if early or not base.checks or call.is_finite(out, base.stored[2]):
         return
     if not base.geometry.per_sample or base.geometry.batch == 1:
@@ -194,6 +193,19 @@ def _one_by_one(Plan base, single, first, second, out, bias, scratch, accumulate
     batch = base.geometry.batch
     for sample, result in zip(first.reshape(batch, -1), out.reshape(batch, -1)):
         single.run(sample, second, result, bias, single.enough(scratch), accumulate, threads)
+
+
+def _defined(Plan base, sample, weight, result, bias, scratch, threads):
+    """What of a sample's result is not finite once more, by the definition."""
+    windows = None if base.swapped else _doubtful.windows(base.map, base.geometry, sample, result)
+    if windows is None:
+        _otherwise(base, base.geometry._replace(batch=1), sample, weight, result, bias, scratch, False, threads)
+        return
+    for window in windows:
+        made = np.empty((window.geometry.batch, len(window.channels)), result.dtype)
+        _otherwise(base, window.geometry, window.cells, weight, made, bias, scratch, False, threads)
+        before = window.channels[:, window.places]
+        window.channels[:, window.places] = np.where(np.isfinite(before), before, made.T)
 
 
 def _otherwise(Plan base, geometry, first, second, out, bias, scratch, accumulate, threads):

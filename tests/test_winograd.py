@@ -16,7 +16,7 @@ import test_bits as bits
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits, last
 from problems import PROBLEMS, P, maps, whole
-from pyconv import _blocks, _known, _pieces, _tiled, _ways
+from pyconv import _blocks, _doubtful, _known, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
 
 WAYS = (_blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)
@@ -203,6 +203,66 @@ def test_zeros_that_are_left_of_smaller_numbers_have_the_same_signs(channels, al
 def test_not_finite(problem, value):
     """Only what the definition reaches, although a tile mixes its cells."""
     nonfinite.test_in_one_operand(problem, (value,))
+
+
+@every_problem
+def test_numbers_beside_what_is_not_finite_keep_their_bits(problem, dtype, monkeypatch):
+    """What is made again is what the definition reaches, and no more; of a gradient that padding repeats, the sample.
+    """
+    monkeypatch.setattr(_doubtful, 'FEW', 1)             # however much of the sample it is
+    data = problem.floats(dtype)
+    for name, call, (first, second) in (('forward', calls.forward, (data.x, data.w)),
+                                        ('grad_input', calls.grad_input, (data.w, data.y))):
+        spoilt = data.x if name == 'forward' else data.y
+        before = call(problem, first, second)
+        spoilt[-1].flat[spoilt[-1].size // 2] = np.inf
+        found, wanted = call(problem, first, second), call(problem, first, second, algorithm='gemm')
+        kept = np.isfinite(wanted)
+        np.testing.assert_array_equal(np.isfinite(found), kept)
+        np.testing.assert_array_equal(found[~kept], wanted[~kept])
+        if name == 'forward' or problem.padding_mode in ('zeros', 'constant'):
+            assert_same_bits(found[kept], before[kept])
+
+
+BESIDE = P('beside', (40, 30), (3, 3), (32, 33), padding=1, batch=3)
+
+
+@pytest.mark.parametrize(('orders', 'kind'), [
+    ('xyw', 'float32'), ('xyw', 'float64'), ('', 'float16'), ('x', 'bfloat16'), ('y', 'complex64'), ('w', 'float32')])
+def test_only_what_reads_it_is_made_again(orders, kind):
+    """With channels in either order, of every kind of numbers, with a bias, on threads and with the least scratch."""
+    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
+    data, made = BESIDE.floats('complex64' if kind == 'complex64' else 'float64'), []
+    x, w, y, b = (part.astype(dtype) for part in data[:4])
+    x, y, w = (last(part, 2) if name in orders else part for name, part in zip('xyw', (x, y, w)))
+    sizes = pyconv.workspace(x.shape, w.shape, padding=1, dtype=dtype)
+    buffers = [{name: np.empty(size, np.float64 if kind == 'float64' else np.float32)} for name, size in (
+        ('finput', sizes.finput_minimum), ('fgrad_input', sizes.fgrad_input_minimum))]
+    for value, threads in ((0, 1), (np.nan, 1), (np.nan, 3)):
+        x[1, 5, 17, 12] = y[1, 6, 39, 0] = value or x[1, 5, 17, 12]
+        with pyconv.num_threads(threads):
+            made.append((calls.forward(BESIDE, x, w, b, **buffers[0]), calls.grad_input(BESIDE, w, y, **buffers[1])))
+    for before, spoilt, again in zip(*made):
+        away = np.isfinite(spoilt.astype(complex)).all(axis=1)
+        assert np.count_nonzero(~away) == (9 if before.shape[1] == 33 else 4) and away[0].all() and away[2].all()
+        for sample, keeps in zip((0, 1, 2), away):
+            assert_same_bits(spoilt[sample][:, keeps], before[sample][:, keeps])
+        assert_same_bits(again, spoilt)
+
+
+def test_many_results_that_are_not_finite_are_made_with_the_whole_sample(monkeypatch):
+    data = BESIDE.floats(np.float32)
+    data.x[1, 3, :12] = np.nan
+    found, wanted = (calls.forward(BESIDE, data.x, data.w, algorithm=name) for name in ('auto', 'gemm'))
+    assert_same_bits(found[1], wanted[1])
+    assert (found[0] != wanted[0]).any()
+
+
+def test_what_only_a_transform_makes_infinite_in_one_tile():
+    x, w = np.zeros((1, 3, 30, 30), np.float32), np.zeros((4, 3, 3, 3), np.float32)
+    x[:, :, 11:13, 11:13], w[:, :, 1, 1] = 3e38, 0.25
+    assert_equal(pyconv.conv2d(x, w, padding=1), pyconv.conv2d(x, w, padding=1, algorithm='gemm'),
+                 np.dtype(np.float32))
 
 
 def test_what_only_a_transform_makes_infinite():
