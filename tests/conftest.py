@@ -70,9 +70,12 @@ def in_turns(items, rows, columns):
 
 def shown_by(items):
     """Those of one test's items that run: see `in_turns` where its parameters are a problem and something else, and
-    `meeting` where they are more. A GPU, which is slow to emulate, does not meet each problem in every way."""
+    `meeting` where they are more. A GPU, which is slow to emulate, does not meet each problem in every way, and a test
+    that is `sparse` has each value of its parameters once."""
     values = parameters(items)
     names = [name for name in values[0] if len({each[name] for each in values}) > 1]
+    if len(names) > 1 and items[0].get_closest_marker('sparse'):
+        return meeting(items, alone=names)
     if 'problem' in names and items[0].path.name.startswith('test_cuda'):
         return meeting(items, alone={'problem'})
     if len(names) == 2 and 'problem' in names:

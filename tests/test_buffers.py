@@ -12,7 +12,7 @@ import calls
 import pyconv
 import reference
 from calls import assert_equal, assert_same_bits, peak_of, poisoned
-from problems import BY_NAME, EVERY, LAYERS, MORE_AXES, VARIED, VARIED_MODES, Problem, expected, some
+from problems import BY_NAME, EVERY, LAYERS, MORE_AXES, TEST_ALL, VARIED, VARIED_MODES, Problem, expected, some
 from pyconv import _evaluate, _geometries, _known, _settings
 from pyconv._padding import Mode
 
@@ -51,7 +51,9 @@ def call(problem, name, data, **more):
 
 
 def test_workspace_names_elements_of_the_dtype(dtype):
-    for problem, transposed in itertools.product(EVERY, [False, True]):
+    turned = [False, True] if dtype == np.float32 else [True, False]
+    for problem, transposed in itertools.product(EVERY, [False, True]) if TEST_ALL else zip(
+            EVERY, itertools.cycle(turned)):
         wants = workspace(problem, dtype, transposed)
         assert np.dtype(wants.dtype) == dtype
         assert tuple(wants) == (wants.finput, wants.fgrad_input, wants.finput_minimum, wants.fgrad_input_minimum,

@@ -84,7 +84,7 @@ def test_padding_modes_in_tiles(gpu, problem, tiles_alone):
     check_maps(gpu, problem, 'float32')
 
 
-@pytest.mark.every
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', VARIED[1::4], ids=str)
 @every_way
 def test_every_way(gpu, problem, way):
@@ -92,6 +92,7 @@ def test_every_way(gpu, problem, way):
     check_maps(gpu, problem, dtype, **keywords)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('way', 'size', 'problem'), [
     (way, size, problem) for way, size in IN_TILES for problem in VARIED[::16 if size else 8] if size != 1], ids=str)
 def test_large_tiles_and_parts(gpu, problem, way, size, tiles_alone, monkeypatch):

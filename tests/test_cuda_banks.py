@@ -34,6 +34,7 @@ def counted(monkeypatch, capability=(9, 0)):
 PROBLEMS = [*some('2d stride 2 dilation 3'), LESS['2d many channels kernel 1'], LESS['2d first layer']]
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('way', 'size', 'capability', 'problem'), [
     (way, size, capability, problem)
     for way, size, capability in [*((way, size, (9, 0)) for way, size in IN_TILES),
@@ -60,6 +61,7 @@ def test_tiles(monkeypatch, way, capability, size, problem):
         assert counts[kernel] == {'copy16', access} | (places if kernel == 'gather' else set())
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('way', WAYS)
 def test_other_kernels(monkeypatch, way):
     """Layout changes, and sums by a tree."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from problems import TEST_ALL
 from pyconv._gpu import launch
 
 if importlib.util.find_spec('numba_cuda') is None:
@@ -126,7 +127,7 @@ def opcodes_of_cases(first, capability):
 
 
 @pytest.mark.parametrize(('body', 'expected', 'since'), CASES, ids=[case[0].partition('\n')[0] for case in CASES])
-@pytest.mark.parametrize('capability', [TURING, AMPERE, HOPPER], ids='sm_{0[0]}{0[1]}'.format)
+@pytest.mark.parametrize('capability', [TURING, *[AMPERE] * TEST_ALL, HOPPER], ids='sm_{0[0]}{0[1]}'.format)
 def test_primitive(body, expected, since, capability):
     if capability < since:
         return  # the chip has no such instruction

@@ -110,6 +110,7 @@ def test_every_problem(gpu, problem, order):
     check(gpu, problem, 'float32', order)
 
 
+@pytest.mark.sparse
 @every_order
 @pytest.mark.parametrize('problem', FEW, ids=str)
 @pytest.mark.parametrize('dtype', [dtype for dtype in DTYPES if dtype != 'float32'])
@@ -297,6 +298,7 @@ def sides(monkeypatch):
     return found
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', SIDE, ids=str)
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_channels_side_by_side(gpu, sides, problem, dtype):

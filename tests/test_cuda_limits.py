@@ -234,6 +234,7 @@ VARIED = {
     'apart': CUT._replace(kernel=(2, 2), stride=2, padding=0), 'circular': CIRCULAR}
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('kernel', ['tiles', 'direct'])
 @pytest.mark.parametrize(('order', 'accumulate'), [(lambda array, rank: array, False), (last, True)],
                          ids=['first', 'last and accumulate'])

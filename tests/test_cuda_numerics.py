@@ -86,6 +86,7 @@ def computed(gpu, problem, pairs, way, layout=None, **more):
             for function, pair in zip(functions, pairs)]
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('way', 'problem', 'kind'), [
     (way, problem, KINDS[(i + j) % 2]) for i, way in enumerate(WAYS) for j, problem in enumerate(LAYERS)], ids=str)
 def test_relative_error(gpu, way, problem, kind, record_property):
@@ -148,6 +149,7 @@ def same_bits(found, wanted):
         assert one.tobytes() == other.tobytes(), f'{name}: {np.count_nonzero(one != other)} of {one.size} differ'
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', LAYERS[:2], ids=str)
 @distinct_ways
 def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
@@ -163,6 +165,7 @@ def test_same_bits_in_any_tile(gpu, way, problem, monkeypatch):
         same_bits(found[0], one)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', LAYERS[:1], ids=str)
 @distinct_ways
 def test_same_bits_at_any_place_in_a_batch(gpu, way, problem):
@@ -186,6 +189,7 @@ SPOILED = {
 }
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('name', 'value'), [
     *((name, np.inf) for name in SPOILED), *(('packed', value) for value in (np.nan, 2.0**127, np.finfo('f4').max))])
 def test_a_spoiled_sample_changes_no_other(gpu, monkeypatch, name, value):
@@ -239,6 +243,7 @@ def channels_last(array):
     return np.ascontiguousarray(np.moveaxis(array, 1, -1)).transpose(0, array.ndim - 1, *range(1, array.ndim - 1))
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', LAYERS[:3:2], ids=str)
 @distinct_ways
 def test_same_bits_with_channels_last(gpu, way, problem):

@@ -43,6 +43,7 @@ def uploaded(gpu, data, dtype):
     return [gpu.upload(array, dtype) for array in data[:3]]
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('way', 'size'), IN_TILES)
 def test_all_maps(gpu, way, size, monkeypatch):
     dtype, keywords = WAYS[way]

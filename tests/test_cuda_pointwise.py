@@ -67,6 +67,7 @@ def check_maps(gpu, problem, dtype, lay=first, **keywords):
         same(gpu, one, exact, dtype)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('way', 'size', 'problem'), [
     (way, size, problem) for way, size in IN_TILES for problem in PROBLEMS[:2 if size > 1 else None]], ids=str)
 def test_all_maps(gpu, problem, way, size, tiles_alone, monkeypatch):

@@ -332,6 +332,7 @@ def test_a_bias_that_is_broadcast(gpu, channels):
 
 # --- NaN and infinity ---
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', FEW[::2], ids=str)
 @pytest.mark.parametrize('way', DISTINCT)
 def test_not_finite(gpu, problem, way, tiles_alone):
@@ -409,6 +410,7 @@ def bits(gpu, array):
 DEEP = P('deep', (4, 4), (3, 3), (256, 16), padding=1)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', [*FEW[1::2], DEEP], ids=str)
 @pytest.mark.parametrize('way', DISTINCT)
 def test_bits_of_a_sample_know_neither_batch_nor_buffer(gpu, problem, way, tiles_alone, monkeypatch):

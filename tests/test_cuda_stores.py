@@ -78,6 +78,7 @@ def test_where_results_lie(monkeypatch, adjacent, way, rows, where):
     assert adjacent[-1] == wanted                                 # before it those of workspaces
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('where', ['last', 'last from the second element on', 'first'])
 @pytest.mark.parametrize('way', WAYS_HERE)
 def test_added_to_what_is_there_in_parts_and_groups(monkeypatch, way, where):

@@ -38,6 +38,7 @@ def with_bias(result, bias):
     return result if bias is None else result + per_channel(bias, result.ndim - 2)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', PROBLEMS, ids=str)
 @pytest.mark.parametrize('way', COMPLEX)
 @in_tiles

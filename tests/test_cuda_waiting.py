@@ -62,6 +62,7 @@ def check(gpu, way, value):
                  dtype)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('few_blocks', 'way', 'value'), [
     (blocks, way, VALUES[(i + j) % 3]) for i, blocks in enumerate(FEW_BLOCKS) for j, way in enumerate(FLAGGED)],
     indirect=['few_blocks'])

@@ -228,9 +228,10 @@ def test_lines_and_files_stay_short():
         assert len(lines) <= 600, path.name
 
 
-def cases(file='test_maps.py', **values):
+def cases(file='test_maps.py', marks=(), **values):
     """Items of a test, of every choice of its parameters' values."""
-    return [SimpleNamespace(callspec=SimpleNamespace(params=dict(zip(values, chosen))), path=Path(file))
+    return [SimpleNamespace(callspec=SimpleNamespace(params=dict(zip(values, chosen))), path=Path(file),
+                            get_closest_marker=marks.__contains__)
             for chosen in itertools.product(*values.values())]
 
 
@@ -266,3 +267,9 @@ def test_an_emulated_gpu_meets_each_problem_and_every_two_values_else():
     assert {(one['way'], one['size']) for one in found} == {*itertools.product('abcde', range(3))}
     assert {one['problem'] for one in found} == {*range(9)} and len(found) <= 18
     assert max(Counter(one['problem'] for one in found).values()) <= 4, 'in all ways'
+
+
+def test_each_value_of_a_sparse_test_is_met():
+    found = shown(cases(marks=['sparse'], problem=range(9), way='abcde', size=[0, 1, 2]))
+    assert [len({one[name] for one in found}) for name in ('problem', 'way', 'size')] == [9, 5, 3]
+    assert len(found) <= 10

@@ -84,6 +84,7 @@ def check(problem, parts, spoiled_names='xwy'):
             assert_equal(calls.grad_weight(problem, a, c), grad_weight, dtype)
 
 
+@pytest.mark.sparse
 @every_problem
 @pytest.mark.parametrize('values', [(np.nan,), (np.inf, np.inf), (-np.inf, np.inf, np.nan)],
                          ids=['nan', 'inf', 'mixed'])

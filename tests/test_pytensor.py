@@ -53,6 +53,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('name', 'problem'), CHECKED, ids=str)
 def test_derivatives(name, problem):
     """verify_grad of the gradient, and of the gradient of that; test_functions_and_their_gradients has the first."""

@@ -200,6 +200,7 @@ def test_first_and_second_derivatives(name, frozen):
     assert gradgradcheck(function, free)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('name', 'kind'), [
     (name, kind) for turn, name in enumerate(DERIVATIVES) for kind in ('none frozen', [*FROZEN][1 + turn % 3])])
 def test_third_derivatives(name, kind):

@@ -23,6 +23,7 @@ def integers(*shape, seed=0, dtype=torch.float64):
     return torch.randint(-3, 4, shape, generator=generator).to(dtype)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('dtype', [torch.float64, torch.complex128], ids=str)
 @pytest.mark.parametrize('name', SOME)
 def test_gradcheck_with_batches_and_forward_mode(name, dtype):
