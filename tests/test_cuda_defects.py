@@ -146,6 +146,7 @@ def test_no_defect(prepared, kernel, size, way, capability):
     check(prepared(capability, size), way, kernel)
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize(('kernel', 'defect', 'way', 'capability', 'size'), CASES)
 def test_defect(prepared, kernel, defect, way, capability, size):
     gpu = prepared(capability, size)

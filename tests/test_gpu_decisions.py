@@ -275,6 +275,7 @@ KINDS = {'torch': lambda frameworks: frameworks.torch.Tensor, 'cupy': lambda fra
          'interface': lambda frameworks: Interface, 'dlpack': lambda frameworks: DLPack}
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('name', later(Interface))
 def test_a_call_after_others_does_what_it_does_alone(name, kind, frameworks, backend):

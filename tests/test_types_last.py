@@ -52,6 +52,7 @@ def test_each_operand_in_either_order(problem, dtype):
         assert_same_bits(y, before[1])
 
 
+@pytest.mark.sparse
 @pytest.mark.parametrize('problem', PROBLEMS, ids=str)
 def test_the_same_bits(problem, dtype):
     """Of any number of threads, any buffer, and of a sample in any batch."""
