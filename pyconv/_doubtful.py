@@ -5,6 +5,7 @@ position reads is a convolution of its own, of as many cells as taps; those of s
 """
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,11 @@ from pyconv._pieces import takes_last_weight
 
 Array = NDArray[Any]
 
-FEW = 8  # a part of a sample's positions that is not made position by position, which takes several times as long
+# Position by position no more is made than an eighth of what the whole sample takes, or what is made at once: one costs
+# so many products beside its own (Zen 3). Nor so many that their places would fill half a megabyte.
+FEW, BESIDE, MOST = 8, 2**19, 2**15
 AT_ONCE, CELLS = 16, 2**16  # positions, and the cells that they read, at a time
+LOOKED_AT = 2**18  # positions of a channel at a time
 
 
 class Windows(NamedTuple):
@@ -43,15 +47,32 @@ def windows(map: str, g: Geometry, source: Array, result: Array) -> Iterator[Win
     if to_x and g.padding_mode in REPEATING or g.rank > 3 or g.w_last and not takes_last_weight(map, one):
         return None
     channels = result.reshape(-1, made).T if result_last else result.reshape(made, -1)
-    wrong = np.zeros(channels.shape[1], np.bool_)
-    for channel in channels:
-        wrong |= ~np.isfinite(channel)
-    places = np.flatnonzero(wrong)
-    if len(places) * FEW > len(wrong):
+    places = _wrong(channels, _few(g, channels.shape[1]))
+    if places is None:
         return None
     size, found = (g.output_size, g.input_size) if to_x else (whole_size(g), g.output_size)
     cells = np.moveaxis(source.reshape(*size, read), -1, 0) if source_last else source.reshape(read, *size)
     return _in_batches(map, g, one, cells, channels, places, found)
+
+
+def _few(g: Geometry, positions: int) -> int:
+    """How many of a sample's positions are made one by one."""
+    products = g.out_channels * g.in_channels // g.groups * prod(g.kernel_size)
+    return min(MOST, positions // FEW, max(AT_ONCE, positions * products // (FEW * (BESIDE + products))))
+
+
+def _wrong(channels: Array, few: int) -> Array | None:
+    """The positions at which a channel is not finite; None where they are more than a few."""
+    found, count = [], 0
+    for some in shares(channels.shape[1], LOOKED_AT):
+        wrong = np.zeros(some.stop - some.start, np.bool_)
+        for channel in channels:
+            wrong |= ~np.isfinite(channel[some])
+        count += int(np.count_nonzero(wrong))
+        if count > few:
+            return None
+        found.append(np.flatnonzero(wrong) + some.start)
+    return np.concatenate(found)
 
 
 def _of_window(map: str, g: Geometry) -> Geometry:
@@ -71,7 +92,7 @@ def _in_batches(
     map: str, g: Geometry, one: Geometry, cells: Array, channels: Array, places: Array, size: Triple
 ) -> Iterator[Windows]:
     """As many positions at a time as geometry alone decides: a last batch has its last position several times."""
-    count = min(AT_ONCE, max(1, CELLS // (len(cells) * int(np.prod(g.kernel_size)))))
+    count = min(AT_ONCE, max(1, CELLS // (len(cells) * prod(g.kernel_size))))
     value = 0 if map == "grad_input" else g.padding_value
     for some in shares(len(places), count):
         at = places[np.minimum(np.arange(some.start, some.start + count), len(places) - 1)]

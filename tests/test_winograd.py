@@ -210,6 +210,7 @@ def test_numbers_beside_what_is_not_finite_keep_their_bits(problem, dtype, monke
     """What is made again is what the definition reaches, and no more; of a gradient that padding repeats, the sample.
     """
     monkeypatch.setattr(_doubtful, 'FEW', 1)             # however much of the sample it is
+    monkeypatch.setattr(_doubtful, 'BESIDE', 0)
     data = problem.floats(dtype)
     for name, call, (first, second) in (('forward', calls.forward, (data.x, data.w)),
                                         ('grad_input', calls.grad_input, (data.w, data.y))):
@@ -256,6 +257,31 @@ def test_many_results_that_are_not_finite_are_made_with_the_whole_sample(monkeyp
     found, wanted = (calls.forward(BESIDE, data.x, data.w, algorithm=name) for name in ('auto', 'gemm'))
     assert_same_bits(found[1], wanted[1])
     assert (found[0] != wanted[0]).any()
+
+
+@pytest.mark.parametrize('every', [1, 10])
+def test_looking_for_what_is_not_finite_takes_little_memory(every):
+    """Of an image of a million positions, of which one is spoiled, or a tenth."""
+    x, w = np.zeros((1, 16, 1024, 1024), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    out = np.zeros_like(x)
+    buffer = np.empty(pyconv.workspace(x.shape, w.shape, padding=1).finput, np.float32)
+    pyconv.conv2d(x, w, padding=1, out=out, finput=buffer)
+    x[0, 0, 5, 5] = np.nan
+    if every > 1:
+        x[0, 0, ::every] = np.nan
+    tracemalloc.start()
+    pyconv.conv2d(x, w, padding=1, out=out, finput=buffer)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= 1 << 20
+
+
+def test_positions_that_cost_more_than_the_sample_are_made_with_it():
+    """Of few channels, whose products are few: eighteen positions in 3600 would cost more than an eighth of them."""
+    data = P('few channels', (60, 60), (3, 3), (8, 8), padding=1, batch=1).floats(np.float32)
+    data.x[0, 3, 30, 30] = data.x[0, 3, 30, 40] = np.nan
+    found, wanted = (pyconv.conv2d(data.x, data.w, padding=1, algorithm=name) for name in ('auto', 'gemm'))
+    assert_same_bits(found, wanted)
 
 
 def test_what_only_a_transform_makes_infinite_in_one_tile():
