@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyconv._dtypes import element
-from pyconv._geometry import Geometry, Triple, whole_size
+from pyconv._geometry import Geometry, Triple, alone, linear, whole_size
 from pyconv._memory import shares
-from pyconv._padding import REPEATING, ZEROS, held
+from pyconv._padding import REPEATING
 from pyconv._pieces import takes_last_weight
+from pyconv._unfolding import cells_read
 
 Array = NDArray[Any]
 
@@ -78,14 +79,12 @@ def _wrong(channels: Array, few: int) -> Array | None:
 def _of_window(map: str, g: Geometry) -> Geometry:
     """What one position reads, or one cell in the gradient to an input."""
     ones: Triple = (1, 1, 1)
-    none: Triple = (0, 0, 0)
     kernel = g.kernel_size
-    one = g._replace(stride=ones, dilation=ones, padding_mode=ZEROS.name, padding_value=ZEROS.value, before=none,
-                     behind=none, x_last=g.w_last, y_last=g.w_last)
+    one = alone(linear(g))._replace(stride=ones, dilation=ones, x_last=g.w_last, y_last=g.w_last)
     if map == "grad_input":  # a cell amid padding, so that every tap reads it
         reach: Triple = tuple(k - 1 for k in kernel)  # type: ignore[assignment]
         return one._replace(input_size=ones, output_size=kernel, padding=reach)
-    return one._replace(input_size=kernel, output_size=ones, padding=none)
+    return one._replace(input_size=kernel, output_size=ones, padding=(0, 0, 0))
 
 
 def _in_batches(
@@ -97,7 +96,7 @@ def _in_batches(
     for some in shares(len(places), count):
         at = places[np.minimum(np.arange(some.start, some.start + count), len(places) - 1)]
         axes = (_read(map, g, axis, along) for axis, along in enumerate(np.unravel_index(at, size)))
-        a, b, c = (along.reshape(count, *[-1 if one == axis else 1 for one in range(3)])
+        a, b, c = (along.reshape(count, *[-1 if other == axis else 1 for other in range(3)])
                    for axis, along in enumerate(axes))
         read = np.where((a >= 0) & (b >= 0) & (c >= 0), cells[:, a, b, c], element(value, cells.dtype))
         read = np.moveaxis(read, 0, -1 if one.x_last else 1)
@@ -106,15 +105,9 @@ def _in_batches(
 
 def _read(map: str, g: Geometry, axis: int, positions: Array) -> Array:
     """The cells of an axis that each position reads, tap by tap; -1 for padding. A gradient's taps go backwards."""
-    n, count, stride, dilation, low, kernel = (each[axis] for each in (
-        g.input_size, g.output_size, g.stride, g.dilation, g.padding, g.kernel_size))
-    found = np.full((len(positions), kernel), -1)
-    for row, position in zip(found, positions.tolist()):
-        for tap in range(kernel):
-            if map == "grad_input":
-                place, left = divmod(position + low - dilation * (kernel - 1 - tap), stride)
-                row[tap] = place if not left and 0 <= place < count else -1
-            else:
-                cell = held(g.padding_mode, stride * position + dilation * tap - low, n)
-                row[tap] = -1 if cell is None else g.before[axis] + cell
-    return found
+    if map == "grad_input":
+        reach = g.dilation[axis] * np.arange(g.kernel_size[axis])[::-1] - g.padding[axis]
+        places, left = np.divmod(positions[:, None] - reach, g.stride[axis])
+        return np.where((left == 0) & (places >= 0) & (places < g.output_size[axis]), places, -1)
+    cells = cells_read(g, axis, positions)
+    return np.where(cells < 0, cells, cells + g.before[axis])

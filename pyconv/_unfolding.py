@@ -22,10 +22,10 @@ Run = tuple[slice, slice]
 AT_ONCE = 2**18  # cells that one operation of NumPy's takes, which cannot be interrupted: milliseconds
 
 
-def _cells(g: Geometry, a: int) -> Array:
+def cells_read(g: Geometry, a: int, positions: Array) -> Array:
     """[position, tap]: the cell of axis a that is read, -1 where there is none."""
     size = g.input_size[a]
-    at = g.stride[a] * np.arange(g.output_size[a])[:, None] + g.dilation[a] * np.arange(g.kernel_size[a]) - g.padding[a]
+    at = g.stride[a] * positions[:, None] + g.dilation[a] * np.arange(g.kernel_size[a]) - g.padding[a]
     outside = (at < 0) | (at >= size)
     cells = [held(g.padding_mode, int(cell), size) for cell in at[outside]]
     at[outside] = [-1 if cell is None else cell for cell in cells]
@@ -50,7 +50,7 @@ def _runs(cells: Array) -> list[Run]:
 
 def _runs_of_taps(g: Geometry) -> list[list[list[Run]]]:
     """`_runs` of each tap along each axis."""
-    axes = (_cells(g, a) for a in range(len(g.input_size)))
+    axes = (cells_read(g, a, np.arange(g.output_size[a])) for a in range(len(g.input_size)))
     return [[_runs(cells[:, tap]) for tap in range(cells.shape[1])] for cells in axes]
 
 

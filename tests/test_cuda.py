@@ -13,7 +13,7 @@ import calls
 import pyconv
 from calls import per_channel
 from gpus import DISTINCT, IN_TILES, WAYS, Emulated, less, rounded, take_tile
-from problems import MODES, PROBLEMS, VARIED, P, expected, maps, some
+from problems import MODES, PROBLEMS, TEST_ALL, VARIED, P, expected, maps, some
 from pyconv._gpu import tiles
 
 every_way = pytest.mark.parametrize('way', WAYS)
@@ -60,9 +60,10 @@ def take_tiles_and_parts(monkeypatch, size=0):
     monkeypatch.setattr(tiles, 'parts_of_gather', lambda positions, stages: 3)
 
 
-# Of eight problems two, one on tensor cores and one without them; and the others.
+# Of eight problems two, or of four, one on tensor cores and one without them; and the others.
+RUN = {0, 3, 4, 7} if TEST_ALL else {0, 5}
 IN_TURNS = [*zip(PROBLEMS, itertools.cycle(['tf32', 'float32']))]
-SOME, OTHERS = ([pair for i, pair in enumerate(IN_TURNS) if (i % 8 in (0, 5)) is chosen] for chosen in (True, False))
+SOME, OTHERS = ([pair for i, pair in enumerate(IN_TURNS) if (i % 8 in RUN) is chosen] for chosen in (True, False))
 
 
 @pytest.mark.parametrize(('problem', 'way'), SOME, ids=str)

@@ -251,7 +251,7 @@ def test_only_what_reads_it_is_made_again(orders, kind):
         assert_same_bits(again, spoilt)
 
 
-def test_many_results_that_are_not_finite_are_made_with_the_whole_sample(monkeypatch):
+def test_many_results_that_are_not_finite_are_made_with_the_whole_sample():
     data = BESIDE.floats(np.float32)
     data.x[1, 3, :12] = np.nan
     found, wanted = (calls.forward(BESIDE, data.x, data.w, algorithm=name) for name in ('auto', 'gemm'))
