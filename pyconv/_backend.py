@@ -87,6 +87,9 @@ class Backend(Protocol):
     ) -> None:
         """out <- the sum over axes 0 and 2 of (batch, channels, positions), or that added to it."""
 
+    def touch(self, memory: Array, step: int, threads: int) -> None:
+        """Write to the first of so many bytes each, and to the last byte, of memory that nobody has written to yet."""
+
     def set_threads(self, threads: int) -> None:
         """The number of threads of a call that names none."""
 
