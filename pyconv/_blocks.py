@@ -30,9 +30,10 @@ FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positi
 
 
 class Tile(NamedTuple):
-    """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile; and
-    of the threads: how many blocks a call should have at least, how many parts of a sum of grad_weight, and how many
-    samples have tasks of their own, where each has a weight gradient."""
+    """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile; of
+    the threads: how many blocks a call should have at least, how many parts of a sum of grad_weight, and how many
+    samples have tasks of their own, where each has a weight gradient; and how many bytes the second-level cache has,
+    0 where that is not known, which may change no bit of a result."""
 
     itemsize: int
     lanes: int
@@ -42,6 +43,7 @@ class Tile(NamedTuple):
     narrow: bool = False
     units: int = UNITS
     samples: int = 1
+    second_level: int = 0
 
 
 # the ways of kernels.h

@@ -28,7 +28,8 @@ from pyconv._dtypes import element, scratch_dtype
 from pyconv._geometry import whole_size
 from pyconv._kernels cimport (
     FOLDED_CELLS, PANEL_TAPS, SOURCE, STORED_REAL, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t,
-    part_t, piece_t, pyconv_kernels, pyconv_kernels_of_cells, pyconv_openmp, pyconv_seconds, pyconv_take, way_t, work_t)
+    part_t, piece_t, pyconv_kernels, pyconv_kernels_of_cells, pyconv_openmp, pyconv_second_level, pyconv_seconds,
+    pyconv_take, way_t, work_t)
 from pyconv._libraries import Visitor
 from pyconv._memory import empty
 from pyconv._padding import MODES
@@ -51,6 +52,7 @@ cdef int MOST_THREADS = 1024  # OpenMP ends the process where it cannot start a 
 # Which kernels, how many threads
 
 cdef int _level = 0  # row of the kernels' table in use
+second_level = pyconv_second_level()  # bytes of a cache
 
 
 def levels():

@@ -75,6 +75,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*write)(int, const void *, index_t, void *, index_t, int) noexcept nogil
     const kernels_t *pyconv_kernels(int, int, int)
     const kernels_t *pyconv_kernels_of_cells(int, int, int)
+    long pyconv_second_level()
 
 cdef extern from "_tiles/host.h" nogil:
     int pyconv_openmp()

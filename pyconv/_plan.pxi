@@ -48,7 +48,8 @@ cdef class Plan:
         self.around_finite = self.gathers or self.geometry.padding_mode != "constant" or bool(
             np.isfinite(element(self.geometry.padding_value, dtype)))
         tile = _blocks.Tile(
-            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow)
+            self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow,
+            second_level=second_level)
         if geometry.per_sample and not self.gathers:
             tile = tile._replace(
                 units=_blocks.UNITS_OF_SAMPLE, samples=1 if narrow else max(1, min(geometry.batch, self.tasks)))

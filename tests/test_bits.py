@@ -11,8 +11,10 @@ import calls
 import pyconv
 from calls import assert_same_bits, poisoned
 from problems import LAYERS, VARIED, P
+from pyconv import _blocks
 from test_dtypes import DTYPES, INTEGERS, data_of, dtype_of
 from test_identities import generic
+from test_ways import way_of
 
 every_layer = pytest.mark.parametrize('problem', VARIED + LAYERS, ids=str)
 
@@ -212,3 +214,35 @@ def test_where_the_arrays_lie(problem, dtype):
             moved.append(memory[offset:].reshape(part.shape))
         for again, first in zip(all_maps(problem, type(data)(*moved)), alone):
             assert_same_bits(again, first)
+
+
+POINTWISE = [P('1x1', (24, 24), (1, 1), (24, 64), batch=2), P('1x1 over lines', (400,), (1,), (9, 50)),
+             P('1x1 in few sets', (32, 32), (1, 1), (40, 32)), P('1x1 from few channels', (32, 32), (1, 1), (8, 64)),
+             P('1x1 to few channels', (24, 24), (1, 1), (24, 32))]
+
+
+@pytest.mark.parametrize('problem', POINTWISE, ids=str)
+def test_cells_of_runs_copied_or_not(problem, dtype, monkeypatch):
+    """Which they are follows from the processor's cache, and shows in no bit."""
+    data = problem.floats(dtype)
+    results = []
+    for size in (0, 1 << 20, 1 << 21, 1 << 24):
+        monkeypatch.setattr(pyconv._cpu, 'second_level', size)
+        pyconv._known.forget()
+        results.append(all_maps(problem, data))
+    monkeypatch.undo()
+    pyconv._known.forget()
+    for found in results[1:]:
+        for one, other in zip(found, results[0], strict=True):
+            assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize('itemsize', [4, 8])
+@pytest.mark.parametrize('problem', POINTWISE, ids=str)
+def test_which_cells_are_copied(problem, itemsize):
+    for size in (0, 1 << 20, 1 << 21):
+        tile = _blocks.Tile(itemsize, 64 // itemsize, 8, 3, second_level=size)
+        way, _ = way_of(problem, 'forward', tile)
+        copied = problem.channels[0] > 8 and (problem.name == '1x1 in few sets' or (
+            size == 1 << 21 and problem.channels[1] >= 48))
+        assert way == (_blocks.GATHER if copied else _blocks.GATHER_FLAT)

@@ -177,4 +177,7 @@ const kernels_t *pyconv_kernels(int whole, int itemsize, int which);
    grad_input; NULL where the processor, or that level, has no instruction for it. */
 const kernels_t *pyconv_kernels_of_cells(int itemsize, int is_unsigned, int which);
 
+/* Bytes of the second-level cache of a processor, 0 where the system does not tell. */
+long pyconv_second_level(void);
+
 #endif

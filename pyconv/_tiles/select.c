@@ -1,6 +1,10 @@
 /* The table of kernels, best first, and which rows of it this processor can run. */
 #include "kernels.h"
 
+#if defined(__linux__)
+#include <unistd.h>
+#endif
+
 #if defined(PYCONV_X86_LEVELS)
 #include <cpuid.h>
 #endif
@@ -67,4 +71,14 @@ const kernels_t *pyconv_kernels_of_cells(int itemsize, int is_unsigned, int whic
 #endif
     (void)itemsize, (void)is_unsigned, (void)which;
     return NULL;
+}
+
+long pyconv_second_level(void)
+{
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return size > 0 ? size : 0;
+#else
+    return 0;
+#endif
 }
