@@ -72,8 +72,8 @@ BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
 # how much less cells that are broadcast tap by tap must cost than in boxes, and than unrolled ones, by rows of a tile
-# (of eight nothing was measured) and whether their channels lie last
-BY_TAPS = {(4, False): (2.2, 1.3), (4, True): (1.3, 1.1)}
+# and whether their channels lie last
+BY_TAPS = {(4, False): (2.2, 1.3), (4, True): (1.3, 1.1), (8, False): (2.2, 1.8), (8, True): (1.2, 1.1)}
 ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and more meet cells that lie apart
 # operations of turning a number of channels that lie last, at stride 1 and at others
 TURN_COST, TURN_COST_APART = 0.45, 1.1
@@ -186,8 +186,8 @@ def _pays_by_taps(piece: Piece, asked: Asked, channels: int) -> bool:
     whose boxes have few positions for all of their weights. That is another order of sums, so one sample decides, on
     any number of threads; at a stride these would be read from as many lines for each tap."""
     tile, one = asked.tile._replace(tasks=TASKS, narrow=False), piece._replace(batch=1)
-    less = BY_TAPS.get((tile.rows, piece.source_last))
-    if not less or piece.several or piece.woven or piece.swapped or any(axis.step > 1 for axis in piece.axes) or (
+    less = BY_TAPS[tile.rows, piece.source_last]
+    if piece.several or piece.woven or piece.swapped or any(axis.step > 1 for axis in piece.axes) or (
             prod(axis.taps for axis in piece.axes) == 1):
         return False
     taps, _ = by_taps_blocking(one, asked.groups, tile)
@@ -308,8 +308,7 @@ WAYS = (
         "the cheaper one by the count of operations, turning channels that lie last among them: cells are read where "
         "they lie",
         "nothing is unrolled: a cell is broadcast to vectors of output channels, and cells in the padding are left "
-        "out; on processors without AVX-512, where few positions have all taps alike, tap by tap, so that a block "
-        "reads weights once",
+        "out; where few positions have all taps alike, tap by tap, so that a block reads weights once",
         _broadcast),
     Way("matrix product", (GATHER, GATHER_FLAT), SUMS, ANY,
         "else: cells are unrolled into scratch, a block at a time",

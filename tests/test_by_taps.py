@@ -55,12 +55,17 @@ def test_these_problems_go_by_taps(problem, everywhere):
     (P('3 on 7 at stride 2', (7, 7), (3, 3), (64, 64), padding=1, stride=2), []),
 ], ids=str)
 def test_when_it_pays(problem, names):
-    """In tiles of four rows, of any batch on any threads; no other has been measured."""
+    """In tiles of four rows and of eight, of any batch on any threads."""
+    for tile in (_blocks.Tile(4, 8, 4, 3), _blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 8, 8, 3)):
+        for name, batch, tasks in itertools.product(('forward', 'grad_input'), (1, 64), (1, 8)):
+            assert go_by_taps(problem._replace(batch=batch), name, tile._replace(tasks=tasks)) == (name in names)
+
+
+@pytest.mark.parametrize('lie_last', [False, True])
+def test_sooner_where_channels_lie_last(lie_last):
+    problem, tile = P('5 on 14', (14, 14), (5, 5), (64, 64), padding=2), _blocks.Tile(4, 16, 8, 3)
     for name in ('forward', 'grad_input'):
-        for batch, tasks in itertools.product((1, 64), (1, 8)):
-            tile = _blocks.Tile(4, 8, 4, 3, tasks=tasks)
-            assert go_by_taps(problem._replace(batch=batch), name, tile) == (name in names)
-        assert not go_by_taps(problem, name, _blocks.Tile(4, 16, 8, 3))
+        assert go_by_taps(problem, name, tile, x_last=lie_last, y_last=lie_last) == lie_last
 
 
 @every_problem
