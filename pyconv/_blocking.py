@@ -63,13 +63,14 @@ SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 576  # channels * taps of a block of grad_weight
 DOT_ROWS = 384  # the same of inner products: positions are many
 OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
+OFTEN_LAST = 64  # the same of any tiles, where channels lie last
 FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
 SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
 # Cells that lie in runs are copied all the same for so many rows, if they are of more channels: where these lie
 # multiples of FEW_SETS apart, and where L2 is so large, as an Intel's, on which 1x1 layers gain a tenth by it with
 # AVX-512 and AVX2 alike. Whether processors with a smaller one gain was not measured.
 COPIED_CHANNELS, COPIED_IN_FEW_SETS, COPIED_ROWS, LARGE_SECOND_LEVEL = 8, 32, 48, 1 << 21
-APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles of four rows meet again: half of L1
+APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles meet again: a third or half of L1
 LINE = 64
 # Bytes that the weights of a tile of four rows may take with the lines of cells that it reads, three quarters of L1,
 # where each tap has a line of its own, as of 7x1: of more channels every tile read both from L2.
@@ -338,15 +339,16 @@ def many_rows_blocking(piece: Piece, rows: int, groups: int, channels: int, tile
 def _is_unrolled(piece: Piece, taps: int, tile: Tile) -> bool:
     """Whether grad_weight reads a lone tap's cells, which lie apart, from scratch: tiles of four rows read each line of
     source so often that what they leave of it costs more. So do those of eight where numbers have 8 bytes and output
-    channels are many. Cells whose channels lie last, and are most, are so read where many of them lie a power of two
-    apart: they would meet in few sets of the caches."""
+    channels are many. Cells whose channels lie last are so read under a stride, for many output channels, and where,
+    being most channels, many of them lie a power of two apart: they would meet in few sets of the caches."""
     if taps != 1 or piece.turned:
         return False
     if piece.source_last:
         apart = tile.itemsize * piece.source.axes[2]
         over = apart * piece.batch * prod(axis.positions for axis in piece.axes)
         in_few_sets = apart >= FEW_SETS and apart == power_of_two(apart)
-        return in_few_sets and over >= SPREAD_OVER and piece.channels >= 2 * piece.rows
+        return piece.axes[2].step > 1 and piece.rows >= OFTEN_LAST or (
+            in_few_sets and over >= SPREAD_OVER and piece.channels >= 2 * piece.rows)
     often = tile.rows == 4 or tile.itemsize == 8 and piece.rows >= OFTEN_BY_EIGHT
     return often and piece.axes[2].step > 1
 
@@ -412,7 +414,7 @@ def _most_positions(piece: Piece, taps: int, tile: Tile) -> int:
     """Of a block of grad_weight: fewer where each has lines of its own, which are read again for every tile of rows."""
     apart = piece.axes[2].step * piece.source.axes[2] * tile.itemsize >= LINE and not _is_unrolled(piece, taps, tile)
     width = tile.vectors * tile.lanes * tile.itemsize
-    return APART // (LINE + width) if apart and tile.rows == 4 else CORRELATE_POSITIONS
+    return APART // (LINE + width) if apart else CORRELATE_POSITIONS
 
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:

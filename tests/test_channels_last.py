@@ -142,6 +142,21 @@ def test_which_cells_meet_in_few_sets_of_a_cache(channels, size, dtype, is_unrol
     assert way == (_blocks.CORRELATE_UNROLLED if is_unrolled else _blocks.CORRELATE)
 
 
+@pytest.mark.parametrize(('outputs', 'stride', 'way'), [
+    (63, 2, _blocks.CORRELATE), (64, 2, _blocks.CORRELATE_UNROLLED), (96, (1, 3), _blocks.CORRELATE_UNROLLED),
+    (96, (3, 1), _blocks.CORRELATE), (96, 1, _blocks.CORRELATE)])
+def test_strided_cells_of_many_output_channels_are_unrolled(outputs, stride, way, dtype):
+    """Of a lone tap. Else each has lines of its own, and so few are met that they stay in L1."""
+    problem = P('kernel 1', (40, 40), (1, 1), (48, outputs), stride=stride, batch=8)
+    check(problem._replace(batch=1), dtype)
+    for rows, vector in ((8, 64), (4, 32)):
+        size = np.dtype(dtype).itemsize
+        tile = _blocks.Tile(size, vector // size, rows, 3)
+        found, positions = way_of(problem, 'grad_weight', tile, x_last=True, y_last=True)
+        assert found == way
+        assert way == _blocks.CORRELATE_UNROLLED or positions * 3 * vector <= 32 << 10
+
+
 @pytest.mark.parametrize(('y_last', 'way'), [(False, _blocks.GATHER), (True, _blocks.GATHER_BROADCAST)])
 def test_images_are_turned_where_results_would_be(y_last, way):
     """Of three channels that lie last, to many in rows: cells are broadcast to results that lie as they are made."""
