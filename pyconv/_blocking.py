@@ -38,6 +38,7 @@ from pyconv._blocks import (
     is_flat,
     least_of,
     power_of_two,
+    reads_source_last,
     scratch_of,
     splits_of,
     streams_of,
@@ -412,9 +413,10 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
 
 def _most_positions(piece: Piece, taps: int, tile: Tile) -> int:
     """Of a block of grad_weight: fewer where each has lines of its own, which are read again for every tile of rows."""
-    apart = piece.axes[2].step * piece.source.axes[2] * tile.itemsize >= LINE and not _is_unrolled(piece, taps, tile)
+    apart = piece.axes[2].step * piece.source.axes[2] * tile.itemsize >= LINE
+    copied = _is_unrolled(piece, taps, tile) or not reads_source_last(CORRELATE, piece, tile.itemsize)
     width = tile.vectors * tile.lanes * tile.itemsize
-    return APART // (LINE + width) if apart else CORRELATE_POSITIONS
+    return APART // (LINE + width) if apart and not copied else CORRELATE_POSITIONS
 
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:

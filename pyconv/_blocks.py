@@ -25,7 +25,7 @@ ALL = 7  # all axes share their streams
 # operations of moving a vector of results to target and of beginning a stretch of it, in tiles of four rows: those of
 # eight were not measured
 MOVE_COST, STRETCH_COST = 2, 30
-FAR_POSITIONS = 2048  # bytes between positions whose channels are read faster at once than by vectors (Zen 4)
+FAR_POSITIONS = 2048  # bytes between positions whose channels are read faster at once than by vectors, or from copies
 FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positions at least are stored together
 
 
@@ -75,6 +75,13 @@ def reads_last(way: int, operand: Strides) -> bool:
     """Whether a way takes an operand whose channels lie last as it is: where a lane is a group, these have one each."""
     return way in (GATHER_BROADCAST, GATHER_ACROSS, GATHER_LAST, CORRELATE, CORRELATE_UNROLLED, CORRELATE_LAST) or (
         way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1)
+
+
+def reads_source_last(way: int, piece: Piece, itemsize: int) -> bool:
+    """The same of source: several taps of grad_weight read cells that lie far apart, which would meet in few sets of
+    the caches, from a copy of a block."""
+    far = way == CORRELATE and piece.source.axes[2] * itemsize >= FAR_POSITIONS
+    return reads_last(way, piece.source) and not (far and prod(axis.taps for axis in piece.axes) > 1)
 
 
 def even_part(total: int, most: int) -> int:

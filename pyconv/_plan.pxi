@@ -239,7 +239,8 @@ cdef class Plan:
         edged = piece.edge != "zeros" and step.taps > 0 and way not in (
             _blocks.GATHER_DIRECT, _blocks.GATHER_ROWS, _blocks.CORRELATE_DIRECT, _blocks.CORRELATE_ROWS,
             _blocks.GATHER_WINOGRAD, _blocks.CORRELATE_WINOGRAD)  # these fill edges from within
-        reads_last = [_blocks.reads_last(way, operand) for operand in (piece.source, piece.target)]
+        reads_last = [_blocks.reads_source_last(way, piece, self.kernels.itemsize),
+                      _blocks.reads_last(way, piece.target)]
         lie_last = [piece.source_last, piece.target_last]
         into_last = [not last and wants for last, wants in zip(lie_last, (  # from rows, where a way reads nothing else
             way in (_blocks.GATHER_LAST, _blocks.CORRELATE_LAST), way == _blocks.CORRELATE_LAST))]

@@ -157,6 +157,41 @@ def test_strided_cells_of_many_output_channels_are_unrolled(outputs, stride, way
         assert way == _blocks.CORRELATE_UNROLLED or positions * 3 * vector <= 32 << 10
 
 
+@pytest.fixture
+def far(monkeypatch):
+    """Cells are taken for such as lie far apart."""
+    monkeypatch.setattr(_blocks, 'FAR_POSITIONS', 1)
+    _known.forget()
+    yield
+    _known.forget()
+
+
+@pytest.mark.parametrize('problem', [p for p in PROBLEMS + MORE + EDGED if np.prod(p.kernel) > 1], ids=str)
+def test_cells_that_lie_far_apart_are_copied_for_several_taps(problem, dtype, far):
+    check(problem, dtype)
+    data = problem.floats(dtype)
+    x, y = last(data.x, problem.rank), last(data.y, problem.rank)
+    found = calls.grad_weight(problem, x, y, algorithm='gemm')
+    for threads in (2, 5):
+        with pyconv.num_threads(threads):
+            assert_same_bits(calls.grad_weight(problem, x, y, algorithm='gemm'), found)
+    spoiled = [array.copy(order='K') for array in (x, y)]
+    for array in spoiled:
+        array[0, 0, ..., 0], array[-1, -1, ..., -1] = np.nan, np.inf
+    with np.errstate(invalid='ignore'):
+        wanted = maps(problem, spoiled[0].astype(float), data.w.astype(float), spoiled[1].astype(float)).grad_weight
+        again = calls.grad_weight(problem, *spoiled, algorithm='gemm')
+    assert np.array_equal(np.isfinite(again), np.isfinite(wanted))
+
+
+@pytest.mark.parametrize(('channels', 'kernel', 'is_read'), [(512, 3, False), (511, 3, True), (512, 1, True)])
+def test_which_cells_lie_far_apart(channels, kernel, is_read):
+    """Of copied ones a block has more positions, as of channels that lie first."""
+    problem = P('far', (28, 28), (kernel, kernel), (channels, 64), padding=kernel // 2, batch=8)
+    _, positions = way_of(problem, 'grad_weight', _blocks.Tile(4, 16, 8, 3), x_last=True, y_last=True)
+    assert (positions <= 96) == is_read
+
+
 @pytest.mark.parametrize(('y_last', 'way'), [(False, _blocks.GATHER), (True, _blocks.GATHER_BROADCAST)])
 def test_images_are_turned_where_results_would_be(y_last, way):
     """Of three channels that lie last, to many in rows: cells are broadcast to results that lie as they are made."""
