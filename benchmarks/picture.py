@@ -79,7 +79,7 @@ def finish(figure, record: dict, panels, path: Path) -> None:
     machine, versions = record["machine"], record["versions"]
     where = f"{record['threads']} threads" if "threads" in record else f"cuDNN {versions['cudnn']}"
     what = f"{where}, torch {versions['torch']}, pyconv {versions['pyconv']}, {record['date'][:10]}"
-    figure.suptitle(f"{machine['processor']}, {what}", x=0.99, ha="right", fontsize=10)
+    figure.suptitle(f"{machine['processor'].replace('(R)', '')}, {what}", x=0.99, ha="right", fontsize=9)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
