@@ -356,7 +356,7 @@ def unfold(geometry, input, columns, fold, accumulate=False, threads=None):
 
 def touch(memory, index_t step, int threads):
     """Write to the first of so many bytes each, and to the last byte, of one run of memory."""
-    cdef index_t size = memory.nbytes, places = (size + step - 1) // step, place
+    cdef index_t size = memory.nbytes, places = _parts(size, step), place
     cdef Watch watch = Watch()
     cdef char *start = _data(memory)
     cdef int number = min(threads, MOST_THREADS, places)

@@ -235,6 +235,17 @@ SCRIPT = ('import runpy, sys; from pathlib import Path; del sys.argv[0]; '
           'sys.path.insert(0, str(Path(sys.argv[0]).parent)); runpy.run_path(sys.argv[0], run_name="__main__")')
 
 
+@pytest.fixture
+def replan(monkeypatch):
+    """Change what choices and plans follow from: none is kept of before, nor afterwards."""
+    def change(module, **values):
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+        pyconv._known.forget()
+    yield change
+    pyconv._known.forget()
+
+
 @pytest.fixture(scope='session')
 def example():
     """Import an example by its name."""

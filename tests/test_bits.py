@@ -222,16 +222,13 @@ POINTWISE = [P('1x1', (24, 24), (1, 1), (24, 64), batch=2), P('1x1 over lines', 
 
 
 @pytest.mark.parametrize('problem', POINTWISE, ids=str)
-def test_cells_of_runs_copied_or_not(problem, dtype, monkeypatch):
+def test_cells_of_runs_copied_or_not(problem, dtype, replan):
     """Which they are follows from the processor's cache, and shows in no bit."""
     data = problem.floats(dtype)
     results = []
     for size in (0, 1 << 20, 1 << 21, 1 << 24):
-        monkeypatch.setattr(pyconv._cpu, 'second_level', size)
-        pyconv._known.forget()
+        replan(pyconv._cpu, second_level=size)
         results.append(all_maps(problem, data))
-    monkeypatch.undo()
-    pyconv._known.forget()
     for found in results[1:]:
         for one, other in zip(found, results[0], strict=True):
             assert_same_bits(one, other)

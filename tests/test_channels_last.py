@@ -101,13 +101,26 @@ UNROLLED = [
 
 
 @pytest.fixture
-def few_sets(monkeypatch):
+def few_sets(replan):
     """Cells of any power of two of bytes are taken for such as meet in few sets of a cache."""
-    monkeypatch.setattr(_blocking, 'FEW_SETS', 1)
-    monkeypatch.setattr(_blocking, 'SPREAD_OVER', 0)
-    _known.forget()
-    yield
-    _known.forget()
+    replan(_blocking, FEW_SETS=1, SPREAD_OVER=0)
+
+
+def check_weight(problem, dtype, algorithm):
+    """Of small integers, and on any threads, also where more and more of the operands is not finite."""
+    check(problem, dtype)
+    data = problem.floats(dtype)
+    x, y = last(data.x, problem.rank), last(data.y, problem.rank)
+    for spoiled in (None, x, y):
+        if spoiled is not None:
+            spoiled[0, 0, ..., 0], spoiled[-1, -1, ..., -1] = np.nan, np.inf
+        with np.errstate(invalid='ignore'):
+            wanted = maps(problem, x.astype(float), data.w.astype(float), y.astype(float)).grad_weight
+            found = calls.grad_weight(problem, x, y, algorithm=algorithm)
+            assert np.array_equal(np.isfinite(found), np.isfinite(wanted))
+            for threads in (2, 5):
+                with pyconv.num_threads(threads):
+                    assert_same_bits(calls.grad_weight(problem, x, y, algorithm=algorithm), found)
 
 
 def way_to_weight(problem, dtype):
@@ -119,17 +132,7 @@ def way_to_weight(problem, dtype):
 @pytest.mark.parametrize('problem', UNROLLED, ids=str)
 def test_cells_that_would_meet_in_few_sets_of_a_cache(problem, dtype, few_sets):
     assert way_to_weight(problem, dtype) == _blocks.CORRELATE_UNROLLED
-    check(problem, dtype)
-    data = problem.floats(dtype)
-    x, y = last(data.x, problem.rank), last(data.y, problem.rank)
-    x[0, 0, ..., 0], x[-1, -1, ..., -1] = np.nan, np.inf
-    with np.errstate(invalid='ignore'):
-        wanted = maps(problem, x.astype(float), data.w.astype(float), y.astype(float)).grad_weight
-        found = calls.grad_weight(problem, x, y)
-    assert np.array_equal(np.isfinite(found), np.isfinite(wanted))
-    for threads in (2, 5):
-        with pyconv.num_threads(threads), np.errstate(invalid='ignore'):
-            assert_same_bits(calls.grad_weight(problem, x, y), found)
+    check_weight(problem, dtype, 'auto')
 
 
 @pytest.mark.parametrize(('channels', 'size', 'dtype', 'is_unrolled'), [
@@ -158,30 +161,14 @@ def test_strided_cells_of_many_output_channels_are_unrolled(outputs, stride, way
 
 
 @pytest.fixture
-def far(monkeypatch):
+def far(replan):
     """Cells are taken for such as lie far apart."""
-    monkeypatch.setattr(_blocks, 'FAR_POSITIONS', 1)
-    _known.forget()
-    yield
-    _known.forget()
+    replan(_blocks, FAR_POSITIONS=1)
 
 
 @pytest.mark.parametrize('problem', [p for p in PROBLEMS + MORE + EDGED if np.prod(p.kernel) > 1], ids=str)
 def test_cells_that_lie_far_apart_are_copied_for_several_taps(problem, dtype, far):
-    check(problem, dtype)
-    data = problem.floats(dtype)
-    x, y = last(data.x, problem.rank), last(data.y, problem.rank)
-    found = calls.grad_weight(problem, x, y, algorithm='gemm')
-    for threads in (2, 5):
-        with pyconv.num_threads(threads):
-            assert_same_bits(calls.grad_weight(problem, x, y, algorithm='gemm'), found)
-    spoiled = [array.copy(order='K') for array in (x, y)]
-    for array in spoiled:
-        array[0, 0, ..., 0], array[-1, -1, ..., -1] = np.nan, np.inf
-    with np.errstate(invalid='ignore'):
-        wanted = maps(problem, spoiled[0].astype(float), data.w.astype(float), spoiled[1].astype(float)).grad_weight
-        again = calls.grad_weight(problem, *spoiled, algorithm='gemm')
-    assert np.array_equal(np.isfinite(again), np.isfinite(wanted))
+    check_weight(problem, dtype, 'gemm')
 
 
 @pytest.mark.parametrize(('channels', 'kernel', 'is_read'), [(512, 3, False), (511, 3, True), (512, 1, True)])

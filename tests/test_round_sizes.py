@@ -25,12 +25,9 @@ LARGE = [P('1d 67', (67,), (3,), (5, 4), padding=1), P('1d 131 strided', (131,),
 
 
 @pytest.fixture
-def roundest(monkeypatch):
+def roundest(replan):
     """Sizes are rounded up to powers of two, but for 1 and 2."""
-    monkeypatch.setattr(_phases, 'ROUND', 1)
-    _known.forget()
-    yield
-    _known.forget()
+    replan(_phases, ROUND=1)
 
 
 def check(problem, dtype, wanted):
