@@ -24,7 +24,9 @@ from pyconv._blocks import (
     GATHER_DENSE,
     GATHER_FLAT,
     GROUPS,
+    LARGE_SECOND_LEVEL,
     LEAST_POSITIONS,
+    LINE,
     TASKS,
     Block,
     Blocking,
@@ -68,11 +70,10 @@ OFTEN_LAST = 64  # the same of any tiles, where channels lie last
 FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
 SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
 # Cells that lie in runs are copied all the same for so many rows, if they are of more channels: where these lie
-# multiples of FEW_SETS apart, and where L2 is so large, as an Intel's, on which 1x1 layers gain a tenth by it with
+# multiples of FEW_SETS apart, and where L2 is large: on an Intel 1x1 layers gain a tenth by it with
 # AVX-512 and AVX2 alike. Whether processors with a smaller one gain was not measured.
-COPIED_CHANNELS, COPIED_IN_FEW_SETS, COPIED_ROWS, LARGE_SECOND_LEVEL = 8, 32, 48, 1 << 21
+COPIED_CHANNELS, COPIED_IN_FEW_SETS, COPIED_ROWS = 8, 32, 48
 APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles meet again: a third or half of L1
-LINE = 64
 # Bytes that the weights of a tile of four rows may take with the lines of cells that it reads, three quarters of L1,
 # where each tap has a line of its own, as of 7x1: of more channels every tile read both from L2.
 NEAR = 24 << 10

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from math import inf, lcm, prod
+from typing import NamedTuple
 
 from pyconv._blocks import (
     CORRELATE_WINOGRAD,
     GATHER_WINOGRAD,
+    LARGE_SECOND_LEVEL,
+    LINE,
     TASKS,
     UNITS,
     Block,
@@ -32,9 +35,7 @@ from pyconv._piece import Piece
 from pyconv._pieces import of_frequency, winograd
 
 DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
-ROOM, WEIGHT_ROOM, NARROW_ROOM = 6 << 20, 5 << 20, 14 << 17  # bytes of all arrays of a block; of grad_weight; the least
-ROWS = 64, 128, 256  # of a block
-CHANNELS, COLUMNS = (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4)  # channels * taps, register tiles, of one of grad_weight
+NARROW_ROOM = 14 << 17  # bytes of all arrays of a block, where scratch is scarce
 NEVER = 1e30  # more than any cost
 MOST_VECTORS = 15  # of tiles in a block
 FREQUENCIES = {1: 1, 2: 4, 4: 6, -2: 3, -3: 5}  # along an axis, by the outputs of a tile, below 0 of a lone one
@@ -44,9 +45,35 @@ ROW = {1: 4, 2: 22, 4: 56, -2: 56, -3: 80}  # of lone tiles a row is read a few 
 PASS = {1: 0, 2: 20, 4: 42, -2: 12, -3: 24}
 TRANSFORM = 7  # and of all for a vector of one frequency, where rows of tiles fill vectors
 RUN_COST = 6  # of a row of outputs, which is stored by itself
-WEIGHTS_COST = 24  # of a vector of weights from beyond L2
 PACK_COST = 30  # products that take as long as packing a weight once more
 PAYS, CUT_PAYS = 0.9, 0.87  # of what else it would cost: of tiles, and of these and products side by side
+
+
+class Caches(NamedTuple):
+    """What blocks of tiles must know of a processor's caches: bytes of all arrays of one; its rows; of one of
+    grad_weight the bytes, channels * taps and register tiles of columns; what a vector of weights from beyond L2 costs,
+    and a line of cells that is written there and read again, each far from the one before."""
+
+    room: int
+    rows: tuple[int, ...]
+    weight_room: int
+    channels: tuple[int, ...]
+    columns: tuple[int, ...]
+    weights_cost: float
+    far_cost: float
+
+
+CACHES = Caches(6 << 20, (64, 128, 256), 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24, 0)
+# Where L2 has LARGE_SECOND_LEVEL bytes, as an Intel's, what is beyond it is farther than on those where the above was
+# measured. Results may be there, since they are gone through in order: of many rows, for which cells are transformed
+# less often. Of cells some stay in L2 up to its size, all up to FAR_FROM of it, and it is the less the better.
+LARGE_CACHES = Caches(
+    12 << 20, (*CACHES.rows, 512), 12 << 20, (*CACHES.channels, 192, 256), (*CACHES.columns, 6), 6, 60)
+FAR_FROM = 0.25  # of L2
+
+
+def _caches(tile: Tile) -> Caches:
+    return LARGE_CACHES if tile.second_level >= LARGE_SECOND_LEVEL and not tile.narrow else CACHES
 
 
 def _frequencies(piece: Piece) -> int:
@@ -152,26 +179,40 @@ def _outputs_cost(piece: Piece, block: Block, tile: Tile) -> float:
     return vectors * (FREQUENCIES[of_x] * PASS[of_y] + high * (ROW[of_x] + 3 * wide)) + RUN_COST * runs
 
 
+def _far_cost(size: int, held: int, caches: Caches, tile: Tile) -> float:
+    """Of bringing so many bytes to where they wait and back, as far as all that are held there leave L2."""
+    if not caches.far_cost:
+        return 0
+    return caches.far_cost * size / LINE * min(1, max(0, (held / tile.second_level - FAR_FROM) / (1 - FAR_FROM)))
+
+
 def gather(piece: Piece, tile: Tile) -> Blocking:
     """For forward and grad_input: the rows and positions whose vector operations are fewest."""
     one, frequencies = _of_lattice(piece), _frequencies(piece)
     taps, of_axes, lattices = one.axes[0].taps, streams_of(one.axes), piece.lattices
     channels = even_part(piece.channels, max(1, DEPTH[sum(n != 1 for n in piece.tile)] // taps))
+    caches = _caches(tile)
+    room = NARROW_ROOM if tile.narrow else caches.room
 
     def cost(option: tuple[int, Block]) -> float:
         rows, block = option
         size, _, positions = scratch_of(of_axes, block, tile.lanes)
         vectors = -(-positions // tile.lanes)
         elements = channels * size + rows * (vectors * tile.lanes + channels * taps)
-        if frequencies * tile.itemsize * elements > (NARROW_ROOM if tile.narrow else ROOM):
+        if frequencies * tile.itemsize * elements > room:
             return inf
         products = frequencies * piece.channels * taps * rows * (
-            vectors + 0.3 * -(-vectors // tile.vectors) + WEIGHTS_COST / tile.lanes)
+            vectors + 0.3 * -(-vectors // tile.vectors) + caches.weights_cost / tile.lanes)
         transforms = piece.channels * _cells_cost(piece, block, tile) + rows * _outputs_cost(piece, block, tile)
-        tasks = lattices * blocks_of(one, block) * -(-piece.rows // rows)
-        return (products + transforms) * up_to(tasks, tile.tasks)
+        cells = frequencies * tile.itemsize * size
+        transforms += piece.channels * _far_cost(cells, channels * cells, caches, tile)
+        blocks = lattices * blocks_of(one, block)
+        packing = packed if blocks > 1 else 0  # of a lone block a thread packs what it is to read
+        return (products + transforms) * up_to(blocks * -(-piece.rows // rows), tile.tasks) + packing
 
-    sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}
+    weights = frequencies * tile.itemsize * piece.rows * piece.channels * taps
+    packed = _far_cost(weights, weights, caches, tile) / 2  # reading is among the products
+    sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in caches.rows}
     rows, block = min(product(sorted(sizes), sorted(_blocks(piece, tile))), key=cost)
     return Blocking(GATHER_WINOGRAD, *block, channels, rows)
 
@@ -182,7 +223,7 @@ def correlate(piece: Piece, groups: int, tile: Tile) -> Blocking:
     The order of sums is that of the blocks of positions and of the partial sums, which are the same for any scratch and
     any number of threads; how much of the weight a task does is not.
     """
-    block, splits = _sums(piece, groups, tile._replace(tasks=TASKS, narrow=False, samples=1))
+    block, splits = _sums(piece, groups, tile._replace(tasks=TASKS, narrow=False, samples=1, second_level=0))
     _, _, part = min(_costs(piece, groups, tile, block, splits))
     return Blocking(CORRELATE_WINOGRAD, *block, *part, splits)
 
@@ -199,9 +240,9 @@ def _sums(piece: Piece, groups: int, tile: Tile) -> tuple[Block, int]:
 def _parts(all_channels: int, all_rows: int, taps: int, tile: Tile) -> tuple[tuple[int, int], ...]:
     """Channels and columns that a task may do: of whole register tiles, and less of them where scratch is scarce."""
     found: dict[tuple[int, int], None] = {}
-    whole, least = (tile.rows, tile.vectors * tile.lanes), (1, tile.lanes)
+    whole, least, caches = (tile.rows, tile.vectors * tile.lanes), (1, tile.lanes), _caches(tile)
     for rows, width in (whole, least) if tile.narrow else (whole,):
-        for most, wide in product(CHANNELS, COLUMNS):
+        for most, wide in product(caches.channels, caches.columns):
             channels = min(all_channels, up_to(even_part(all_channels, max(1, most // taps)), rows))
             found[channels, up_to(even_part(all_rows, wide * width), tile.lanes)] = None
     return tuple(found)
@@ -216,12 +257,13 @@ def _costs(
     taps, count = one.axes[0].taps, piece.lattices * blocks_of(one, block)
     gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
     size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
-    cells, room = _cells_cost(piece, block, tile), (NARROW_ROOM if tile.narrow else WEIGHT_ROOM) / tile.itemsize
+    cells, room = _cells_cost(piece, block, tile), NARROW_ROOM if tile.narrow else _caches(tile).weight_room
     for channels, columns in _parts(piece.channels, piece.rows, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
         partial = splits or splits_of(count, tasks, TASKS * tile.units // UNITS)
         sums = (1 + (partial > 1)) * (1 + gradients)
-        filled = frequencies * (channels * size + columns * (positions + sums * channels * taps)) / room
+        elements = channels * size + columns * (positions + sums * channels * taps)
+        filled = frequencies * tile.itemsize * elements / room
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
         transforms = channels * cells + TRANSFORM * frequencies * positions * vectors

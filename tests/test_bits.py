@@ -234,6 +234,27 @@ def test_cells_of_runs_copied_or_not(problem, dtype, replan):
             assert_same_bits(one, other)
 
 
+# Of tiles, whose blocks have other cells, rows, channels or columns where L2 is large, in every level and type.
+TILED = [P('many rows', (26, 26), (3, 3), (20, 300), padding=1), P('large', (50, 50), (3, 3), (72, 290), padding=1),
+         P('many channels', (9, 9), (3, 3), (260, 140), batch=5, padding=1), P('a line', (700,), (3,), (70, 280))]
+
+
+@pytest.mark.parametrize('algorithm', ['auto', 'winograd'])
+@pytest.mark.parametrize('problem', TILED, ids=str)
+def test_blocks_of_tiles_in_any_cache(problem, algorithm, dtype, replan):
+    """As large as suits the processor's, which shows in no bit, not even of the weight's gradient."""
+    data = problem.floats(dtype)
+    results, sizes = [], set()
+    for size in (0, 1 << 20, 1 << 21, 1 << 24):
+        replan(pyconv._cpu, second_level=size)
+        results.append(calls.three_maps(problem, *data[:2], data.y, algorithm=algorithm))
+        sizes.add(pyconv.workspace(data.x.shape, data.w.shape, dtype=dtype, algorithm=algorithm, **problem.keywords))
+    for found in results[1:]:
+        for one, other in zip(found, results[0], strict=True):
+            assert_same_bits(one, other)
+    assert len(sizes) > 1
+
+
 @pytest.mark.parametrize('itemsize', [4, 8])
 @pytest.mark.parametrize('problem', POINTWISE, ids=str)
 def test_which_cells_are_copied(problem, itemsize):
