@@ -10,7 +10,11 @@
 #else
 #define IN_TWOS _Pragma("GCC unroll 2")
 #endif
-#define SHALLOW 32 /* a depth that takes less time than memory: results are asked for one tile along the row ahead */
+/* Results are asked for when a tile begins. Where they are in memory, and the depth takes less time than memory, these
+   are those of the tile behind it in the row, for which they are to be in the cache so near. Eight rows take any depth,
+   and that many lines are in L2 rather than in L1, where cells and weights are. */
+#define SHALLOW (ROWS == 8 ? PTRDIFF_MAX : 32)
+#define ASKED_NEAR (ROWS == 8 ? 2 : 3) /* as __builtin_prefetch says it */
 #define TALLER (ROWS == 4 && V4 == 3 && CELL == 1) /* there are taller tiles of few vectors: see `taller` */
 #define TALLEST 8 /* most rows of one tile, on any level */
 
@@ -62,6 +66,18 @@ static inline __attribute__((always_inline)) void NAME(store_sums)(const int V, 
         STORE(to + j * LANES, sum[j] + (accumulate ? LOAD(to + j * LANES) : (VECTOR){0}));
 }
 
+/* Of R rows by V vectors of results, or of those `ahead` in their rows. */
+static inline __attribute__((always_inline)) void NAME(ask_results)(const int R, const int V, const REAL *result,
+                                                                    index_t ahead, index_t pitch)
+{
+#pragma GCC unroll 24
+    for (int i = 0; i < R * V; i++)
+        if (ahead)
+            __builtin_prefetch(result + ahead + i / V * pitch + i % V * LANES, 1, ASKED_NEAR);
+        else
+            __builtin_prefetch(result + i / V * pitch + i % V * LANES, 1);
+}
+
 /* R rows by V vectors of results stay in registers while the depth runs: R * V accumulators, V vectors of `many` and
    one broadcast of `few`; with 8 x 3 that is 28 of AVX-512's 32 registers, and 24 independent chains hide the
    latency of the multiply-add many times over.
@@ -70,15 +86,14 @@ static inline __attribute__((always_inline)) void NAME(store_sums)(const int V, 
    otherwise: few's row i begins at offset[i] and runs along the depth, many is a panel [depth][pitch] (grad_weight). */
 static inline __attribute__((always_inline)) void NAME(tile)(
     const int R, const int V, const int PANEL, const int S, index_t depth, const REAL *few, const index_t *offset,
-    const REAL *many, index_t many_pitch, REAL *result, index_t pitch, int accumulate)
+    const REAL *many, index_t many_pitch, REAL *result, index_t ahead, index_t pitch, int accumulate)
 {
     VECTOR sum[24];
-    const REAL *row[TALLEST], *asked = result + (depth < SHALLOW ? V * LANES : 0);
+    const REAL *row[TALLEST];
+    NAME(ask_results)(R, V, result, ahead, pitch);
 #pragma GCC unroll 24
-    for (int i = 0; i < R * V; i++) {
+    for (int i = 0; i < R * V; i++)
         sum[i] = (VECTOR){0};
-        __builtin_prefetch(asked + i / V * pitch + i % V * LANES, 1);
-    }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
         row[i] = few + (PANEL ? (S + i) / PANEL * PANEL * depth + (S + i) % PANEL : offset[i]);
@@ -96,13 +111,13 @@ static inline __attribute__((always_inline)) void NAME(tile)(
 #define TILE_AS(NAMED, R, V, PANEL)                                                                                   \
     static __attribute__((noinline)) void NAMED(                                                                      \
         index_t depth, const REAL *few, const index_t *offset, const REAL *many, index_t many_pitch, REAL *result,    \
-        index_t pitch, int accumulate)                                                                                \
+        index_t ahead, index_t pitch, int accumulate)                                                                 \
     {                                                                                                                 \
-        NAME(tile)(R, V, PANEL, 0, depth, few, offset, many, many_pitch, result, pitch, accumulate);                  \
+        NAME(tile)(R, V, PANEL, 0, depth, few, offset, many, many_pitch, result, ahead, pitch, accumulate);           \
     }
 #define TILE(R, V) TILE_AS(NAME(panel_##R##x##V), R, V, R) TILE_AS(NAME(rows_##R##x##V), R, V, 0)
 typedef void (*NAME(tile_function))(index_t, const REAL *, const index_t *, const REAL *, index_t, REAL *, index_t,
-                                    int);
+                                    index_t, int);
 
 TILE(1, 1) TILE(1, 2) TILE(1, 3) TILE(1, 4) TILE(1, 5) TILE(1, 6) TILE(1, 7) TILE(1, 8)
 TILE(2, 1) TILE(2, 2) TILE(2, 3) TILE(2, 4)
@@ -122,10 +137,11 @@ TILE(8, 1) TILE(8, 2) TILE(8, 3)
 TILE_AS(NAME(panel_8x1), 8, 1, ROWS) TILE_AS(NAME(rows_8x1), 8, 1, 0) TILE_AS(NAME(rows_6x2), 6, 2, 0)
 static __attribute__((noinline)) void NAME(panel_12x2)( /* two of 6 x 2, of three panels of four rows */
     index_t depth, const REAL *few, const index_t *offset, const REAL *many, index_t many_pitch, REAL *result,
-    index_t pitch, int accumulate)
+    index_t ahead, index_t pitch, int accumulate)
 {
-    NAME(tile)(6, 2, ROWS, 0, depth, few, offset, many, many_pitch, result, pitch, accumulate);
-    NAME(tile)(6, 2, ROWS, 2, depth, few + ROWS * depth, offset, many, many_pitch, result + 6 * pitch, pitch, accumulate);
+    NAME(tile)(6, 2, ROWS, 0, depth, few, offset, many, many_pitch, result, ahead, pitch, accumulate);
+    NAME(tile)(6, 2, ROWS, 2, depth, few + ROWS * depth, offset, many, many_pitch, result + 6 * pitch, ahead, pitch,
+               accumulate);
 }
 #endif
 
@@ -194,10 +210,12 @@ static inline index_t NAME(next_rows)(index_t rows, index_t tall, index_t vector
 }
 
 /* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. Weights
-   that are not in panels lie in rows `row_pitch` apart; then what the k-th one meets is `offset[1]` behind the last. */
+   that are not in panels lie in rows `row_pitch` apart; then what the k-th one meets is `offset[1]` behind the last.
+   FETCHED: cells come from memory; KEPT_NEAR: results are in a cache. */
 static inline __attribute__((always_inline)) void NAME(multiply_one)(
     index_t rows, index_t positions, index_t depth, const REAL *panel, int in_rows, index_t row_pitch,
-    const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int ahead)
+    const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int FETCHED,
+    const int KEPT_NEAR)
 {
     const index_t vectors = (positions + LANES - 1) / LANES, each = in_rows ? row_pitch : depth;
     index_t row[TALLEST];
@@ -210,11 +228,12 @@ static inline __attribute__((always_inline)) void NAME(multiply_one)(
             for (index_t i = 0, high; i < same; i += high) {
                 high = NAME(next_rows)(same - i, tall, wide, in_rows);
                 const index_t first = depth * i / same, last = depth * (i + high) / same;
-                if (ahead)
+                if (FETCHED)
                     NAME(fetch_ahead)(scratch + (done + wide) * LANES, offset + first, last - first, wide);
                 NAME(tiles)[high][wide - 1][in_rows](
                     depth, panel + i * each, in_rows ? row : offset, scratch + done * LANES,
-                    in_rows && depth > 1 ? offset[1] : 0, to + i * pitch + done * LANES, pitch, accumulate);
+                    in_rows && depth > 1 ? offset[1] : 0, to + i * pitch + done * LANES,
+                    KEPT_NEAR || depth >= SHALLOW ? 0 : wide * LANES, pitch, accumulate);
             }
         }
         panel += same * each;
@@ -233,7 +252,7 @@ static void NAME(multiply)(const work_t *work, const void *panels, const index_t
         NAME(multiply_one)(part->rows, work->layout.positions, depth,
                            (const REAL *)panels + group * part->rows * depth, 0, 0, offset,
                            (const REAL *)scratch + group * work->layout.set,
-                           (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate, 0);
+                           (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate, 0, 0);
 }
 
 /* Vectors of the next panel of turned columns: as `wide` for the tallest tile. */

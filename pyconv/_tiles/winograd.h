@@ -85,7 +85,7 @@ static void NAME(multiply_winograd)(const work_t *work, const void *panel, const
     for (index_t f = 0; f < NAME(frequencies)(work); f++)
         NAME(multiply_one)(rows, layout->positions, depth, (const REAL *)panel + f * rows * depth, 0, 0, offset,
                            (const REAL *)scratch + f * layout->set,
-                           (REAL *)result + f * (rows * layout->pitch + APART), layout->pitch, accumulate, 0);
+                           (REAL *)result + f * (rows * layout->pitch + APART), layout->pitch, accumulate, 0, 1);
 }
 
 static void NAME(store_winograd)(const work_t *work, void *result, const void *bias, void *target, int accumulate,
@@ -114,7 +114,7 @@ static void NAME(correlate_one)(index_t rows, index_t columns, index_t positions
         for (index_t row = 0; row < rows;) {
             const index_t tall = NAME(taller)(rows - row, wide);
             NAME(tiles)[tall][wide - 1][1](positions, scratch, offset + row, panel, wide * LANES,
-                                           result + row * pitch + column, pitch, accumulate);
+                                           result + row * pitch + column, 0, pitch, accumulate);
             row += tall;
         }
         panel += wide * LANES * positions;
