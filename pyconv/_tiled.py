@@ -36,6 +36,7 @@ from pyconv._pieces import of_frequency, winograd
 
 DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
 NARROW_ROOM = 14 << 17  # bytes of all arrays of a block, where scratch is scarce
+ROWS = 64, 128, 256  # of a block
 NEVER = 1e30  # more than any cost
 MOST_VECTORS = 15  # of tiles in a block
 FREQUENCIES = {1: 1, 2: 4, 4: 6, -2: 3, -3: 5}  # along an axis, by the outputs of a tile, below 0 of a lone one
@@ -50,12 +51,11 @@ PAYS, CUT_PAYS = 0.9, 0.87  # of what else it would cost: of tiles, and of these
 
 
 class Caches(NamedTuple):
-    """What blocks of tiles must know of a processor's caches: bytes of all arrays of one; its rows; of one of
-    grad_weight the bytes, channels * taps and register tiles of columns; what a vector of weights from beyond L2 costs,
-    and a line of cells that is written there and read again, each far from the one before."""
+    """What blocks of tiles must know of a processor's caches: bytes of all arrays of one; of one of grad_weight the
+    bytes, channels * taps and register tiles of columns; what a vector of weights from beyond L2 costs, and a line of
+    cells that is written there and read again, each far from the one before."""
 
     room: int
-    rows: tuple[int, ...]
     weight_room: int
     channels: tuple[int, ...]
     columns: tuple[int, ...]
@@ -63,13 +63,12 @@ class Caches(NamedTuple):
     far_cost: float
 
 
-CACHES = Caches(6 << 20, (64, 128, 256), 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24, 0)
+CACHES = Caches(6 << 20, 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24, 0)
 # Where L2 has LARGE_SECOND_LEVEL bytes, as an Intel's, what is beyond it is farther than on those where the above was
-# measured. Results may be there, since they are gone through in order: of many rows, for which cells are transformed
-# less often. Of cells some stay in L2 up to its size, all up to FAR_FROM of it, and it is the less the better.
-LARGE_CACHES = Caches(
-    12 << 20, (*CACHES.rows, 512), 12 << 20, (*CACHES.channels, 192, 256), (*CACHES.columns, 6), 6, 60)
-FAR_FROM = 0.25  # of L2
+# measured. Results may be there, since they are gone through in order: of more rows, or channels and columns, so that
+# operands are transformed less often. Of cells all stay in L2 up to FAR_FROM of it, fewer and fewer up to its size.
+LARGE_CACHES = Caches(12 << 20, 12 << 20, (*CACHES.channels, 192, 256), (*CACHES.columns, 6), 6, 60)
+FAR_FROM = 0.25
 
 
 def _caches(tile: Tile) -> Caches:
@@ -212,7 +211,7 @@ def gather(piece: Piece, tile: Tile) -> Blocking:
 
     weights = frequencies * tile.itemsize * piece.rows * piece.channels * taps
     packed = _far_cost(weights, weights, caches, tile) / 2  # reading is among the products
-    sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in caches.rows}
+    sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}
     rows, block = min(product(sorted(sizes), sorted(_blocks(piece, tile))), key=cost)
     return Blocking(GATHER_WINOGRAD, *block, channels, rows)
 

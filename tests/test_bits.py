@@ -10,8 +10,9 @@ import pytest
 import calls
 import pyconv
 from calls import assert_same_bits, poisoned
+from plan_runs import geometry_of
 from problems import LAYERS, VARIED, P
-from pyconv import _blocks
+from pyconv import _blocks, _pieces, _tiled
 from test_dtypes import DTYPES, INTEGERS, data_of, dtype_of
 from test_identities import generic
 from test_ways import way_of
@@ -234,7 +235,7 @@ def test_cells_of_runs_copied_or_not(problem, dtype, replan):
             assert_same_bits(one, other)
 
 
-# Of tiles, whose blocks have other cells, rows, channels or columns where L2 is large, in every level and type.
+# Of tiles, whose blocks have other cells, rows, channels or columns where L2 is large, at one level or another.
 TILED = [P('many rows', (26, 26), (3, 3), (20, 300), padding=1), P('large', (50, 50), (3, 3), (72, 290), padding=1),
          P('many channels', (9, 9), (3, 3), (260, 140), batch=5, padding=1), P('a line', (700,), (3,), (70, 280))]
 
@@ -244,15 +245,31 @@ TILED = [P('many rows', (26, 26), (3, 3), (20, 300), padding=1), P('large', (50,
 def test_blocks_of_tiles_in_any_cache(problem, algorithm, dtype, replan):
     """As large as suits the processor's, which shows in no bit, not even of the weight's gradient."""
     data = problem.floats(dtype)
-    results, sizes = [], set()
+    results = []
     for size in (0, 1 << 20, 1 << 21, 1 << 24):
         replan(pyconv._cpu, second_level=size)
         results.append(calls.three_maps(problem, *data[:2], data.y, algorithm=algorithm))
-        sizes.add(pyconv.workspace(data.x.shape, data.w.shape, dtype=dtype, algorithm=algorithm, **problem.keywords))
     for found in results[1:]:
         for one, other in zip(found, results[0], strict=True):
             assert_same_bits(one, other)
-    assert len(sizes) > 1
+
+
+def test_which_blocks_a_large_cache_has():
+    """Of cells as many as stay in it, of results more than on others."""
+    sizes, tile = (0, 1 << 20, 1 << 21), _blocks.Tile(4, 16, 8, 3, tasks=2)
+    few, many = ([_tiled.gather(tiled('forward', *layer), tile._replace(second_level=size)) for size in sizes]
+                 for layer in ((64, 56), (512, 28)))
+    assert few[0] == few[1] and few[0].extent == (1, 14, 14) and few[2].extent == (1, 2, 14)
+    assert many[0] == many[1] and many[0].rows < many[2].rows and many[0].extent == many[2].extent
+    sums = [_tiled.correlate(tiled('grad_weight', 256, 56), 1, tile._replace(second_level=size)) for size in sizes]
+    assert sums[0] == sums[1] and sums[0].channels * sums[0].rows < sums[2].channels * sums[2].rows
+    assert sums[0]._replace(channels=0, rows=0) == sums[2]._replace(channels=0, rows=0)  # these make no bit
+
+
+def tiled(name, channels, size):
+    """The piece of a 3x3 layer in tiles of F(4, 3)."""
+    [piece] = _pieces.pieces(name, geometry_of(P('', (size, size), (3, 3), (channels, channels), batch=8, padding=1)))
+    return _pieces.winograd(piece, 4)
 
 
 @pytest.mark.parametrize('itemsize', [4, 8])
