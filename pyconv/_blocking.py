@@ -18,6 +18,7 @@ from pyconv._blocks import (
     CORRELATE_POSITIONS,
     CORRELATE_UNROLLED,
     DEPTH,
+    FEW_SETS,
     GATHER,
     GATHER_ACROSS,
     GATHER_BROADCAST,
@@ -67,7 +68,6 @@ CORRELATE_ROWS = 576  # channels * taps of a block of grad_weight
 DOT_ROWS = 384  # the same of inner products: positions are many
 OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
 OFTEN_LAST = 64  # the same of any tiles, where channels lie last
-FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
 SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
 # Cells that lie in runs are copied all the same for so many rows, if they are of more channels: where these lie
 # multiples of FEW_SETS apart, and where L2 is large: on an Intel 1x1 layers gain a tenth by it with

@@ -27,6 +27,7 @@ ALL = 7  # all axes share their streams
 # operations of moving a vector of results to target and of beginning a stretch of it, in tiles of four rows: those of
 # eight were not measured
 MOVE_COST, STRETCH_COST = 2, 30
+FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
 FAR_POSITIONS = 2048  # bytes between positions whose channels are read faster at once than by vectors, or from copies
 FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positions at least are stored together
 

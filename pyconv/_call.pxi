@@ -386,11 +386,13 @@ cdef class Call:
     cdef bint is_run(self, const piece_t *piece, const work_t *work) noexcept nogil:
         """Whether the results of a block lie in target as in the block's arrays, in whole vectors."""
         cdef index_t plane = work.block.extent[1] * work.block.extent[2], along = work.layout.positions
-        cdef index_t x = piece.target_stride[2]
+        cdef index_t x = piece.target_stride[2], volume = work.block.extent[0] * plane
+        cdef bint follow = work.block.samples == 1  # do samples?
         if work.layout.cell > 0:
             along = work.part.rows
-        return work.block.samples == 1 and work.layout.positions == work.block.extent[0] * plane and (
-            along % self.plan.kernels.lanes == 0) and (
+            follow = follow or volume * x == piece.target_batch and x * self.plan.kernels.itemsize % FEW_SETS != 0
+        return follow and (
+            work.layout.positions == work.block.samples * volume) and along % self.plan.kernels.lanes == 0 and (
             work.block.extent[0] == 1 or plane * x == piece.target_stride[0]) and (
             work.block.extent[0] * work.block.extent[1] == 1 or work.block.extent[2] * x == piece.target_stride[1])
 

@@ -107,6 +107,7 @@ cdef inline int _worth(int threads, index_t tasks, double products) noexcept nog
 
 cdef int TASKS = _blocks.TASKS
 cdef double TASK = _blocks.TASK
+cdef index_t FEW_SETS = _blocks.FEW_SETS
 
 
 cdef inline int _tasks(int threads, double products) noexcept nogil:

@@ -370,19 +370,24 @@ static inline void NAME(store_channels)(REAL *to, const REAL *from, const REAL *
     }
 }
 
-/* Where target's channels lie last in memory, results lie as they do there. */
+/* Where target's channels lie last in memory, results lie as they do there. The next row is asked for: where other tasks
+   have most of a cell's channels, the hardware does not follow. */
 static void NAME(store_last)(const work_t *work, const REAL *result, const REAL *bias, REAL *target, int accumulate)
 {
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const index_t *stride = piece->target_stride, cell = work->layout.cell;
-    REAL *to = target + NAME(first)(piece, block) + work->part.row;
+    const index_t rows = work->part.rows;
     for (index_t s = 0; s < block->samples; s++)
         for (index_t z = 0; z < block->extent[0]; z++)
             for (index_t y = 0; y < block->extent[1]; y++)
-                for (index_t x = 0; x < block->extent[2]; x++, result += cell)
-                    NAME(store_channels)(to + s * piece->target_batch + z * stride[0] + y * stride[1] + x * stride[2],
-                                         result, bias ? bias + work->part.row : bias, work->part.rows, accumulate);
+                for (index_t x = 0; x < block->extent[2]; x++, result += cell) {
+                    REAL *to = target + NAME(first)(piece, block) + work->part.row + s * piece->target_batch
+                        + z * stride[0] + y * stride[1] + x * stride[2];
+                    for (index_t i = 0; i < rows; i += 64 / (index_t)sizeof(REAL))
+                        __builtin_prefetch(to + stride[1] + i, 1);
+                    NAME(store_channels)(to, result, bias ? bias + work->part.row : bias, rows, accumulate);
+                }
 }
 
 /* The same where rows are the taps of channels, each at a cell of its own. */
