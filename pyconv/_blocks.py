@@ -13,7 +13,7 @@ Block = tuple[int, Triple, int]  # samples, extent, shared
 Streams = tuple[tuple[tuple[int, int], tuple[int, int]], ...]
 
 LINE = 64  # bytes of a cache
-LARGE_SECOND_LEVEL = 1 << 21  # bytes of L2 from which blocks are other ones, as those of an Intel's were measured
+LARGE_SECOND_LEVEL = 1 << 21  # bytes of L2 from which on blocks are as they were measured on an Intel
 DEPTH = 288  # channels * taps summed in registers: 8 rows of packed weights of this depth take a third of L1
 GROUPS = 1 << 16  # bytes that the unrolled source of several small groups may take: with their results, most of L1
 TASKS = 8  # blocks that a call should have at least, so that threads share them evenly

@@ -387,12 +387,12 @@ cdef class Call:
         """Whether the results of a block lie in target as in the block's arrays, in whole vectors."""
         cdef index_t plane = work.block.extent[1] * work.block.extent[2], along = work.layout.positions
         cdef index_t x = piece.target_stride[2], volume = work.block.extent[0] * plane
-        cdef bint follow = work.block.samples == 1  # do samples?
+        cdef bint dense = work.block.samples == 1  # else the samples must follow each other
         if work.layout.cell > 0:
             along = work.part.rows
-            follow = follow or volume * x == piece.target_batch and x * self.plan.kernels.itemsize % FEW_SETS != 0
-        return follow and (
-            work.layout.positions == work.block.samples * volume) and along % self.plan.kernels.lanes == 0 and (
+            dense = dense or volume * x == piece.target_batch and x * self.plan.kernels.itemsize % FEW_SETS != 0
+        return dense and work.layout.positions == work.block.samples * volume and (
+            along % self.plan.kernels.lanes == 0) and (
             work.block.extent[0] == 1 or plane * x == piece.target_stride[0]) and (
             work.block.extent[0] * work.block.extent[1] == 1 or work.block.extent[2] * x == piece.target_stride[1])
 

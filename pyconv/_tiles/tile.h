@@ -10,11 +10,11 @@
 #else
 #define IN_TWOS _Pragma("GCC unroll 2")
 #endif
-/* Results are asked for when a tile begins. Where they are in memory, and the depth takes less time than memory, these
-   are those of the tile behind it in the row, for which they are to be in the cache so near. Eight rows take any depth,
-   and that many lines are in L2 rather than in L1, where cells and weights are. */
+/* As it begins, a tile asks for results: its own where a cache holds them or its depth takes longer than memory, else
+   those of the tile behind it in the row. The 24 lines of eight rows come slower than products of any depth are made;
+   they wait in L2, as L1 has cells and weights. */
 #define SHALLOW (ROWS == 8 ? PTRDIFF_MAX : 32)
-#define ASKED_NEAR (ROWS == 8 ? 2 : 3) /* as __builtin_prefetch says it */
+#define ASKED_LEVEL (ROWS == 8 ? 2 : 3) /* as __builtin_prefetch counts: 3 is L1 */
 #define TALLER (ROWS == 4 && V4 == 3 && CELL == 1) /* there are taller tiles of few vectors: see `taller` */
 #define TALLEST 8 /* most rows of one tile, on any level */
 
@@ -73,7 +73,7 @@ static inline __attribute__((always_inline)) void NAME(ask_results)(const int R,
 #pragma GCC unroll 24
     for (int i = 0; i < R * V; i++)
         if (ahead)
-            __builtin_prefetch(result + ahead + i / V * pitch + i % V * LANES, 1, ASKED_NEAR);
+            __builtin_prefetch(result + ahead + i / V * pitch + i % V * LANES, 1, ASKED_LEVEL);
         else
             __builtin_prefetch(result + i / V * pitch + i % V * LANES, 1);
 }
@@ -211,7 +211,7 @@ static inline index_t NAME(next_rows)(index_t rows, index_t tall, index_t vector
 
 /* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. Weights
    that are not in panels lie in rows `row_pitch` apart; then what the k-th one meets is `offset[1]` behind the last.
-   FETCHED: cells come from memory; KEPT_NEAR: results are in a cache. */
+   FETCHED: cells come from memory; KEPT_NEAR: results never lie in target, where multiply has some. */
 static inline __attribute__((always_inline)) void NAME(multiply_one)(
     index_t rows, index_t positions, index_t depth, const REAL *panel, int in_rows, index_t row_pitch,
     const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int FETCHED,
