@@ -69,6 +69,7 @@ CACHES = Caches(6 << 20, 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24
 # operands are transformed less often. Of cells all stay in L2 up to FAR_FROM of it, fewer and fewer up to its size.
 LARGE_CACHES = Caches(12 << 20, 12 << 20, (*CACHES.channels, 192, 256), (*CACHES.columns, 6), 6, 60)
 FAR_FROM = 0.25
+SUMS_FAR = 0.25  # of what a line of cells costs, a line of sums from which the weight's gradient is transformed
 
 
 def _caches(tile: Tile) -> Caches:
@@ -256,7 +257,8 @@ def _costs(
     taps, count = one.axes[0].taps, piece.lattices * blocks_of(one, block)
     gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
     size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
-    cells, room = _cells_cost(piece, block, tile), NARROW_ROOM if tile.narrow else _caches(tile).weight_room
+    cells, caches = _cells_cost(piece, block, tile), _caches(tile)
+    room = NARROW_ROOM if tile.narrow else caches.weight_room
     for channels, columns in _parts(piece.channels, piece.rows, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
         partial = splits or splits_of(count, tasks, TASKS * tile.units // UNITS)
@@ -265,9 +267,11 @@ def _costs(
         filled = frequencies * tile.itemsize * elements / room
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
+        kept = frequencies * tile.itemsize * channels * taps * columns
         transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
+        read_again = SUMS_FAR * _far_cost(kept, kept, caches, tile)
         shared = up_to(tasks * partial * tile.samples, tile.tasks) / tile.samples  # with idle threads' share
-        cost = count / partial * (products + transforms) * shared
+        cost = (count / partial * (products + transforms) + read_again) * shared
         if filled > 1:  # the less the better, and where scratch is scarce nothing else counts
             cost = NEVER * filled * (1 if tile.narrow else cost)
         yield cost, partial, (channels, columns)
