@@ -384,7 +384,8 @@ cdef class Call:
         return True
 
     cdef bint is_run(self, const piece_t *piece, const work_t *work) noexcept nogil:
-        """Whether the results of a block lie in target as in the block's arrays, in whole vectors."""
+        """Whether the results of a block lie in target as in the block's arrays, in whole vectors. Those of several
+        samples wait in these where target's would meet in few sets of a cache."""
         cdef index_t plane = work.block.extent[1] * work.block.extent[2], along = work.layout.positions
         cdef index_t x = piece.target_stride[2], volume = work.block.extent[0] * plane
         cdef bint dense = work.block.samples == 1  # else the samples must follow each other
