@@ -39,7 +39,7 @@ cnp.import_array()
 _log = logging.getLogger("pyconv")
 
 cdef double PATIENCE = 0.05  # seconds between two looks for a signal
-cdef index_t LINE = 64  # bytes: every array in scratch begins on a cache line
+cdef index_t LINE = _blocks.LINE  # every array in scratch begins on one
 cdef index_t LEAST_RUN = 16  # blocks of grad_weight whose sums are added up before they are added to others'
 cdef index_t SMALL = 1 << 16  # bytes of scratch that are made without regard to pages
 cdef index_t CHECKED = 1 << 16  # elements looked through for NaN and infinities at a time

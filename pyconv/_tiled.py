@@ -35,7 +35,6 @@ from pyconv._piece import Piece
 from pyconv._pieces import of_frequency, winograd
 
 DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
-NARROW_ROOM = 14 << 17  # bytes of all arrays of a block, where scratch is scarce
 ROWS = 64, 128, 256  # of a block
 NEVER = 1e30  # more than any cost
 MOST_VECTORS = 15  # of tiles in a block
@@ -64,6 +63,7 @@ class Caches(NamedTuple):
 
 
 CACHES = Caches(6 << 20, 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24, 0)
+NARROW = CACHES._replace(room=14 << 17, weight_room=14 << 17)  # where scratch is scarce, on any processor
 # Where L2 has LARGE_SECOND_LEVEL bytes, as an Intel's, what is beyond it is farther than on those where the above was
 # measured. Results may be there, since they are gone through in order: of more rows, or channels and columns, so that
 # operands are transformed less often. Of cells all stay in L2 up to FAR_FROM of it, fewer and fewer up to its size.
@@ -73,7 +73,7 @@ SUMS_FAR = 0.25  # of what a line of cells costs, a line of sums from which the 
 
 
 def _caches(tile: Tile) -> Caches:
-    return LARGE_CACHES if tile.second_level >= LARGE_SECOND_LEVEL and not tile.narrow else CACHES
+    return NARROW if tile.narrow else LARGE_CACHES if tile.second_level >= LARGE_SECOND_LEVEL else CACHES
 
 
 def _frequencies(piece: Piece) -> int:
@@ -179,11 +179,12 @@ def _outputs_cost(piece: Piece, block: Block, tile: Tile) -> float:
     return vectors * (FREQUENCIES[of_x] * PASS[of_y] + high * (ROW[of_x] + 3 * wide)) + RUN_COST * runs
 
 
-def _far_cost(size: int, held: int, caches: Caches, tile: Tile) -> float:
-    """Of bringing so many bytes to where they wait and back, as far as all that are held there leave L2."""
-    if not caches.far_cost:
+def _far_cost(size: int, tile: Tile) -> float:
+    """Of bringing so many bytes to where they wait together and back, as far as they leave L2."""
+    cost = _caches(tile).far_cost
+    if not cost:
         return 0
-    return caches.far_cost * size / LINE * min(1, max(0, (held / tile.second_level - FAR_FROM) / (1 - FAR_FROM)))
+    return cost * size / LINE * min(1, max(0, (size / tile.second_level - FAR_FROM) / (1 - FAR_FROM)))
 
 
 def gather(piece: Piece, tile: Tile) -> Blocking:
@@ -192,26 +193,24 @@ def gather(piece: Piece, tile: Tile) -> Blocking:
     taps, of_axes, lattices = one.axes[0].taps, streams_of(one.axes), piece.lattices
     channels = even_part(piece.channels, max(1, DEPTH[sum(n != 1 for n in piece.tile)] // taps))
     caches = _caches(tile)
-    room = NARROW_ROOM if tile.narrow else caches.room
 
     def cost(option: tuple[int, Block]) -> float:
         rows, block = option
         size, _, positions = scratch_of(of_axes, block, tile.lanes)
         vectors = -(-positions // tile.lanes)
         elements = channels * size + rows * (vectors * tile.lanes + channels * taps)
-        if frequencies * tile.itemsize * elements > room:
+        if frequencies * tile.itemsize * elements > caches.room:
             return inf
         products = frequencies * piece.channels * taps * rows * (
             vectors + 0.3 * -(-vectors // tile.vectors) + caches.weights_cost / tile.lanes)
         transforms = piece.channels * _cells_cost(piece, block, tile) + rows * _outputs_cost(piece, block, tile)
-        cells = frequencies * tile.itemsize * size
-        transforms += piece.channels * _far_cost(cells, channels * cells, caches, tile)
+        transforms += piece.channels / channels * _far_cost(frequencies * tile.itemsize * channels * size, tile)
         blocks = lattices * blocks_of(one, block)
         packing = packed if blocks > 1 else 0  # of a lone block a thread packs what it is to read
         return (products + transforms) * up_to(blocks * -(-piece.rows // rows), tile.tasks) + packing
 
     weights = frequencies * tile.itemsize * piece.rows * piece.channels * taps
-    packed = _far_cost(weights, weights, caches, tile) / 2  # reading is among the products
+    packed = _far_cost(weights, tile) / 2  # reading is among the products
     sizes = {min(piece.rows, up_to(even_part(piece.rows, most), tile.rows)) for most in ROWS}
     rows, block = min(product(sorted(sizes), sorted(_blocks(piece, tile))), key=cost)
     return Blocking(GATHER_WINOGRAD, *block, channels, rows)
@@ -257,8 +256,7 @@ def _costs(
     taps, count = one.axes[0].taps, piece.lattices * blocks_of(one, block)
     gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
     size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
-    cells, caches = _cells_cost(piece, block, tile), _caches(tile)
-    room = NARROW_ROOM if tile.narrow else caches.weight_room
+    cells, room = _cells_cost(piece, block, tile), _caches(tile).weight_room
     for channels, columns in _parts(piece.channels, piece.rows, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
         partial = splits or splits_of(count, tasks, TASKS * tile.units // UNITS)
@@ -267,9 +265,8 @@ def _costs(
         filled = frequencies * tile.itemsize * elements / room
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
-        kept = frequencies * tile.itemsize * channels * taps * columns
         transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
-        read_again = SUMS_FAR * _far_cost(kept, kept, caches, tile)
+        read_again = SUMS_FAR * _far_cost(frequencies * tile.itemsize * channels * taps * columns, tile)
         shared = up_to(tasks * partial * tile.samples, tile.tasks) / tile.samples  # with idle threads' share
         cost = (count / partial * (products + transforms) + read_again) * shared
         if filled > 1:  # the less the better, and where scratch is scarce nothing else counts

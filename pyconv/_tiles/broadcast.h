@@ -378,12 +378,12 @@ static void NAME(store_last)(const work_t *work, const REAL *result, const REAL 
     const block_t *block = &work->block;
     const index_t *stride = piece->target_stride, cell = work->layout.cell;
     const index_t rows = work->part.rows;
+    target += NAME(first)(piece, block) + work->part.row;
     for (index_t s = 0; s < block->samples; s++)
         for (index_t z = 0; z < block->extent[0]; z++)
             for (index_t y = 0; y < block->extent[1]; y++)
                 for (index_t x = 0; x < block->extent[2]; x++, result += cell) {
-                    REAL *to = target + NAME(first)(piece, block) + work->part.row + s * piece->target_batch
-                        + z * stride[0] + y * stride[1] + x * stride[2];
+                    REAL *to = target + s * piece->target_batch + z * stride[0] + y * stride[1] + x * stride[2];
                     for (index_t i = 0; i < rows; i += 64 / (index_t)sizeof(REAL))
                         __builtin_prefetch(to + stride[1] + i, 1);
                     NAME(store_channels)(to, result, bias ? bias + work->part.row : bias, rows, accumulate);
