@@ -38,11 +38,24 @@ static index_t NAME(layout_frequencies)(work_t *work, void (*layout_one)(work_t 
     return frequencies;
 }
 
+/* A panel. A task that packs its own weights notes here where they lie, not NULL: it then packs some rows at a time and
+   multiplies them while they are in L2. */
+typedef struct {
+    const REAL *weight;
+    REAL *packed;
+    index_t unused[6]; /* so that what is packed begins at a line */
+} NAME(frequencies_panel);
+
+/* Elements of such rows, and of cells that each of these runs reads again: of more than stay in L2 beside them all rows
+   are packed at once. */
+#define ROWS_TOGETHER ((index_t)((1 << 18) / sizeof(REAL)))
+#define CELLS_NEAR ((index_t)((3 << 18) / sizeof(REAL)))
+
 static void NAME(layout_winograd)(work_t *work)
 {
     layout_t *layout = &work->layout;
     const index_t frequencies = NAME(layout_frequencies)(work, NAME(layout));
-    layout->panel *= frequencies;
+    layout->panel = frequencies * (layout->panel + APART) + sizeof(NAME(frequencies_panel)) / sizeof(REAL);
     layout->result = layout->sums = frequencies * (layout->result + APART);
 }
 
@@ -72,20 +85,44 @@ static void NAME(unroll_winograd)(const work_t *work, const void *source, const 
 
 static void NAME(pack_winograd)(const work_t *work, const void *weight, void *panel)
 {
-    NAME(transform_weight)(work->piece, weight, work->part.row, work->part.rows, work->part.channels, panel);
+    NAME(frequencies_panel) *own = panel;
+    *own = (NAME(frequencies_panel)){work->block.samples > 0 ? weight : NULL, (REAL *)(own + 1), {0}};
+    if (own->weight == NULL)
+        NAME(transform_weight)(work->piece, weight, work->part.row, work->part.rows, work->part.channels, own->packed,
+                               APART);
+}
+
+/* result (+)= the products of some rows, which `panel` has, in every frequency. */
+static void NAME(multiply_frequencies)(const work_t *work, index_t row, index_t rows, const REAL *panel,
+                                       const index_t *offset, const REAL *scratch, REAL *result, int accumulate)
+{
+    piece_t piece;
+    const work_t one = NAME(of_frequency)(work, &piece);
+    const layout_t *layout = &work->layout;
+    const index_t depth = NAME(depth)(&one), set = work->part.rows * layout->pitch + APART;
+    result += row * layout->pitch;
+    for (index_t f = 0; f < NAME(frequencies)(work); f++)
+        NAME(multiply_one)(rows, layout->positions, depth, panel + f * (rows * depth + APART), 0, 0, offset,
+                           scratch + f * layout->set, result + f * set, layout->pitch, accumulate, 0, 1);
 }
 
 static void NAME(multiply_winograd)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
                                     void *result, int accumulate)
 {
-    piece_t piece;
-    const work_t one = NAME(of_frequency)(work, &piece);
-    const layout_t *layout = &work->layout;
-    const index_t rows = work->part.rows, depth = NAME(depth)(&one);
-    for (index_t f = 0; f < NAME(frequencies)(work); f++)
-        NAME(multiply_one)(rows, layout->positions, depth, (const REAL *)panel + f * rows * depth, 0, 0, offset,
-                           (const REAL *)scratch + f * layout->set,
-                           (REAL *)result + f * (rows * layout->pitch + APART), layout->pitch, accumulate, 0, 1);
+    const NAME(frequencies_panel) *own = panel;
+    const part_t *part = &work->part;
+    if (own->weight == NULL) {
+        NAME(multiply_frequencies)(work, 0, part->rows, own->packed, offset, scratch, result, accumulate);
+        return;
+    }
+    const index_t frequencies = NAME(frequencies)(work), depth = part->channels * work->piece->axis[0].taps;
+    const index_t fit = NAME(most)(ROWS_TOGETHER / (frequencies * depth) / ROWS, 1) * ROWS;
+    const index_t most = frequencies * work->layout.set > CELLS_NEAR ? part->rows : fit;
+    for (index_t row = 0, rows; row < part->rows; row += rows) {
+        rows = NAME(least)(most, part->rows - row);
+        NAME(transform_weight)(work->piece, own->weight, part->row + row, rows, part->channels, own->packed, APART);
+        NAME(multiply_frequencies)(work, row, rows, own->packed, offset, scratch, result, accumulate);
+    }
 }
 
 static void NAME(store_winograd)(const work_t *work, void *result, const void *bias, void *target, int accumulate,

@@ -135,13 +135,14 @@ static void NAME(transform_taps)(const NAME(tiling) *t, index_t n, const REAL *t
                         NAME(spaced)(out, 0, t->x * step, step));
 }
 
-/* Panels as pack_weight's, frequency after frequency, each rows * depth elements long. */
+/* Panels as pack_weight's, frequency after frequency, each rows * depth elements long, with as many between as lie
+   `apart`. */
 static void NAME(transform_weight)(const piece_t *piece, const void *weight, index_t row, index_t rows,
-                                   index_t channels, void *panels)
+                                   index_t channels, void *panels, index_t apart)
 {
     const NAME(tiling) t = NAME(tiling_of)(piece);
     const NAME(taps) taps = NAME(find_taps)(piece);
-    const index_t depth = channels * piece->axis[0].taps, set = rows * depth, most = 8 * LANES;
+    const index_t depth = channels * piece->axis[0].taps, set = rows * depth + apart, most = 8 * LANES;
     const REAL *from = (const REAL *)weight + row * piece->weight_row;
     const REAL *limit = from + (rows - 1) * piece->weight_row + (channels - 1) * piece->weight_channel + 1;
     REAL gathered[9 * 8 * LANES], rest[36 * LANES], *to = panels;
