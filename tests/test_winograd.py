@@ -3,6 +3,7 @@
 `auto` and `winograd` use it where it pays, which is where channels are many; here it is used wherever it is possible.
 """
 import functools
+import sys
 import tracemalloc
 
 import ml_dtypes
@@ -50,6 +51,10 @@ TILED = [problem for problem in PROBLEMS if has_tiles(problem)] + [
     P('more lattices than positions', (9, 10), (3, 3), (5, 6), padding=3, dilation=6),
     P('lattices in planes', (5, 9, 11), (3, 3, 3), (4, 5), padding=2, dilation=2),
     P('lattices of what is all padding', (1, 18), (3, 1), (8, 9), padding=((6, -2), (1, 2)), dilation=(2, 1)),
+    P('few tiles a row of many samples', (7, 7), (3, 3), (20, 18), padding=1, batch=11),
+    P('three tiles a row', (10, 11), (3, 3), (7, 9), padding=((0, 1), (1, -1)), batch=7),
+    P('one tile a row', (9, 4), (3, 3), (9, 8), padding=(1, 0), batch=5),
+    P('few tiles a row of planes', (5, 8, 7), (3, 3, 3), (9, 20), padding=(1, 0, 1), batch=3),
     P('tiles in groups', (12, 13), (3, 3), (12, 18), groups=3, padding=((2, 0), (-1, 3)), batch=5),
 ]
 every_problem = pytest.mark.parametrize('problem', TILED, ids=str)
@@ -396,3 +401,29 @@ def test_errors_stay_those_of_sums(channels, size, batch, is_rectified):
     assert max(tiles) <= 1e-6 and max(larger) <= 2e-6
     most = (1.4, 1.15, 2.4) if is_rectified else (1.15, 1.15, 2)
     assert all(tile <= more * of_sum for tile, of_sum, more in zip(tiles, sums, most))
+
+
+AT_AN_END = """
+import itertools, numpy as np, pyconv
+from guarded import at_an_end
+from pyconv import _tiled
+_tiled.tiling_pays = lambda name, piece: True
+rng, masks = np.random.default_rng(0), ((True, False, False), (False, True, False))
+sizes = (4, 4), (7, 7), (12, 11), (14, 16), (7, 33), (33,), (5, 7, 7)
+for size, batch, dtype, algorithm in itertools.product(sizes, (1, 3), ('f4', 'f8'), ('auto', 'winograd')):
+    x, w = (rng.standard_normal(n).astype(dtype) for n in ((batch, 4, *size), (5, 4, *(3,) * len(size))))
+    def maps(x, w, y=None):
+        forward = pyconv.convolution(x, w, None, 1, 1, 1, False, 0, 1, algorithm=algorithm)
+        return [forward, *(pyconv.convolution_backward(
+            forward if y is None else y, x, w, 1, 1, 1, False, 0, 1, mask, algorithm=algorithm)[mask.index(True)]
+            for mask in masks)]
+    wanted = maps(x, w)
+    for front in (False, True):
+        found = maps(*(at_an_end(array, front) for array in (x, w, wanted[0])))
+        assert all(np.array_equal(a, b) for a, b in zip(found, wanted)), (size, batch, dtype, algorithm, front)
+"""
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
+def test_nothing_around_the_operands_is_read(run_python):
+    run_python(AT_AN_END)

@@ -3,6 +3,7 @@
 
 #include "winograd_lines.h"
 #include "winograd_cells.h"
+#include "winograd_narrow.h"
 #include "winograd_runs.h"
 #include "winograd_panels.h"
 
@@ -79,8 +80,10 @@ static void NAME(offsets_winograd)(const work_t *work, index_t *offset)
 static void NAME(unroll_winograd)(const work_t *work, const void *source, const void *begin, const void *limit,
                                   void *scratch)
 {
-    NAME(transform_source)(work->piece, &work->block, &work->layout, source, begin, limit, work->part.channels,
-                           scratch);
+    void (*transform)(const piece_t *, const block_t *, const layout_t *, const void *, const void *, const void *,
+                      index_t, void *) = NAME(is_narrow)(work->piece, &work->block) ? NAME(transform_narrow)
+                                                                                    : NAME(transform_source);
+    transform(work->piece, &work->block, &work->layout, source, begin, limit, work->part.channels, scratch);
 }
 
 static void NAME(pack_winograd)(const work_t *work, const void *weight, void *panel)
