@@ -26,6 +26,7 @@ from pyconv._blocks import (
     cells_met,
     even_part,
     least_of,
+    power_of_two,
     scratch_of,
     splits_of,
     streams_of,
@@ -51,8 +52,9 @@ PAYS, CUT_PAYS = 0.9, 0.87  # of what else it would cost: of tiles, and of these
 
 class Caches(NamedTuple):
     """What blocks of tiles must know of a processor's caches: bytes of all arrays of one; of one of grad_weight the
-    bytes, channels * taps and register tiles of columns; what a vector of weights from beyond L2 costs, and a line of
-    cells that is written there and read again, each far from the one before."""
+    bytes, channels * taps and register tiles of columns; what a vector of weights from beyond L2 costs, a line of
+    cells that is written there and read again, each far from the one before, and a vector of
+    grad_weight's target where that is turned."""
 
     room: int
     weight_room: int
@@ -60,14 +62,15 @@ class Caches(NamedTuple):
     columns: tuple[int, ...]
     weights_cost: float
     far_cost: float
+    turning_cost: float
 
 
-CACHES = Caches(6 << 20, 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24, 0)
+CACHES = Caches(6 << 20, 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24, 0, 0)
 NARROW = CACHES._replace(room=14 << 17, weight_room=14 << 17)  # where scratch is scarce, on any processor
 # Where L2 has LARGE_SECOND_LEVEL bytes, as an Intel's, what is beyond it is farther than on those where the above was
 # measured. Results may be there, since they are gone through in order: of more rows, or channels and columns, so that
 # operands are transformed less often. Of cells all stay in L2 up to FAR_FROM of it, fewer and fewer up to its size.
-LARGE_CACHES = Caches(12 << 20, 12 << 20, (*CACHES.channels, 192, 256), (*CACHES.columns, 6), 6, 60)
+LARGE_CACHES = Caches(12 << 20, 12 << 20, (*CACHES.channels, 192, 256), (*CACHES.columns, 6), 6, 60, 20)
 FAR_FROM = 0.25
 SUMS_FAR = 0.25  # of what a line of cells costs, a line of sums from which the weight's gradient is transformed
 
@@ -164,6 +167,9 @@ def _cells_cost(piece: Piece, block: Block, tile: Tile) -> float:
     samples, (z, y, x), _ = block
     planes = samples * (z + piece.axes[0].taps - 1)
     of_y, of_x = piece.tile[1:]
+    if min(of_y, of_x) > 1 and x <= tile.lanes // 4 and piece.edge == "zeros" and piece.axes[2].tap_step == 1:
+        rows = -(-planes * y * power_of_two(x) // tile.lanes) * FREQUENCIES[of_y]  # vectors of several
+        return rows * ROW[of_x] + FREQUENCIES[of_x] * -(-planes * y * x // tile.lanes) * PASS[of_y]
     rows = y * abs(of_y) + 2 * (of_y > 1)
     along = rows * -(-x // tile.lanes) * ROW[of_x] * (1 if of_x < 0 or piece.axes[2].tap_step == 1 else 1.5)
     return planes * (along + FREQUENCIES[of_x] * -(-y * x // tile.lanes) * PASS[of_y])
@@ -256,16 +262,17 @@ def _costs(
     taps, count = one.axes[0].taps, piece.lattices * blocks_of(one, block)
     gradients = prod(axis.taps for axis in piece.axes[1:]) / frequencies
     size, _, positions = scratch_of(streams_of(one.axes), block, tile.lanes)
-    cells, room = _cells_cost(piece, block, tile), _caches(tile).weight_room
+    cells, caches = _cells_cost(piece, block, tile), _caches(tile)
+    target = TRANSFORM * frequencies + caches.turning_cost * abs(prod(piece.tile))
     for channels, columns in _parts(piece.channels, piece.rows, taps, tile):
         tasks = groups * -(-piece.rows // columns) * -(-piece.channels // channels)
         partial = splits or splits_of(count, tasks, TASKS * tile.units // UNITS)
         sums = (1 + (partial > 1)) * (1 + gradients)
         elements = channels * size + columns * (positions + sums * channels * taps)
-        filled = frequencies * tile.itemsize * elements / room
+        filled = frequencies * tile.itemsize * elements / caches.weight_room
         vectors = columns // tile.lanes
         products = frequencies * channels * taps * (vectors + 0.3 * -(-vectors // tile.vectors)) * (positions + 4)
-        transforms = channels * cells + TRANSFORM * frequencies * positions * vectors
+        transforms = channels * cells + target * positions * vectors
         read_again = SUMS_FAR * _far_cost(frequencies * tile.itemsize * channels * taps * columns, tile)
         shared = up_to(tasks * partial * tile.samples, tile.tasks) / tile.samples  # with idle threads' share
         cost = (count / partial * (products + transforms) + read_again) * shared

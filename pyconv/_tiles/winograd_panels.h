@@ -197,9 +197,9 @@ static void NAME(turn_tiles)(const piece_t *piece, const NAME(tiling) *t, const 
     }
 }
 
-/* One row of tiles: turned, along y, and along x to a panel of `wide` columns, LANES columns at a time. */
+/* One row of tiles of `here` channels: turned, along y, and along x to LANES columns of a panel of `wide`. */
 static void NAME(transform_line)(const piece_t *piece, const NAME(tiling) *t, const REAL *target, index_t y, index_t x,
-                                 index_t n, index_t columns, index_t wide, REAL *to, index_t set)
+                                 index_t n, index_t here, index_t wide, REAL *to, index_t set)
 {
     REAL work[WORK + SLACK] __attribute__((aligned(BYTES)));
     const index_t fit = WORK / (LANES * (t->outputs_y + t->y)), d = t->lattices_x;
@@ -207,42 +207,40 @@ static void NAME(transform_line)(const piece_t *piece, const NAME(tiling) *t, co
     for (index_t done = 0, some; done < n; done += some) {
         some = NAME(least)(most, n - done);
         const index_t cells = some * t->outputs_x * LANES;
-        REAL *half = t->y > 1 ? work + t->outputs_y * cells : work;
-        for (index_t column = 0; column < wide; column += LANES) {
-            REAL *out = to + done * wide + column;
-            const index_t left = columns - column, here = left < 0 ? 0 : NAME(least)(LANES, left);
-            NAME(turn_tiles)(piece, t, target + column * piece->target_channel, y, x + done, some, here, work);
-            if (t->y > 1 && t->x > 1)
-                NAME(pass_errors)(t->of_y, 1, 1, cells, NAME(spaced)(work, 0, 0, cells),
-                                  NAME(spaced)(half, 0, 0, cells));
-            else if (t->y > 1)
-                NAME(pass_errors)(t->of_y, 1, some, LANES, NAME(spaced)(work, 0, LANES, cells),
-                                  NAME(spaced)(out, 0, wide, set));
-            for (index_t i = 0; t->x > 1 && i < d; i++)
-                NAME(pass_errors)(t->of_x, t->y, some / d, LANES,
-                                  NAME(spaced)(half + i * LANES, cells, d * t->outputs_x * LANES, d * LANES),
-                                  NAME(spaced)(out + i * wide, t->x * set, d * wide, set));
-        }
+        REAL *half = t->y > 1 ? work + t->outputs_y * cells : work, *out = to + done * wide;
+        NAME(turn_tiles)(piece, t, target, y, x + done, some, here, work);
+        if (t->y > 1 && t->x > 1)
+            NAME(pass_errors)(t->of_y, 1, 1, cells, NAME(spaced)(work, 0, 0, cells), NAME(spaced)(half, 0, 0, cells));
+        else if (t->y > 1)
+            NAME(pass_errors)(t->of_y, 1, some, LANES, NAME(spaced)(work, 0, LANES, cells),
+                              NAME(spaced)(out, 0, wide, set));
+        for (index_t i = 0; t->x > 1 && i < d; i++)
+            NAME(pass_errors)(t->of_x, t->y, some / d, LANES,
+                              NAME(spaced)(half + i * LANES, cells, d * t->outputs_x * LANES, d * LANES),
+                              NAME(spaced)(out + i * wide, t->x * set, d * wide, set));
     }
 }
 
-/* As `turn`, for a piece with tiles: turned of each frequency is `set` after the one before. */
+/* As `turn`, for a piece with tiles: turned of each frequency is `set` after the one before. A vector of channels after
+   the other: of more, memory would be read in too many places at a time. */
 static void NAME(transform_target)(const piece_t *piece, const block_t *block, const void *target, index_t columns,
                                    void *turned, index_t set)
 {
     const NAME(tiling) t = NAME(tiling_of)(piece);
-    const index_t *extent = block->extent;
-    REAL *to = turned;
-    for (index_t column = 0, wide; column < columns; column += wide) {
-        wide = NAME(panel)(columns - column) * LANES;
-        for (index_t line = 0; line < block->samples * extent[0] * extent[1]; line++, to += extent[2] * wide) {
-            const index_t plane = line / extent[1];
-            const REAL *from = (const REAL *)target + column * piece->target_channel
-                + (block->sample + plane / extent[0]) * piece->target_batch
-                + (block->start[0] + plane % extent[0]) * piece->target_stride[0];
-            NAME(transform_line)(piece, &t, from, block->start[1] + line % extent[1], block->start[2], extent[2],
-                                 columns - column, wide, to, set);
-        }
+    const index_t *extent = block->extent, lines = block->samples * extent[0] * extent[1];
+    REAL *panel = turned;
+    for (index_t first = 0, wide; first < columns; first += wide, panel += lines * extent[2] * wide) {
+        wide = NAME(panel)(columns - first) * LANES;
+        for (index_t column = first; column < first + wide; column += LANES)
+            for (index_t line = 0; line < lines; line++) {
+                const index_t plane = line / extent[1];
+                const REAL *from = (const REAL *)target + column * piece->target_channel
+                    + (block->sample + plane / extent[0]) * piece->target_batch
+                    + (block->start[0] + plane % extent[0]) * piece->target_stride[0];
+                NAME(transform_line)(piece, &t, from, block->start[1] + line % extent[1], block->start[2], extent[2],
+                                     NAME(least)(LANES, NAME(most)(columns - column, 0)), wide,
+                                     panel + line * extent[2] * wide + column - first, set);
+            }
     }
 }
 
