@@ -167,8 +167,9 @@ def _cells_cost(piece: Piece, block: Block, tile: Tile) -> float:
     samples, (z, y, x), _ = block
     planes = samples * (z + piece.axes[0].taps - 1)
     of_y, of_x = piece.tile[1:]
+    # as winograd_narrow.h has them
     if min(of_y, of_x) > 1 and x <= tile.lanes // 4 and piece.edge == "zeros" and piece.axes[2].tap_step == 1:
-        rows = -(-planes * y * power_of_two(x) // tile.lanes) * FREQUENCIES[of_y]  # vectors of several
+        rows = -(-planes * y * power_of_two(x) // tile.lanes) * FREQUENCIES[of_y]
         return rows * ROW[of_x] + FREQUENCIES[of_x] * -(-planes * y * x // tile.lanes) * PASS[of_y]
     rows = y * abs(of_y) + 2 * (of_y > 1)
     along = rows * -(-x // tile.lanes) * ROW[of_x] * (1 if of_x < 0 or piece.axes[2].tap_step == 1 else 1.5)
