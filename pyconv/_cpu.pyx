@@ -23,7 +23,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
-from pyconv import _blocks, _cells, _doubtful, _edges, _outer, _phases, _pieces, _rounding, _unfolding, _ways
+from pyconv import _blocks, _cells, _doubtful, _edges, _outer, _phases, _pieces, _rounding, _unfolding, _ways, _winograd
 from pyconv._dtypes import element, scratch_dtype
 from pyconv._geometry import whole_size
 from pyconv._kernels cimport (

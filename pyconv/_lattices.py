@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from pyconv._piece import Axis, Piece, Strides
-from pyconv._pieces import ascending
 from pyconv._tiled import PAYS, packing_cost, products, tiled_cost
+from pyconv._winograd import ascending, ends_in_zeros, is_in_rows, is_lone
 
 MOST_CELLS = 3  # of a lattice that is a lone tile
 SIDES = 4  # parts of an image, at most
@@ -26,7 +26,8 @@ def in_lone_tiles(map: str, piece: Piece) -> list[Piece]:
     sample decides, on any number of threads: tiles and products round differently."""
     whole = ascending(piece)
     z, y, x = whole.axes
-    if map == "grad_weight" or (z.positions, z.taps, z.offset) != (1, 1, 0) or whole.several or not _is_plain(whole):
+    if map == "grad_weight" or (z.positions, z.taps, z.offset) != (1, 1, 0) or whole.several or not (
+            is_in_rows(whole) and ends_in_zeros(whole)):
         return []
     if not all(_is_as_it_lies(axis) or _is_same(axis) for axis in (y, x)) or (y.taps, x.taps) == (1, 1):
         return []
@@ -37,17 +38,6 @@ def in_lone_tiles(map: str, piece: Piece) -> list[Piece]:
 def _cost(map: str, piece: Piece) -> float:
     """Products of one sample, with as many as take the time of packing the weights."""
     return packing_cost(piece) + (tiled_cost(map, piece) / PAYS if is_lone(piece) else products(piece))
-
-
-def is_lone(piece: Piece) -> bool:
-    """Whether the piece is in lone tiles."""
-    return min(piece.tile) < 1
-
-
-def _is_plain(piece: Piece) -> bool:
-    """Whether it has rows of cells, one sample after the other, and nothing beyond its edges."""
-    return not (piece.turned or piece.swapped or piece.woven) and (piece.edge, piece.folded) == ("zeros", "zeros") and (
-        all(n == 1 for n, _ in piece.row_taps))
 
 
 def _is_as_it_lies(axis: Axis) -> bool:

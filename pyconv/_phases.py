@@ -25,11 +25,12 @@ from pyconv._blocks import (
 )
 from pyconv._depthwise import direct_blocking
 from pyconv._geometry import Geometry
-from pyconv._lattices import in_lone_tiles, is_lone
+from pyconv._lattices import in_lone_tiles
 from pyconv._piece import Piece, Strides
 from pyconv._pieces import pieces
 from pyconv._tiled import in_whole_tiles
 from pyconv._ways import choose, forget_first, in_tiles, outputs_of_tiles
+from pyconv._winograd import is_lone
 
 Choice = tuple[Piece, Blocking]
 Known = tuple[Piece, int, Blocking]  # what pieces alike have in common, a tile's outputs, the blocks

@@ -14,7 +14,6 @@ from pyconv._edges import NO_FOLDS, Folds, Stretch, folds, goes_round, stretches
 from pyconv._geometry import Geometry, whole_size
 from pyconv._piece import Axes, Axis, Piece, Strides, Triple, has_padding
 
-LARGEST_TAP_STEP = {2: 16, 4: 4}  # by outputs of a tile: so many tiles side by side fit the transforms' arrays
 MOST_LAST = 256  # output channels that lie last and are read position by position: of more these lie too far apart
 WIDEST = 16  # lanes of the longest vector
 MANY_SUMMED, MOST_TURNS = 64, 4  # of grad_input in turns: output channels of a group at least, and turns at most
@@ -459,51 +458,6 @@ def touches_padding(map: str, g: Geometry) -> bool:
 def whole_piece(g: Geometry) -> Piece:
     """forward with all taps in one piece: what unfold and fold read."""
     return _place(tuple(_forward_axes(g, a)[0] for a in range(3)), "forward", g, 0, False)
-
-
-def ascending(piece: Piece) -> Piece:
-    """The same piece with taps that read forwards along every axis."""
-    axes, weight = list(piece.axes), piece.weight
-    for a, axis in enumerate(axes):
-        if axis.tap_step < 0:
-            axes[a] = axis._replace(offset=axis.offset + axis.tap_step * (axis.taps - 1), tap_step=-axis.tap_step)
-            strides = list(weight.axes)
-            strides[a] = -strides[a]
-            weight = weight._replace(base=weight.base + weight.axes[a] * (axis.taps - 1), axes=tuple(strides))
-    return piece._replace(axes=tuple(axes), weight=weight)
-
-
-def winograd(piece: Piece, outputs: int) -> Piece | None:
-    """The same piece in tiles of so many outputs along the axes that have three taps, if the others suit that.
-
-    A tile lies in one of the lattices that the tap step makes of an axis (see kernels.h).
-    """
-    piece = ascending(piece)
-    z, *others = piece.axes
-    three = [axis.taps == 3 for axis in others]
-    if piece.turned or piece.swapped or piece.woven or not any(three) or any(n > 1 for n, _ in piece.row_taps) or (
-            min(piece.tile) < 1):
-        return None
-    if any(axis.step != 1 for axis in piece.axes) or any(axis.taps not in (1, 3) for axis in others):
-        return None
-    others = [axis if axis.taps == 3 else axis._replace(tap_step=1) for axis in others]
-    if others[1].tap_step > LARGEST_TAP_STEP[outputs] or (
-            any(axis.tap_step > 1 for axis in others) and (piece.edge, piece.folded) != ("zeros", "zeros")) or (
-            any(axis.lattice < 1 for axis in piece.axes)):
-        return None
-    # a tile must not see what no position reads
-    others = [axis._replace(size=max(0, min(axis.size, axis.positions + axis.offset + axis.tap_step * (axis.taps - 1))))
-              if axis.taps == 3 else axis for axis in others]
-    return piece._replace(axes=(z, *others), tile=(1, *(outputs if n else 1 for n in three)))
-
-
-def of_frequency(piece: Piece) -> Piece:
-    """The piece that the products of one frequency are: its positions are tiles, in each lattice of the tap step."""
-    return piece._replace(axes=tuple(
-        axis if n == 1 else axis._replace(
-            positions=axis.tap_step * -(-axis.positions // (axis.tap_step * n)) if n > 1 else
-            axis.positions + (n + 1) * axis.tap_step, taps=1)
-        for axis, n in zip(piece.axes, piece.tile)))
 
 
 def column_pieces(g: Geometry) -> list[Piece]:

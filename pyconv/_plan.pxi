@@ -270,7 +270,7 @@ cdef class Plan:
         """Its blocks, and its tasks: parts of the result."""
         cdef index_t lattices
         cdef int a
-        tiles = _pieces.of_frequency(piece)
+        tiles = _winograd.of_frequency(piece)
         step.block.samples, step.block.shared = blocking.samples, blocking.shared
         step.blocks[0] = _parts(step.batch, step.block.samples)
         step.block_count = step.blocks[0]

@@ -33,7 +33,7 @@ from pyconv._blocks import (
     up_to,
 )
 from pyconv._piece import Piece
-from pyconv._pieces import of_frequency, winograd
+from pyconv._winograd import ends_in_zeros, of_frequency, of_tiles
 
 DEPTH = {1: 256, 2: 64}  # channels * taps summed at a time, by transformed axes: results are then taken up again
 ROWS = 64, 128, 256  # of a block
@@ -117,16 +117,16 @@ def in_whole_tiles(map: str, piece: Piece, outputs: list[int]) -> list[Piece]:
     Few taps of a wide dilation have a cell at the positions left over, which tiles would not see. One sample decides,
     on any number of threads: tiles and products round differently.
     """
-    if map == "grad_weight" or (piece.edge, piece.folded) != ("zeros", "zeros"):
+    if map == "grad_weight" or not ends_in_zeros(piece):
         return [piece]
-    tiled = [(n, made) for n in outputs for made in [winograd(piece, n)] if made is not None]
+    tiled = [(n, made) for n in outputs for made in [of_tiles(piece, n)] if made is not None]
     if any(tiling_pays(map, made) for _, made in tiled):
         return [piece]
     for n, made in tiled:
         *rests, whole = _cut(piece, [
             axis.positions // (axis.tap_step * n) * axis.tap_step * n if n > 1 else axis.positions
             for axis, n in zip(made.axes, made.tile)])
-        tiles = winograd(whole, n)
+        tiles = of_tiles(whole, n)
         cost = sum(products(rest) + packing_cost(piece) for rest in rests)
         if rests and tiles is not None and tiling_pays(map, tiles) and (
                 cost + tiled_cost(map, tiles) / PAYS < CUT_PAYS * products(piece)):

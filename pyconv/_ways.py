@@ -61,9 +61,9 @@ from pyconv._depthwise import (
     rows_blocking,
     rows_weight_blocking,
 )
-from pyconv._lattices import SIDES, is_lone
+from pyconv._lattices import SIDES
 from pyconv._piece import Axis, Piece
-from pyconv._pieces import winograd
+from pyconv._winograd import is_lone, of_tiles
 
 # How much longer unrolled cells take than the count of their operations says, beside cells that are broadcast, as
 # measured: in tiles of eight rows any, and those of 4 bytes that lie apart in so many channels and more;
@@ -350,7 +350,7 @@ def _first(piece: Piece, asked: Asked, algorithm: str) -> tuple[Way, Blocking]:
     for way in WAYS:
         if asked.map not in way.maps or way.algorithms and algorithm not in way.algorithms:
             continue
-        made = winograd(piece, way.outputs) if way.outputs else upwards
+        made = of_tiles(piece, way.outputs) if way.outputs else upwards
         blocking = made and way.blocks(made, asked)
         if blocking:
             return way, blocking._replace(
@@ -388,7 +388,7 @@ def choose(
 
 def in_tiles(piece: Piece, outputs: int) -> Piece:
     """The piece in tiles of so many outputs, which suits it; as it is where a tile has none or one."""
-    made = winograd(piece, outputs) if outputs > 1 else piece
+    made = of_tiles(piece, outputs) if outputs > 1 else piece
     assert made is not None
     return made
 

@@ -12,7 +12,7 @@ import pyconv
 from calls import assert_same_bits, poisoned
 from plan_runs import geometry_of
 from problems import LAYERS, VARIED, P
-from pyconv import _blocks, _pieces, _tiled
+from pyconv import _blocks, _pieces, _tiled, _winograd
 from test_dtypes import DTYPES, INTEGERS, data_of, dtype_of
 from test_identities import generic
 from test_ways import way_of
@@ -269,7 +269,7 @@ def test_which_blocks_a_large_cache_has():
 def tiled(name, channels, size):
     """The piece of a 3x3 layer in tiles of F(4, 3)."""
     [piece] = _pieces.pieces(name, geometry_of(P('', (size, size), (3, 3), (channels, channels), batch=8, padding=1)))
-    return _pieces.winograd(piece, 4)
+    return _winograd.of_tiles(piece, 4)
 
 
 @pytest.mark.parametrize('itemsize', [4, 8])

@@ -10,7 +10,7 @@ import pyconv
 import test_winograd as winograd
 from calls import assert_equal
 from problems import P
-from pyconv import _blocks, _known, _lattices, _pieces
+from pyconv import _blocks, _known, _lattices, _pieces, _winograd
 from test_winograd_cut import parts_of
 
 LONE = [
@@ -70,7 +70,7 @@ def places(piece):
     found = {}
     steps, outputs = [], []
     for axis, n in zip(piece.axes, piece.tile):
-        count = _pieces.of_frequency(piece).axes[len(steps)].positions
+        count = _winograd.of_frequency(piece).axes[len(steps)].positions
         steps.append([q + i * axis.tap_step for i in range(abs(n)) for q in range(count)] if n < 0 else
                      list(range(axis.positions)))
     for z in steps[0]:
