@@ -31,7 +31,7 @@ static inline index_t NAME(slots)(index_t columns)
     return columns > 2 ? 4 : columns;
 }
 
-/* Of `each` rows of tiles from `line` on. */
+/* Of `each` rows of tiles from `line` on. No axis of a piece in tiles has a step. */
 static void NAME(find_narrow)(const piece_t *piece, const NAME(tiling) *t, const block_t *block, index_t planes,
                               index_t shift, const REAL *source, index_t line, index_t each, NAME(narrow_rows) *rows)
 {
