@@ -1,5 +1,4 @@
 """Depthwise convolution by rows: a vector holds neighbours of one row, and results go where they belong at once."""
-import sys
 
 import numpy as np
 import pytest
@@ -8,6 +7,7 @@ import calls
 import pyconv
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits
+from guarded import guards_memory
 from plan_runs import geometry_of
 from problems import FILLED, P, maps, whole
 from pyconv import _blocks, _pieces, _ways
@@ -233,7 +233,7 @@ for dtype, size, padding, groups, mode in itertools.product(
 """
 
 
-@pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
+@guards_memory
 def test_nothing_around_the_operands_is_read(run_python):
     run_python(AT_THE_ENDS)
 

@@ -1,11 +1,11 @@
 """Fewer channels than a vector has lanes, which lie last, and complex numbers: both are turned in parts of vectors."""
-import sys
 
 import numpy as np
 import pytest
 
 import calls
 from calls import assert_equal
+from guarded import guards_memory
 from problems import P, maps, whole
 from pyconv import _blocks
 from test_channels_last import check
@@ -87,7 +87,7 @@ def test_inner_products_are_of_long_rows(outputs, size, kernel, stride, batch, i
     assert (way in (_blocks.CORRELATE_FEW, _blocks.CORRELATE_FLAT)) == is_few
 
 
-@pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
+@guards_memory
 @pytest.mark.parametrize('front', [False, True])
 def test_nothing_beside_few_channels_is_touched(front, run_python):
     run_python(AT_AN_END, str(front))

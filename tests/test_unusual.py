@@ -1,6 +1,5 @@
 """What looks wrong but is right: batches, channels and inputs of nothing, long strides, lists alone, outs in tuples."""
 import re
-import sys
 import tracemalloc
 from types import SimpleNamespace
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 import pyconv
+from guarded import guards_memory
 from pyconv import _evaluate
 from pyconv._backend import cpu
 
@@ -303,7 +303,6 @@ for kernel, channels, dtype, stride in itertools.product(kernels, sides, ('f4', 
             given = there[::-1, ::-1] if turned else there
             assert (pyconv.convolution(x, given, None, stride, *settings, algorithm='gemm') == wanted).all()
 """
-guards_memory = pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
 
 
 @guards_memory

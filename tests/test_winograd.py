@@ -3,7 +3,6 @@
 `auto` and `winograd` use it where it pays, which is where channels are many; here it is used wherever it is possible.
 """
 import functools
-import sys
 import tracemalloc
 
 import ml_dtypes
@@ -16,6 +15,7 @@ import reference
 import test_bits as bits
 import test_nonfinite as nonfinite
 from calls import assert_equal, assert_same_bits, last
+from guarded import guards_memory
 from problems import PROBLEMS, P, maps, whole
 from pyconv import _blocks, _doubtful, _known, _pieces, _tiled, _ways
 from pyconv._geometries import convolved
@@ -424,6 +424,6 @@ for size, batch, dtype, algorithm in itertools.product(sizes, (1, 3), ('f4', 'f8
 """
 
 
-@pytest.mark.skipif(sys.platform == 'win32', reason='this system protects memory in another way')
+@guards_memory
 def test_nothing_around_the_operands_is_read(run_python):
     run_python(AT_AN_END)
