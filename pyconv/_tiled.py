@@ -53,8 +53,8 @@ PAYS, CUT_PAYS = 0.9, 0.87  # of what else it would cost: of tiles, and of these
 class Caches(NamedTuple):
     """What blocks of tiles must know of a processor's caches: bytes of all arrays of one; of one of grad_weight the
     bytes, channels * taps and register tiles of columns; what a vector of weights from beyond L2 costs, a line of
-    cells that is written there and read again, each far from the one before, and a vector of
-    grad_weight's target where that is turned."""
+    cells that is written there and read again, each far from the one before, and to turn a vector of grad_weight's
+    target."""
 
     room: int
     weight_room: int

@@ -114,16 +114,13 @@ static void NAME(multiply_winograd)(const work_t *work, const void *panel, const
 {
     const NAME(frequencies_panel) *own = panel;
     const part_t *part = &work->part;
-    if (own->weight == NULL) {
-        NAME(multiply_frequencies)(work, 0, part->rows, own->packed, offset, scratch, result, accumulate);
-        return;
-    }
     const index_t frequencies = NAME(frequencies)(work), depth = part->channels * work->piece->axis[0].taps;
-    const index_t fit = NAME(most)(ROWS_TOGETHER / (frequencies * depth) / ROWS, 1) * ROWS;
-    const index_t most = frequencies * work->layout.set > CELLS_NEAR ? part->rows : fit;
+    const index_t most = own->weight == NULL || frequencies * work->layout.set > CELLS_NEAR
+        ? part->rows : NAME(most)(ROWS_TOGETHER / (frequencies * depth) / ROWS, 1) * ROWS;
     for (index_t row = 0, rows; row < part->rows; row += rows) {
         rows = NAME(least)(most, part->rows - row);
-        NAME(transform_weight)(work->piece, own->weight, part->row + row, rows, part->channels, own->packed, APART);
+        if (own->weight != NULL)
+            NAME(transform_weight)(work->piece, own->weight, part->row + row, rows, part->channels, own->packed, APART);
         NAME(multiply_frequencies)(work, row, rows, own->packed, offset, scratch, result, accumulate);
     }
 }

@@ -323,7 +323,7 @@ static void NAME(transform_source)(const piece_t *piece, const block_t *block, c
     const NAME(tiling) t = NAME(tiling_of)(piece);
     const NAME(chunks) c = NAME(find_chunks)(&t, block->extent[1], block->extent[2]);
     const axis_t *axis = &piece->axis[0];
-    const index_t planes = block->extent[0] + (block->shared & 1 ? NAME(beyond)(axis) : 0);
+    const index_t planes = NAME(cells)(piece, block, 0);
     const index_t lines = layout->streams[0] * block->samples * planes, *extent = block->extent;
     NAME(cell_rows) rows;
     index_t shift[3];

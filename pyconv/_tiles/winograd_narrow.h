@@ -5,14 +5,13 @@
 #define NARROW_ROWS 128          /* rows of cells that are transformed together at most */
 #define NARROW_SPAN (LANES + 4)  /* elements from where a row begins that are read */
 
-/* Rows of cells, of some rows of tiles: in image j the j-th of every tile. Where each begins in one channel and how far
-   it is from there to the next; what lies beside the plane is in zeros. Which cells exist, of vectors of several rows:
+/* Rows of cells, of some rows of tiles: in image j the j-th of every tile. Where each begins in one channel; what lies
+   beside the plane is in zeros. Which cells exist, of vectors of several rows:
    of their own, and of those from the second tile on. Then the rows that are the first and the last in memory, and room
    for copies where whole vectors would read what is not in source. */
 typedef struct {
     index_t each, count; /* rows of an image, and in all */
     const REAL *row[NARROW_ROWS + 16];
-    index_t channel[NARROW_ROWS];
     MASK exist[8 * 16];
     REAL zeros[NARROW_SPAN];
     const REAL *first, *last, *copied[NARROW_ROWS + 16];
@@ -38,7 +37,10 @@ static void NAME(find_narrow)(const piece_t *piece, const NAME(tiling) *t, const
     const index_t *extent = block->extent, *stride = piece->source_stride;
     const index_t first = block->start[2] * t->outputs_x + piece->axis[2].offset;
     const index_t own = t->outputs_x * NAME(slots)(extent[2]), set = t->outputs_x * LANES;
-    *rows = (NAME(narrow_rows)){.each = each};
+    rows->each = each;
+    rows->count = 0;
+    rows->first = rows->last = NULL;
+    NAME(zero)(NARROW_SPAN, rows->zeros);
     for (index_t e = 0; e < 2 * set; e++)
         rows->exist[e] = NAME(cell_for)(piece, 2, first + e % set % own + e / set * t->outputs_x) >= 0 ? -1 : 0;
     for (index_t j = 0; j < t->y; j++)
@@ -51,7 +53,6 @@ static void NAME(find_narrow)(const piece_t *piece, const NAME(tiling) *t, const
             if (NAME(cell_for)(piece, 1, y) < 0 || NAME(cell_for)(piece, 0, z) < 0)
                 continue;
             rows->row[rows->count] = row;
-            rows->channel[rows->count] = piece->source_channel;
             rows->first = rows->first && rows->first < row ? rows->first : row;
             rows->last = rows->last > row ? rows->last : row;
         }
@@ -77,9 +78,11 @@ static const REAL *const *NAME(in_source)(NAME(narrow_rows) *rows, const REAL *b
 static void NAME(go_to_next_channel)(NAME(narrow_rows) *rows, index_t channel)
 {
     for (index_t r = 0; r < rows->count; r++)
-        rows->row[r] += rows->channel[r];
-    rows->first = rows->first ? rows->first + channel : NULL;
-    rows->last = rows->first ? rows->last + channel : NULL;
+        rows->row[r] += rows->row[r] == rows->zeros ? 0 : channel;
+    if (rows->first != NULL) {
+        rows->first += channel;
+        rows->last += channel;
+    }
 }
 
 /* The first n lanes of two vectors side by side. */
@@ -204,7 +207,7 @@ static void NAME(transform_narrow)(const piece_t *piece, const block_t *block, c
                                    void *scratch)
 {
     const NAME(tiling) t = NAME(tiling_of)(piece);
-    const index_t planes = block->extent[0] + (block->shared & 1 ? NAME(beyond)(&piece->axis[0]) : 0);
+    const index_t planes = NAME(cells)(piece, block, 0);
     index_t shift[3];
     for (index_t stream = 0; stream < layout->streams[0]; stream++) {
         NAME(shifts)(piece, block, stream, 0, 0, shift);
