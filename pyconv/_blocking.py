@@ -25,7 +25,6 @@ from pyconv._blocks import (
     GATHER_DENSE,
     GATHER_FLAT,
     GROUPS,
-    LARGE_SECOND_LEVEL,
     LEAST_POSITIONS,
     LINE,
     TASKS,
@@ -38,6 +37,7 @@ from pyconv._blocks import (
     cells_met,
     cost_of,
     even_part,
+    is_copied,
     is_flat,
     least_of,
     power_of_two,
@@ -69,10 +69,6 @@ DOT_ROWS = 384  # the same of inner products: positions are many
 OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
 OFTEN_LAST = 64  # the same of any tiles, where channels lie last
 SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
-# Cells that lie in runs are copied all the same for so many rows, if they are of more channels: where these lie
-# multiples of FEW_SETS apart, and where L2 is large: on an Intel 1x1 layers gain a tenth by it with
-# AVX-512 and AVX2 alike. Whether processors with a smaller one gain was not measured.
-COPIED_CHANNELS, COPIED_IN_FEW_SETS, COPIED_ROWS = 8, 32, 48
 APART = 1 << 14  # bytes of a panel and of cells in lines of their own that tiles meet again: a third or half of L1
 # Bytes that the weights of a tile of four rows may take with the lines of cells that it reads, three quarters of L1,
 # where each tap has a line of its own, as of 7x1: of more channels every tile read both from L2.
@@ -264,14 +260,6 @@ def across_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     return blocking._replace(way=GATHER_ACROSS)
 
 
-def _is_copied(piece: Piece, tile: Tile) -> bool:
-    """Whether cells that could be multiplied where they lie are copied first, to lines that lie side by side."""
-    in_few_sets = piece.source.channel * tile.itemsize % FEW_SETS == 0
-    return piece.channels > COPIED_CHANNELS and (
-        in_few_sets and piece.rows >= COPIED_IN_FEW_SETS
-        or tile.second_level >= LARGE_SECOND_LEVEL and piece.rows >= COPIED_ROWS)
-
-
 @lru_cache(maxsize=64)
 def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> tuple[float, Blocking]:
     """The cheapest blocks for matrix products of unrolled cells, and their cost."""
@@ -298,7 +286,7 @@ def unrolled_blocking(piece: Piece, groups: int, channels: int, tile: Tile) -> t
     if tasks < least_tasks:
         rows = min(rows, max(4 * tile.rows, up_to(piece.rows * tasks // least_tasks, tile.rows)))
     together = _together(piece, groups, blocks_of(piece, block), block, rows, channels, tile)
-    in_place = together == 1 and block[0] == 1 and is_flat(piece) and not _is_copied(piece, tile)
+    in_place = together == 1 and block[0] == 1 and is_flat(piece) and not is_copied(piece, tile)
     way = GATHER_FLAT if in_place else GATHER
     return cost, Blocking(way, *block, channels, rows, groups=together)
 

@@ -24,9 +24,14 @@ CORRELATE_POSITIONS, LEAST_POSITIONS = 512, 64  # of a block of grad_weight: as 
 # times as long it takes to unroll cells that lie apart: every other one is picked from vectors, others come one by one
 EVERY_OTHER, ONE_BY_ONE = 2.5, 16
 ALL = 7  # all axes share their streams
-# operations of moving a vector of results to target and of beginning a stretch of it, in tiles of four rows: those of
-# eight were not measured
-MOVE_COST, STRETCH_COST = 2, 30
+# operations of moving a vector of results to target and of beginning a stretch of it, by rows of a tile; those of eight
+# are of a processor whose L2 is large, others were not measured
+MOVE_COST, STRETCH_COST = {4: 2, 8: 24}, {4: 30, 8: 0}
+# Cells that lie in runs are copied all the same for so many rows, if they are of more channels: where these lie
+# multiples of FEW_SETS apart, and where L2 is large: on an Intel 1x1 layers gain a tenth by it with
+# AVX-512 and AVX2 alike. Whether processors with a smaller one gain was not measured.
+COPIED_CHANNELS, COPIED_IN_FEW_SETS, COPIED_ROWS = 8, 32, 48
+FAR_UNROLLING = 6  # times as long it takes there to unroll a lone tap's cells that come from beyond L2
 FEW_SETS = 4096  # bytes between cells, whose lines a first-level cache then holds in one of its 64 sets
 FAR_POSITIONS = 2048  # bytes between positions whose channels are read faster at once than by vectors, or from copies
 FOLDED_TILES = 15  # most cells before a row of tiles that store them: 32 positions at least are stored together
@@ -47,6 +52,16 @@ class Tile(NamedTuple):
     units: int = UNITS
     samples: int = 1
     second_level: int = 0
+
+    @property
+    def has_large_cache(self) -> bool:
+        """Whether L2 is such that blocks are as they were measured on an Intel."""
+        return self.second_level >= LARGE_SECOND_LEVEL
+
+    @property
+    def deciding(self) -> "Tile":
+        """The tile as what decides the order of a sum may see it: the same for any threads, scratch and caches."""
+        return self._replace(tasks=TASKS, narrow=False, second_level=0)
 
 
 # the ways of kernels.h
@@ -200,16 +215,26 @@ def is_flat(piece: Piece) -> bool:
         (axis.positions, axis.step, axis.offset, axis.taps) == (axis.size, 1, 0, 1) for axis in piece.axes)
 
 
-def storing_cost(piece: Piece, block: Block, vectors: int, positions: int, lanes: int) -> float:
+def is_copied(piece: Piece, tile: Tile) -> bool:
+    """Whether cells that could be multiplied where they lie are copied first, to lines that lie side by side."""
+    in_few_sets = piece.source.channel * tile.itemsize % FEW_SETS == 0
+    return piece.channels > COPIED_CHANNELS and (
+        in_few_sets and piece.rows >= COPIED_IN_FEW_SETS
+        or tile.has_large_cache and piece.rows >= COPIED_ROWS)
+
+
+def storing_cost(piece: Piece, block: Block, vectors: int, positions: int, tile: Tile) -> float:
     """Of a row of a block's results, so many vectors: where these are one run of target, they are summed there, else
     they are moved."""
     samples, (z, y, x), _ = block
     along_z, along_y, along_x = piece.target.axes
+    never = along_x > 1 or piece.turned or piece.folded != "zeros"
+    if tile.rows == 8 and (never or not tile.has_large_cache):
+        return 0
     rows_follow = z * y == 1 or x * along_x == along_y
-    is_run = along_x == samples == 1 and positions == z * y * x and positions % lanes == 0 and rows_follow and (
-        z == 1 or y * x == along_z)
-    moves = not is_run or piece.turned or piece.folded != "zeros"
-    return MOVE_COST * vectors * moves + STRETCH_COST * samples * z * (1 if rows_follow else y)
+    is_run = not never and samples == 1 and positions == z * y * x and rows_follow and (z == 1 or y * x == along_z)
+    begun = samples * z * (1 if rows_follow else y)
+    return MOVE_COST[tile.rows] * vectors * (not is_run) + STRETCH_COST[tile.rows] * begun
 
 
 def unrolling_cost(piece: Piece, size: int, rows: int, lanes: int) -> float:
@@ -221,8 +246,11 @@ def unrolling_cost(piece: Piece, size: int, rows: int, lanes: int) -> float:
 def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
     """Of a block of a size, vector operations of all: products, unrolling, storing, and a fixed cost a block."""
     taps, lanes = prod(axis.taps for axis in piece.axes), tile.lanes
-    of_axes, flat = streams_of(piece.axes), is_flat(piece)
+    of_axes, flat = streams_of(piece.axes), is_flat(piece) and not is_copied(piece, tile)
     weights = 3 * taps * rows / lanes  # they come from beyond L2
+    source = piece.batch * piece.channels * prod(axis.size for axis in piece.axes) * tile.itemsize
+    far = tile.has_large_cache and source > tile.second_level and tile.rows == 8 and taps == piece.axes[2].step == 1
+    each = FAR_UNROLLING if far else 1
     across, at_least_two = tile.vectors, max(rows, 2)
 
     def cost(block: Block) -> float:
@@ -232,10 +260,9 @@ def cost_of(piece: Piece, rows: float, tile: Tile) -> Callable[[Block], float]:
         products = (vectors + 0.1 * -(-vectors // across)) * taps * at_least_two  # a load across two lines is two
         runs = samples * z * (1 if taps == 1 else y)
         gaps = at_once != samples * z * y * x
-        unrolled = 0 if flat and samples == 1 else unrolling_cost(piece, size, runs * streams, lanes)
+        unrolled = 0 if flat and samples == 1 else each * unrolling_cost(piece, size, runs * streams, lanes)
         stored = 3 * runs * gaps * rows
-        if tile.rows == 4:
-            stored += rows * storing_cost(piece, block, vectors, at_once, lanes) / max(1, piece.channels)
+        stored += rows * storing_cost(piece, block, vectors, at_once, tile) / max(1, piece.channels)
         return blocks_of(piece, block) * (products + weights + unrolled + stored + 40)
 
     return cost

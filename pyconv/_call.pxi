@@ -373,6 +373,7 @@ cdef class Call:
             piece = &desk.seen
         if not step.anywhere and not self.is_run(piece, work):
             return False
+        work.layout.cut = work.layout.cell == 0 and work.layout.positions % self.plan.kernels.lanes != 0
         work.layout.pitch, work.layout.cell = piece.target_channel, piece.target_stride[2]
         if step.anywhere:
             work.layout.batch = piece.target_batch
@@ -393,7 +394,7 @@ cdef class Call:
             along = work.part.rows
             dense = dense or volume * x == piece.target_batch and x * self.plan.kernels.itemsize % FEW_SETS != 0
         return dense and work.layout.positions == work.block.samples * volume and (
-            along % self.plan.kernels.lanes == 0) and (
+            work.layout.cell == 0 or along % self.plan.kernels.lanes == 0) and (
             work.block.extent[0] == 1 or plane * x == piece.target_stride[0]) and (
             work.block.extent[0] * work.block.extent[1] == 1 or work.block.extent[2] * x == piece.target_stride[1])
 

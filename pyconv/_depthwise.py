@@ -78,7 +78,8 @@ def direct_blocking(piece: Piece, groups: int, tile: Tile, always: bool = False)
 
     one = piece._replace(batch=1)
     best = min(vectors, key=cost)
-    other = cost_of(one, piece.rows, tile)(best_block(one, 8 * tile.lanes * tile.vectors, piece.rows, tile, True))
+    most = 8 * tile.lanes * tile.vectors
+    other = cost_of(one, piece.rows, tile.deciding)(best_block(one, most, piece.rows, tile.deciding, True))
     in_place = piece.source.group == piece.target.group == 1 and 2 * groups > tile.lanes  # what tiles would copy first
     if not (always or in_place) and cost(best) > TILES_LOSE * groups * other * piece.channels:
         return None

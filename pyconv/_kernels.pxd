@@ -40,7 +40,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t group, groups, row, rows, channel, channels
     ctypedef struct layout_t:
         index_t axis[2]
-        index_t positions, batch, pitch, cell, first
+        index_t positions, batch, pitch, cell, first, cut
         index_t scratch, panel, result, sums
     ctypedef struct work_t:
         const piece_t *piece

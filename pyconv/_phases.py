@@ -16,7 +16,6 @@ from pyconv._blocks import (
     GATHER_ROWS,
     GATHER_WINOGRAD,
     PADDED,
-    TASKS,
     Blocking,
     Tile,
     even_part,
@@ -181,7 +180,7 @@ def _most_taps(map: str, phases: list[Piece], groups: int, tile: Tile, algorithm
     if not all_taps:
         return 0
     taps = max(_taps(most), -(-all_taps // PHASES))
-    alone = choose(map, most._replace(batch=1), groups, tile._replace(tasks=TASKS, narrow=False), algorithm, taps)
+    alone = choose(map, most._replace(batch=1), groups, tile.deciding, algorithm, taps)
     return taps if alone[1].way == GATHER_BROADCAST else 0
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from pyconv._blocks import (
     CORRELATE_WINOGRAD,
     GATHER_WINOGRAD,
-    LARGE_SECOND_LEVEL,
     LINE,
     TASKS,
     UNITS,
@@ -67,7 +66,7 @@ class Caches(NamedTuple):
 
 CACHES = Caches(6 << 20, 5 << 20, (8, 16, 32, 48, 64, 96, 128), (1, 2, 3, 4), 24, 0, 0)
 NARROW = CACHES._replace(room=14 << 17, weight_room=14 << 17)  # where scratch is scarce, on any processor
-# Where L2 has LARGE_SECOND_LEVEL bytes, as an Intel's, what is beyond it is farther than on those where the above was
+# Where L2 is large, as an Intel's, what is beyond it is farther than on those where the above was
 # measured. Results may be there, since they are gone through in order: of more rows, or channels and columns, so that
 # operands are transformed less often. Of cells all stay in L2 up to FAR_FROM of it, fewer and fewer up to its size.
 LARGE_CACHES = Caches(12 << 20, 12 << 20, (*CACHES.channels, 192, 256), (*CACHES.columns, 6), 6, 60, 20)
@@ -76,7 +75,7 @@ SUMS_FAR = 0.25  # of what a line of cells costs, a line of sums from which the 
 
 
 def _caches(tile: Tile) -> Caches:
-    return NARROW if tile.narrow else LARGE_CACHES if tile.second_level >= LARGE_SECOND_LEVEL else CACHES
+    return NARROW if tile.narrow else LARGE_CACHES if tile.has_large_cache else CACHES
 
 
 def _frequencies(piece: Piece) -> int:
@@ -229,7 +228,7 @@ def correlate(piece: Piece, groups: int, tile: Tile) -> Blocking:
     The order of sums is that of the blocks of positions and of the partial sums, which are the same for any scratch and
     any number of threads; how much of the weight a task does is not.
     """
-    block, splits = _sums(piece, groups, tile._replace(tasks=TASKS, narrow=False, samples=1, second_level=0))
+    block, splits = _sums(piece, groups, tile.deciding._replace(samples=1))
     _, _, part = min(_costs(piece, groups, tile, block, splits))
     return Blocking(CORRELATE_WINOGRAD, *block, *part, splits)
 

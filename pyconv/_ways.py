@@ -66,8 +66,10 @@ from pyconv._piece import Axis, Piece
 from pyconv._winograd import is_lone, of_tiles
 
 # How much longer unrolled cells take than the count of their operations says, beside cells that are broadcast, as
-# measured: in tiles of eight rows any, and those of 4 bytes that lie apart in so many channels and more;
+# measured: in tiles of eight rows any, and those of 4 bytes that lie apart in so many channels and more; where L2 is
+# large those of a lone tap, and those of one that lie apart;
 BY_EIGHT, APART_BY_EIGHT, MANY_CHANNELS = 1.1, 1.17, 8
+LONE_BY_EIGHT, LONE_APART_BY_EIGHT = 0.94, 1.12
 # in tiles of four rows any; those that lie apart, under so many rows of taps and more; those under several rows of so
 # many taps that overlap; and a few, where weights of some of the taps, which lie apart, are packed for them;
 BY_FOUR, APART_BY_FOUR, MANY_ROWS, OVERLAPPING_BY_FOUR, MANY_TAPS, FEW_BY_FOUR = 0.95, 1.43, 3, 1.1, 4, 1.14
@@ -149,6 +151,8 @@ def unrolled_loses(piece: Piece, tile: Tile) -> float:
     z, y, x = piece.axes
     rows, apart = z.taps * y.taps, x.step > 1 and piece.channels >= MANY_CHANNELS
     if tile.rows == 8:
+        if prod(axis.taps for axis in piece.axes) == 1 and tile.has_large_cache:
+            return LONE_BY_EIGHT if x.step == 1 else LONE_APART_BY_EIGHT
         return APART_BY_EIGHT if apart and tile.itemsize == 4 else BY_EIGHT
     loses = BY_FOUR
     if apart and rows >= MANY_ROWS:
@@ -172,7 +176,7 @@ def _is_better_turned(piece: Piece, asked: Asked, channels: int) -> bool:
     """Whether turning and unrolling cells whose channels lie last costs less than broadcasting them, to vectors that
     are not full or, where results lie in rows, to results that are turned afterwards. The two ways round differently,
     as one of them sums the padding too: so one sample decides, on any number of threads."""
-    tile = asked.tile._replace(tasks=TASKS, narrow=False)
+    tile = asked.tile.deciding
     fills = piece.rows % tile.lanes == 0 or piece.rows >= MOSTLY_FILLED * tile.lanes
     if (piece.target_last and fills) or any(n > 1 for n, _ in piece.row_taps):
         return False
@@ -185,7 +189,7 @@ def _pays_by_taps(piece: Piece, asked: Asked, channels: int) -> bool:
     """Whether cells are better broadcast under one tap after the other, as those of small images under large kernels,
     whose boxes have few positions for all of their weights. That is another order of sums, so one sample decides, on
     any number of threads; at a stride these would be read from as many lines for each tap."""
-    tile, one = asked.tile._replace(tasks=TASKS, narrow=False), piece._replace(batch=1)
+    tile, one = asked.tile.deciding, piece._replace(batch=1)
     less = BY_TAPS[tile.rows, piece.source_last]
     if piece.several or piece.woven or piece.swapped or any(axis.step > 1 for axis in piece.axes) or (
             prod(axis.taps for axis in piece.axes) == 1):
@@ -237,7 +241,7 @@ def _of_batches(
 
 def _summed(blocks: Callable[[Piece, int, Tile], Blocking | None]) -> Callable[[Piece, Asked], Blocking | None]:
     def of(piece: Piece, asked: Asked) -> Blocking | None:
-        return _of_batches(piece, asked.groups, asked.tile._replace(tasks=TASKS), blocks)
+        return _of_batches(piece, asked.groups, asked.tile._replace(tasks=TASKS, second_level=0), blocks)
     return of
 
 

@@ -12,7 +12,7 @@ import pyconv
 from calls import assert_same_bits, poisoned
 from plan_runs import geometry_of
 from problems import LAYERS, VARIED, P
-from pyconv import _blocks, _pieces, _tiled, _winograd
+from pyconv import _blocks, _phases, _pieces, _tiled, _winograd
 from test_dtypes import DTYPES, INTEGERS, data_of, dtype_of
 from test_identities import generic
 from test_ways import way_of
@@ -222,10 +222,20 @@ POINTWISE = [P('1x1', (24, 24), (1, 1), (24, 64), batch=2), P('1x1 over lines', 
              P('1x1 to few channels', (24, 24), (1, 1), (24, 32))]
 
 
-@pytest.mark.parametrize('problem', POINTWISE, ids=str)
-def test_cells_of_runs_copied_or_not(problem, dtype, replan):
-    """Which they are follows from the processor's cache, and shows in no bit."""
+# Rows of results that lie one behind the other, and end within a vector.
+WITHIN = [P('1x1 of several samples', (14, 14), (1, 1), (72, 136), batch=3), P('a line of 25', (25,), (1,), (300, 96)),
+          P('1x1 at a stride', (29, 15), (1, 1), (64, 130), stride=2, batch=4),
+          P('2x2', (15, 15), (2, 2), (64, 96), batch=2), P('a row too few', (7, 7), (1, 1), (80, 9), batch=2)]
+
+
+@pytest.mark.parametrize('last', [False, True], ids=['channels first', 'channels last'])
+@pytest.mark.parametrize('problem', VARIED + LAYERS + POINTWISE + WITHIN, ids=str)
+def test_in_any_cache(problem, last, dtype, replan):
+    """Whether cells are copied, broadcast or unrolled follows from the processor's cache, and shows in no bit."""
     data = problem.floats(dtype)
+    if last:
+        data = data._replace(**{name: np.moveaxis(np.ascontiguousarray(np.moveaxis(getattr(data, name), 1, -1)), -1, 1)
+                                for name in 'xyw'})
     results = []
     for size in (0, 1 << 20, 1 << 21, 1 << 24):
         replan(pyconv._cpu, second_level=size)
@@ -233,6 +243,41 @@ def test_cells_of_runs_copied_or_not(problem, dtype, replan):
     for found in results[1:]:
         for one, other in zip(found, results[0], strict=True):
             assert_same_bits(one, other)
+
+
+SAME_SUMS = {_blocks.GATHER_FLAT: _blocks.GATHER, _blocks.GATHER_BROADCAST: _blocks.GATHER}
+
+
+def decisive(name, choice):
+    """Of a piece and its blocks, what decides the order of sums."""
+    piece, blocking = choice
+    if name == 'grad_weight':
+        tiles = blocking.way == _blocks.CORRELATE_WINOGRAD
+        return blocking._replace(channels=0, rows=0) if tiles else blocking
+    lies_in_rows = not (piece.source_last or piece.target_last or blocking.by_taps)
+    way = SAME_SUMS.get(blocking.way, blocking.way) if lies_in_rows else blocking.way
+    return way, piece.tile, blocking.channels, blocking.by_taps
+
+
+TILES = [_blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 8, 8, 3), _blocks.Tile(4, 8, 4, 3)]
+
+
+@pytest.mark.parametrize('tile', TILES, ids=str)
+def test_what_decides_a_sum_follows_from_no_cache(tile):
+    pick = np.random.default_rng(0)
+    for _ in range(300):
+        groups = int(pick.choice([1, 1, 4, 32]))
+        channels = tuple(groups * int(n) for n in pick.choice([1, 3, 8, 40, 130], 2))
+        kernel = tuple(map(int, pick.choice([1, 1, 2, 3, 5], 2)))
+        size = tuple(int(n) + k for n, k in zip(pick.choice([1, 6, 13, 14, 27, 40], 2), kernel))
+        problem = P('', size, kernel, channels, groups=groups, batch=int(pick.choice([1, 2, 8])),
+                    stride=int(pick.choice([1, 1, 2, 3])), padding=int(pick.choice([0, 0, 1])))
+        for name, last in itertools.product(('forward', 'grad_input', 'grad_weight'), (False, True)):
+            geometry = geometry_of(problem)._replace(x_last=last, y_last=last)
+            found = [[decisive(name, choice) for choice in _phases.choose_all(
+                name, _pieces.pieces(name, geometry), groups, tile._replace(second_level=size), 'auto')]
+                for size in (0, 1 << 21)]
+            assert found[0] == found[1], (problem, name, last)
 
 
 # Of tiles, whose blocks have other cells, rows, channels or columns where L2 is large, at one level or another.

@@ -259,15 +259,27 @@ def forget():
     _known.forget()
 
 
-def test_results_that_are_one_run_are_not_moved(forget, monkeypatch):
-    """Rows of 26 positions are whole vectors of 8 from one multiple of 4 to the next, if moving costs anything."""
-    problem = P('first layer', (28, 28), (3, 3), (1, 32), batch=64)
-    way, positions = way_of(problem, 'forward', BY_FOUR)
-    assert way == _blocks.GATHER and positions % 8 == 0
+@pytest.mark.parametrize(('channels', 'tile'), [
+    ((16, 64), BY_FOUR),
+    ((256, 1024), _blocks.Tile(8, 8, 8, 3, tasks=2, second_level=_blocks.LARGE_SECOND_LEVEL))], ids=str)
+def test_results_that_are_one_run_are_not_moved(channels, tile, forget, monkeypatch):
+    """Of one sample, if moving costs anything; else two, whose positions end with a vector."""
+    [piece] = _pieces.pieces('forward', geometry_of(P('1x1', (14, 14), (1, 1), channels, batch=8)))
+    assert _ways.choose('forward', piece, 1, tile, 'gemm')[1].samples == 1
     for cost in ('MOVE_COST', 'STRETCH_COST'):
-        monkeypatch.setattr(_blocks, cost, 0)
+        monkeypatch.setattr(_blocks, cost, {4: 0, 8: 0})
     forget()
-    assert way_of(problem, 'forward', BY_FOUR)[1] % 8
+    assert _ways.choose('forward', piece, 1, tile, 'gemm')[1].samples == 2
+
+
+@pytest.mark.parametrize(('channels', 'size', 'batch', 'way'), [
+    ((1024, 256), 14, 8, _blocks.GATHER), ((2048, 512), 7, 8, _blocks.GATHER),
+    ((640, 48), 16, 4, _blocks.GATHER_BROADCAST)])
+def test_a_lone_tap_s_cells_are_unrolled_sooner_where_l2_is_large(channels, size, batch, way):
+    """As measured; without such a cache they are broadcast. Few rows are not worth what unrolling takes."""
+    layer = P('1x1', (size, size), (1, 1), channels, batch=batch)
+    for second_level, taken in ((0, _blocks.GATHER_BROADCAST), (_blocks.LARGE_SECOND_LEVEL, way)):
+        assert way_of(layer, 'forward', BY_EIGHT._replace(tasks=2, second_level=second_level))[0] == taken
 
 
 @pytest.mark.parametrize(('problem', 'by_four', 'by_eight'), [

@@ -80,7 +80,7 @@ static void NAME(multiply_flat)(const work_t *work, const void *panel, const ind
     const int in_rows = weights->row != NULL;
     offset = flat->offset ? flat->offset : offset;
     NAME(multiply_one)(rows, positions, depth, in_rows ? weights->row : weights->packed, in_rows, weights->pitch,
-                       offset, flat->cells, result, work->layout.pitch, accumulate, 1, 0);
+                       offset, flat->cells, result, work->layout.pitch, accumulate, (int)work->layout.cut, 1, 0);
 }
 
 /* grad_weight: a block's cells and those of target are a run each, and are multiplied where they lie. Scratch is one

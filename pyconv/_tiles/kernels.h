@@ -100,10 +100,11 @@ typedef struct {
    array of `positions` elements: along a shared axis a row also has the cells that only later taps reach, so between
    two rows of positions there are some that are computed with the others and belong to nothing.
    Results lie in rows `pitch` apart or, of the ways that keep channels side by side, positions `cell` apart; those of
-   the block begin with position `first`, once what is beyond target's edges was added to others. The last four are how
-   many elements the arrays take, and how many of the result's are sums. */
+   the block begin with position `first`, once what is beyond target's edges was added to others. `cut`: rows lie in
+   target and end within a vector, where nothing else may be written. The last four are how many elements the arrays
+   take, and how many of the result's are sums. */
 typedef struct {
-    index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch, cell, first;
+    index_t positions, batch, axis[2], stream, streams[3], channel, set, pitch, cell, first, cut;
     index_t scratch, panel, result, sums;
 } layout_t;
 

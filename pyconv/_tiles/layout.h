@@ -133,7 +133,7 @@ static void NAME(layout)(work_t *work)
     layout->set = part->channels * layout->channel;
     layout->scratch = part->groups * layout->set + LANES;
     layout->pitch = NAME(up)(layout->positions);
-    layout->cell = 0;
+    layout->cell = layout->cut = 0;
     layout->panel = part->groups * part->rows * NAME(depth)(work);
     layout->result = layout->sums = part->groups * part->rows * layout->pitch;
 }

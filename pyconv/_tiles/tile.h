@@ -209,15 +209,65 @@ static inline index_t NAME(next_rows)(index_t rows, index_t tall, index_t vector
     return in_rows || vectors != 2 ? NAME(taller)(rows, vectors) : rows >= 3 * ROWS ? 3 * ROWS : tall;
 }
 
+/* to[0, n) <- from + bias (+ to), nothing beyond: vectors of the largest power of two that fits, of which the last ends at
+   n, whatever of it the others wrote; so it is worked out before them. */
+static inline __attribute__((always_inline)) void NAME(store_dense)(REAL *to, const REAL *from, index_t n, REAL bias,
+                                                                    const int accumulate)
+{
+#define PARTS(W)                                                                                                      \
+    if (W <= LANES && n >= W) {                                                                                       \
+        typedef REAL part __attribute__((vector_size(W * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));           \
+        part last = *(const part *)(from + n - W) + bias;                                                             \
+        if (accumulate)                                                                                               \
+            last += *(const part *)(to + n - W);                                                                      \
+        for (; n > W; n -= W, to += W, from += W)                                                                     \
+            *(part *)to = accumulate ? *(const part *)from + bias + *(const part *)to : *(const part *)from + bias;   \
+        *(part *)(to + n - W) = last;                                                                                 \
+        return;                                                                                                       \
+    }
+    PARTS(16)
+    PARTS(8)
+    PARTS(4)
+    PARTS(2)
+    if (n)
+        *to = accumulate ? *from + bias + *to : *from + bias;
+#undef PARTS
+}
+
+static inline void NAME(store_run)(REAL *to, index_t step, const REAL *from, index_t n, REAL bias, int accumulate)
+{
+    if (step == 1 && accumulate)
+        NAME(store_dense)(to, from, n, bias, 1);
+    else if (step == 1)
+        NAME(store_dense)(to, from, n, bias, 0);
+    else if (accumulate)
+        for (index_t q = 0; q < n; q++)
+            to[q * step] += from[q] + bias;
+    else
+#pragma GCC unroll 4 /* the loop alone is so short that its place in memory decides how fast it is */
+        for (index_t q = 0; q < n; q++)
+            to[q * step] = from[q] + bias;
+}
+
+/* to <- what a tile has summed apart, in rows of whole vectors, as far as there are positions (+ to). */
+static inline void NAME(store_cut)(index_t rows, index_t positions, const REAL *apart, REAL *to, index_t pitch,
+                                   int accumulate)
+{
+    for (index_t i = 0; i < rows; i++)
+        NAME(store_run)(to + i * pitch, 1, apart + i * NAME(up)(positions), positions, 0, accumulate);
+}
+
 /* Some positions for all rows, then the next: what they read of scratch stays in L1 while the panels pass by. Weights
    that are not in panels lie in rows `row_pitch` apart; then what the k-th one meets is `offset[1]` behind the last.
-   FETCHED: cells come from memory; KEPT_NEAR: results never lie in target, where multiply has some. */
+   FETCHED: cells come from memory; KEPT_NEAR: results never lie in target, where multiply has some; cut: rows end within
+   a vector, behind which nothing may be written. */
 static inline __attribute__((always_inline)) void NAME(multiply_one)(
     index_t rows, index_t positions, index_t depth, const REAL *panel, int in_rows, index_t row_pitch,
-    const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, const int FETCHED,
+    const index_t *offset, const REAL *scratch, REAL *to, index_t pitch, int accumulate, int cut, const int FETCHED,
     const int KEPT_NEAR)
 {
     const index_t vectors = (positions + LANES - 1) / LANES, each = in_rows ? row_pitch : depth;
+    REAL apart[24 * LANES];
     index_t row[TALLEST];
     for (int i = 0; in_rows && i < TALLEST; i++)
         row[i] = i * row_pitch;
@@ -225,15 +275,20 @@ static inline __attribute__((always_inline)) void NAME(multiply_one)(
         const index_t tall = NAME(tall)(rows), same = tall == ROWS ? rows / tall * tall : tall;
         for (index_t done = 0, wide; done < vectors; done += wide) {
             wide = NAME(wide)(tall, vectors - done);
+            const int ends = cut && done + wide == vectors;
             for (index_t i = 0, high; i < same; i += high) {
                 high = NAME(next_rows)(same - i, tall, wide, in_rows);
                 const index_t first = depth * i / same, last = depth * (i + high) / same;
                 if (FETCHED)
                     NAME(fetch_ahead)(scratch + (done + wide) * LANES, offset + first, last - first, wide);
+                REAL *here = to + i * pitch + done * LANES;
                 NAME(tiles)[high][wide - 1][in_rows](
                     depth, panel + i * each, in_rows ? row : offset, scratch + done * LANES,
-                    in_rows && depth > 1 ? offset[1] : 0, to + i * pitch + done * LANES,
-                    KEPT_NEAR || depth >= SHALLOW ? 0 : wide * LANES, pitch, accumulate);
+                    in_rows && depth > 1 ? offset[1] : 0, ends ? apart : here,
+                    KEPT_NEAR || depth >= SHALLOW || ends ? 0 : wide * LANES, ends ? wide * LANES : pitch,
+                    !ends && accumulate);
+                if (ends)
+                    NAME(store_cut)(high, positions - done * LANES, apart, here, pitch, accumulate);
             }
         }
         panel += same * each;
@@ -252,7 +307,8 @@ static void NAME(multiply)(const work_t *work, const void *panels, const index_t
         NAME(multiply_one)(part->rows, work->layout.positions, depth,
                            (const REAL *)panels + group * part->rows * depth, 0, 0, offset,
                            (const REAL *)scratch + group * work->layout.set,
-                           (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate, 0, 0);
+                           (REAL *)result + group * part->rows * work->layout.pitch, work->layout.pitch, accumulate,
+                           (int)work->layout.cut, 0, 0);
 }
 
 /* Vectors of the next panel of turned columns: as `wide` for the tallest tile. */

@@ -106,7 +106,7 @@ static void NAME(multiply_frequencies)(const work_t *work, index_t row, index_t 
     result += row * layout->pitch;
     for (index_t f = 0; f < NAME(frequencies)(work); f++)
         NAME(multiply_one)(rows, layout->positions, depth, panel + f * (rows * depth + APART), 0, 0, offset,
-                           scratch + f * layout->set, result + f * set, layout->pitch, accumulate, 0, 1);
+                           scratch + f * layout->set, result + f * set, layout->pitch, accumulate, 0, 0, 1);
 }
 
 static void NAME(multiply_winograd)(const work_t *work, const void *panel, const index_t *offset, void *scratch,
