@@ -401,11 +401,15 @@ def _fitting(piece: Piece, positions: int, rows: float, channels: int, tile: Til
 
 
 def _most_positions(piece: Piece, taps: int, tile: Tile) -> int:
-    """Of a block of grad_weight: fewer where each has lines of its own, which are read again for every tile of rows."""
+    """Of a block of grad_weight: fewer where each has lines of its own, which are read again for every tile of rows;
+    half as many where under a stride lines have cells that no tap reads, as measured in tiles of eight rows."""
     apart = piece.axes[2].step * piece.source.axes[2] * tile.itemsize >= LINE
     copied = _is_unrolled(piece, taps, tile) or not reads_source_last(CORRELATE, piece, tile.itemsize)
     width = tile.vectors * tile.lanes * tile.itemsize
-    return APART // (LINE + width) if apart and not copied else CORRELATE_POSITIONS
+    if apart and not copied:
+        return APART // (LINE + width)
+    half = tile.rows == 8 and piece.axes[2].step > 1 and not copied
+    return CORRELATE_POSITIONS // 2 if half else CORRELATE_POSITIONS
 
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
