@@ -46,6 +46,7 @@ PASS = {1: 0, 2: 20, 4: 42, -2: 12, -3: 24}
 TRANSFORM = 7  # and of all for a vector of one frequency, where rows of tiles fill vectors
 RUN_COST = 6  # of a row of outputs, which is stored by itself
 PACK_COST = 30  # products that take as long as packing a weight once more
+GRADIENT_COST = 12  # the same of transforming and storing what one frequency has of an element of the weight's gradient
 PAYS, CUT_PAYS = 0.9, 0.87  # of what else it would cost: of tiles, and of these and products side by side
 
 
@@ -105,8 +106,13 @@ def tiled_cost(map: str, piece: Piece) -> float:
 
 
 def tiling_pays(map: str, piece: Piece) -> bool:
-    """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch."""
-    return tiled_cost(map, piece) < PAYS * products(piece)
+    """Whether tiles take fewer vector operations, transforms included: of one sample, so for any batch. The weight's
+    gradient is transformed once for all samples, of which the next power of two decides."""
+    if map != "grad_weight":
+        return tiled_cost(map, piece) < PAYS * products(piece)
+    batch = power_of_two(piece.batch)
+    gradient = GRADIENT_COST * _frequencies(piece) * piece.axes[0].taps * piece.rows * piece.channels
+    return batch * tiled_cost(map, piece) + gradient < PAYS * batch * products(piece)
 
 
 def in_whole_tiles(map: str, piece: Piece, outputs: list[int]) -> list[Piece]:
