@@ -114,6 +114,8 @@ def choose_all(map: str, pieces: list[Piece], groups: int, tile: Tile, algorithm
                                for piece, block in ((first, blocking), (second, other)))
             chosen[i:i + 2] = (first, blocking), (second, other)
         alone = blocking.members == 1
+        if alone and {blocking.way, other.way} == {GATHER, GATHER_FLAT}:
+            blocking, other = blocking._replace(way=GATHER), other._replace(way=GATHER)
         able = (GATHER, GATHER_DIRECT) if alone else (GATHER, GATHER_DIRECT, GATHER_BROADCAST)  # in blocks for several
         if blocking.way == other.way and blocking.way in able:
             if alone and blocking.way == GATHER:
@@ -213,7 +215,7 @@ def _shared(chosen: list[Choice], groups: int, tile: Tile) -> list[Choice]:
             own = [direct_blocking(piece, groups, tile, True) or other for piece, other in chosen]
             alike = all(block.way == GATHER_DIRECT for block in own)
             return _side_by_side(list(zip(phases, own)), most) if alike else chosen
-    elif _are_few(phases) and all((other.way, other.groups) == (GATHER, 1) for _, other in chosen) and (
+    elif _are_few(phases) and all(other.way in (GATHER, GATHER_FLAT) and other.groups == 1 for _, other in chosen) and (
             _taps(whole) <= sum(map(_taps, phases))):  # a dilation's taps may be far apart
         if count * whole.rows < ROW_BLOCKS[0]:
             blocking = unrolled_blocking(whole, groups, most.channels, tile)[1]._replace(way=GATHER, groups=1)

@@ -248,12 +248,24 @@ def test_phases_of_which_one_lies_flat_have_no_cells_together():
     assert not _phases.read_alike([first, second._replace(axes=(*others, x._replace(size=2 * x.size)))])
 
 
-@pytest.mark.parametrize("layer, way", [(FIRST_LAYER, _blocks.GATHER), (DEPTHWISE, _blocks.GATHER_DIRECT)])
+LONE_TAP = (3, 112, 112), (32, 3, 3, 3), 1  # of one phase, whose cells could be read where they lie
+LONE_TAP_OF_MANY = (24, 56, 56), (48, 24, 3, 3), 1
+
+
+@pytest.mark.parametrize("layer, way", [
+    (FIRST_LAYER, _blocks.GATHER), (LONE_TAP, _blocks.GATHER), (DEPTHWISE, _blocks.GATHER_DIRECT)])
 def test_phases_with_few_rows_unroll_their_cells_once(layer, way):
     first, *others = chosen(layer, 4)
     assert (first.way, first.members, first.shares) == (way, 4, True) and all(other.members == 0 for other in others)
     assert {(x.samples, x.extent, x.shared, x.channels) for x in others} == {
         (first.samples, first.extent, first.shared, first.channels)}
+
+
+def test_phases_of_more_rows_are_stored_in_pairs():
+    """All of whose cells are unrolled then, of a lone tap too."""
+    found = chosen(LONE_TAP_OF_MANY, 8)
+    assert {x.way for x in found} == {_blocks.GATHER} and not any(x.shares for x in found)
+    assert [(x.paired, x.members) for x in found] == [(True, 2), (False, 0)] * 2
 
 
 @pytest.mark.parametrize("rank, input_shape, weight_shape, stride, rows", [
