@@ -66,6 +66,7 @@ PANEL = 1 << 20  # bytes that the packed weights of a block may take
 SCRATCH = 1 << 19  # bytes that an unrolled block may take: half of a common L2
 CORRELATE_ROWS = 576  # channels * taps of a block of grad_weight
 DOT_ROWS = 384  # the same of inner products: positions are many
+DOTS = 1024  # of them, where output channels are many: their sums are added up as often as there are blocks
 OFTEN_BY_EIGHT = 512  # output channels, for which tiles of eight rows read each line of source often
 OFTEN_LAST = 64  # the same of any tiles, where channels lie last
 SPREAD_OVER = 1 << 22  # bytes that such cells lie in, as measured
@@ -428,10 +429,11 @@ def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
 
 
 def few_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
-    """The same for few output channels."""
+    """The same for few output channels; or for many, which stay where they lie, of few input channels."""
     taps = max(1, prod(axis.taps for axis in piece.axes))
     channels = even_part(piece.channels, DOT_ROWS // taps)
-    block = _fitting(piece, 128 * tile.lanes, piece.rows / tile.lanes, channels, tile)
+    many = piece.rows > tile.lanes
+    block = _fitting(piece, DOTS if many else 128 * tile.lanes, piece.rows / tile.lanes, channels, tile, not many)
     splits = splits_of(blocks_of(piece, block), groups * -(-piece.channels // channels), tile.units)
     together = _together(piece, groups, 1, block, piece.rows, channels, tile)
     in_runs = is_flat(piece) and piece.target.axes[2] == 1 and not piece.patched[1] and all(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pyconv import _tiled
 from pyconv._blocking import (
+    DOTS,
     across_blocking,
     are_few,
     broadcast_blocking,
@@ -80,6 +81,7 @@ ONE_VECTOR = 0.7  # of that beside one vector of rows where so many taps and mor
 # operations of turning a number of channels that lie last, at stride 1 and at others
 TURN_COST, TURN_COST_APART = 0.45, 1.1
 MOSTLY_FILLED = 3  # vectors of output channels, of which the last may have a few
+FEW_CELLS_READ = 16  # channels * taps for which the output channels are not turned
 FEW_READ_BY_ONE = 16  # input channels of a lone tap whose products with less than a vector of output channels are few
 MOST_SUMMED = 64  # rows of positions of a block, if samples are whole: rounding errors grow with them
 
@@ -256,8 +258,18 @@ def _weights_of_lanes(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
         blocks, -(-groups // blocking.groups), tile.units))
 
 
+def _reads_few(piece: Piece, tile: Tile) -> bool:
+    """Whether many output channels, which lie in rows, meet so few cells that turning them costs more: as measured in
+    tiles of eight rows."""
+    cells = piece.channels * prod(axis.taps for axis in piece.axes)
+    return tile.rows == 8 and piece.rows > tile.lanes and 0 < cells <= FEW_CELLS_READ and not (
+        piece.source_last or piece.target_last or piece.turned or any(piece.patched))
+
+
 def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
     half, plane = tile.lanes // 2, prod(axis.positions for axis in piece.axes)
+    if _reads_few(piece, tile) and plane >= DOTS:
+        return few_blocking(piece, groups, tile)
     at_stride_one = all(axis.step == 1 for axis in piece.axes)
     is_copied = piece.source_last or piece.target_last or any(axis.taps > 1 for axis in piece.axes)
     pays = piece.rows == half and (piece.channels <= half or at_stride_one and plane >= CORRELATE_POSITIONS) or (
@@ -333,8 +345,11 @@ WAYS = (
         "a lane holds a group, as in the other maps", _summed(_weights_of_lanes)),
     Way("matrix product", (CORRELATE_FEW, CORRELATE_FLAT), WEIGHT, ANY,
         "fewer output channels than half a vector, and with many positions half a vector, or few input channels under "
-        "one tap, unless rows of positions are short or most cells lie in the padding",
-        "inner products along the positions, which fill vectors; a lone tap's are read where they lie", _summed(_few)),
+        "one tap, unless rows of positions are short or most cells lie in the padding; at most 16 cells of many "
+        "positions",
+        "inner products along the positions, which fill vectors; grad_output, and a lone tap's cells, are read where "
+        "they lie if they do in runs",
+        _summed(_few)),
     Way("matrix product", (CORRELATE, CORRELATE_UNROLLED), WEIGHT, ANY,
         "else: grad_output is turned, a block of positions at a time; cells are broadcast from where they lie, a lone "
         "tap's that lie apart from scratch",

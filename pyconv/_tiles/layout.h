@@ -155,7 +155,7 @@ static void NAME(layout_few)(work_t *work)
     layout_t *layout = &work->layout;
     NAME(layout)(work);
     layout->pitch = part->rows;
-    layout->panel = part->groups * part->rows * layout->positions + LANES;
+    layout->panel = 64 / (index_t)sizeof(REAL) + part->groups * part->rows * layout->positions + LANES;
     layout->result = layout->sums = part->groups * NAME(depth)(work) * layout->pitch;
 }
 

@@ -286,18 +286,25 @@ static void NAME(store)(const work_t *work, void *result, const void *bias, void
     }
 }
 
-/* compact[columns][positions] <- target, with zeros where the layout has cells without a position. */
-static void NAME(compact)(const work_t *work, const void *target, void *compact)
+/* compact[columns][positions] <- target, with zeros where the layout has cells without a position; where they are one run
+   of target they stay there. */
+static void NAME(compact)(const work_t *work, const void *target, void *panel)
 {
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const layout_t *layout = &work->layout;
+    NAME(compact_panel) *compact = panel;
     const NAME(runs) r = NAME(find_runs)(piece, block, layout);
     const index_t first = NAME(first)(piece, block) + work->part.row * piece->target_channel;
     const index_t step = piece->target_stride[2];
     const int gaps = layout->positions != block->samples * r.planes * r.rows * r.run;
+    if (layout->positions == r.run && step == 1) {
+        *compact = (NAME(compact_panel)){(const REAL *)target + first, piece->target_channel, {0}};
+        return;
+    }
+    *compact = (NAME(compact_panel)){compact->own, layout->positions, {0}};
     for (index_t i = 0; i < work->part.groups * work->part.rows; i++) {
-        REAL *to = (REAL *)compact + i * layout->positions;
+        REAL *to = compact->own + i * layout->positions;
         const REAL *channel = (const REAL *)target + i * piece->target_channel + first;
         if (gaps)
             NAME(zero)(layout->positions, to);

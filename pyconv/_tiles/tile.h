@@ -413,13 +413,22 @@ static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, cons
     }
 }
 
-static void NAME(dot)(const work_t *work, const void *compact, const index_t *offset, void *scratch,
-                      void *result, int accumulate)
+/* A panel of target's channels: where they begin and how far apart they are, in target or here. */
+typedef struct {
+    const REAL *first;
+    index_t pitch, unused[6];
+    REAL own[];
+} NAME(compact_panel);
+
+static void NAME(dot)(const work_t *work, const void *panel, const index_t *offset, void *scratch, void *result,
+                      int accumulate)
 {
+    const NAME(compact_panel) *compact = panel;
     const part_t *part = &work->part;
-    const index_t depth = NAME(depth)(work), positions = work->layout.positions;
+    const index_t depth = NAME(depth)(work);
     for (index_t group = 0; group < part->groups; group++)
-        NAME(dot_one)(depth, part->rows, positions, offset, (const REAL *)scratch + group * work->layout.set,
-                      (const REAL *)compact + group * part->rows * positions, positions,
+        NAME(dot_one)(depth, part->rows, work->layout.positions, offset,
+                      (const REAL *)scratch + group * work->layout.set,
+                      compact->first + group * part->rows * compact->pitch, compact->pitch,
                       (REAL *)result + group * depth * part->rows, part->rows, accumulate);
 }
