@@ -25,9 +25,9 @@
 #if CELL == 1
 #include "flat.h"
 #include "dense.h"
-#include "turn.h"
 #include "across.h"
 #include "correlate.h"
+#include "turn.h"
 #include "direct.h"
 #include "direct_weight.h"
 #include "last.h"

@@ -384,7 +384,7 @@ static void NAME(store_last)(const work_t *work, const REAL *result, const REAL 
             for (index_t y = 0; y < block->extent[1]; y++)
                 for (index_t x = 0; x < block->extent[2]; x++, result += cell) {
                     REAL *to = target + s * piece->target_batch + z * stride[0] + y * stride[1] + x * stride[2];
-                    for (index_t i = 0; i < rows; i += 64 / (index_t)sizeof(REAL))
+                    for (index_t i = 0; i < rows; i += OF_LINE)
                         __builtin_prefetch(to + stride[1] + i, 1);
                     NAME(store_channels)(to, result, bias ? bias + work->part.row : bias, rows, accumulate);
                 }

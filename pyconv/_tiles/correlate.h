@@ -21,16 +21,22 @@ static index_t NAME(lists)(const work_t *work)
     return (work->layout.positions * sizeof(NAME(chain)) + NAME(depth)(work) * sizeof(index_t)) / sizeof(REAL);
 }
 
-static void NAME(layout_correlate)(work_t *work)
+static void NAME(layout_asking)(work_t *work)
 {
     NAME(layout_turned)(work);
+    work->layout.panel += sizeof(NAME(rows_panel)) / sizeof(REAL);
+}
+
+static void NAME(layout_correlate)(work_t *work)
+{
+    NAME(layout_asking)(work);
     work->layout.scratch = (index_t)(sizeof(void *) / sizeof(REAL)) + NAME(lists)(work);
 }
 
 /* Of a lone tap: cells that lie apart, as under a stride, are read by many panels of columns, so they are unrolled. */
 static void NAME(layout_correlate_unrolled)(work_t *work)
 {
-    NAME(layout_turned)(work);
+    NAME(layout_asking)(work);
     work->layout.scratch += NAME(lists)(work);
 }
 
@@ -204,6 +210,26 @@ static void NAME(correlate_box)(const work_t *work, const NAME(stretch) box[3], 
     }
 }
 
+/* Rows of target that are turned next, so many of them and so far apart, which kernels of few products for each of its
+   numbers ask for as they multiply: at each position for that of one row, in turns. To ask for all of a block at once is to
+   wait for them. It pays, as measured, for so many channels under taps that share a cell with each of their neighbours. */
+#define ASK_IN_TURN(C, S) (ROWS == 8 && (C) <= 4 && (S) == 1)
+typedef struct {
+    const REAL *from;
+    index_t pitch, rows;
+} NAME(asked);
+
+/* The share of a vector of columns, from `column` on, to which parts [begin, end) of `all` work belong; of columns that lie
+   side by side one. */
+static inline NAME(asked) NAME(share)(const NAME(rows_panel) *turned, index_t column, index_t begin, index_t end,
+                                      index_t all)
+{
+    const index_t first = LANES * begin / all, rows = LANES * end / all - first;
+    if (turned->pitch == 1)
+        return (NAME(asked)){turned->first, 0, 1};
+    return (NAME(asked)){turned->first + (column + first) * turned->pitch, turned->pitch, rows > 0 ? rows : 1};
+}
+
 /* Rows of positions whose taps share cells. Cells are numbered, as far apart as taps, from that of a row's first position
    under the first tap: source has those from `low` to `high`. At step m the S cells from S m on are met, S being how
    many a position goes on by: tap r + S i has cell S m + r with position m - i. From step `begin` to `end` all of these
@@ -218,9 +244,10 @@ typedef struct {
    once for all taps that meet it: C S + 1 loads for C T products, where tiles of one vector want 9 for 8. */
 static inline __attribute__((always_inline)) void NAME(correlate_row)(
     const int C, const int T, const int S, const NAME(rows) *rows, const REAL *source, const REAL *panel,
-    REAL *result, index_t taps, index_t pitch, int accumulate)
+    const NAME(asked) *asked, REAL *result, index_t taps, index_t pitch, int accumulate)
 {
     VECTOR sum[24], many[5];
+    const REAL *ask = asked->from, *const last = ask + asked->rows * asked->pitch;
 #pragma GCC unroll 24
     for (int i = 0; i < C * T; i++)
         sum[i] = (VECTOR){0};
@@ -228,13 +255,20 @@ static inline __attribute__((always_inline)) void NAME(correlate_row)(
         for (index_t z = 0; z < rows->count[1]; z++)
             for (index_t y = 0; y < rows->count[2]; y++) {
                 const REAL *cell = source + s * rows->cell[0] + z * rows->cell[1] + y * rows->cell[2];
-                const REAL *row = panel + s * rows->position[0] + z * rows->position[1] + y * rows->position[2];
+                const index_t at = s * rows->position[0] + z * rows->position[1] + y * rows->position[2];
+                const index_t first = at / rows->wide; /* of the row's positions */
+                const REAL *row = panel + at;
                 for (index_t m = rows->first; m < rows->last; m++) {
                     if (m == rows->begin && m < rows->end) {
 #pragma GCC unroll 5
                         for (int i = 1; i <= (T - 1) / S; i++)
                             many[i] = LOAD(row + (m - i) * rows->wide);
                         for (; m < rows->end; m++) {
+                            if (ASK_IN_TURN(C, S)) {
+                                __builtin_prefetch(ask + first + m, 0, 2);
+                                ask += asked->pitch;
+                                ask = ask == last ? asked->from : ask;
+                            }
                             many[0] = LOAD(row + m * rows->wide);
 #pragma GCC unroll 16
                             for (int j = 0; j < C * S; j++) {
@@ -266,12 +300,13 @@ static inline __attribute__((always_inline)) void NAME(correlate_row)(
 
 #define CORRELATE_ROW(C, T, S)                                                                                        \
     static __attribute__((noinline)) void NAME(correlate_row_##C##x##T##x##S)(                                        \
-        const NAME(rows) *rows, const REAL *source, const REAL *panel, REAL *result, index_t taps, index_t pitch,     \
-        int accumulate)                                                                                               \
+        const NAME(rows) *rows, const REAL *source, const REAL *panel, const NAME(asked) *asked, REAL *result,        \
+        index_t taps, index_t pitch, int accumulate)                                                                  \
     {                                                                                                                 \
-        NAME(correlate_row)(C, T, S, rows, source, panel, result, taps, pitch, accumulate);                           \
+        NAME(correlate_row)(C, T, S, rows, source, panel, asked, result, taps, pitch, accumulate);                    \
     }
-typedef void (*NAME(row_function))(const NAME(rows) *, const REAL *, const REAL *, REAL *, index_t, index_t, int);
+typedef void (*NAME(row_function))(const NAME(rows) *, const REAL *, const REAL *, const NAME(asked) *, REAL *,
+                                   index_t, index_t, int);
 
 #define KERNEL(T, S) CORRELATE_ROW(1, T, S) CORRELATE_ROW(2, T, S) CORRELATE_ROW(3, T, S)
 SHARED_CELLS(KERNEL)
@@ -307,10 +342,12 @@ static const struct {
 #undef KERNEL_3
 #undef SHARED_CELLS
 
-/* Every row of taps in two boxes of theirs, for all channels and a vector of columns of a panel `wide` columns wide. */
+/* Every row of taps in two boxes of theirs, for all channels and the vector of columns from `column` on, of a panel `wide`
+   columns wide. */
 static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(stretch) box[2],
-                                    const NAME(reached) reached[2], const REAL *panel, index_t wide,
-                                    const index_t *offset, const REAL *source, REAL *result, int accumulate)
+                                    const NAME(reached) reached[2], const NAME(rows_panel) *turned, index_t column,
+                                    const REAL *panel, index_t wide, const index_t *offset, const REAL *source,
+                                    REAL *result, int accumulate)
 {
     const piece_t *piece = work->piece;
     const layout_t *layout = &work->layout;
@@ -338,25 +375,29 @@ static void NAME(correlate_sharing)(const work_t *work, int which, const NAME(st
     for (index_t c = 0, i = 0; c < work->part.channels; c += NAME(correlate_rows)[i].channels) {
         while (NAME(correlate_rows)[i].channels > work->part.channels - c || !NAME(correlate_rows)[i].which[which])
             i++;
+        const index_t at_once = NAME(correlate_rows)[i].channels;
         for (index_t z = box[0].start; z < box[0].start + box[0].count; z++)
             for (index_t y = box[1].start; y < box[1].start + box[1].count; y++) {
-                const index_t row = c * taps + (z * axis[1].taps + y) * x->taps;
-                NAME(correlate_rows)[i].which[which](&rows, source + offset[row], panel, result + row * layout->pitch, taps,
-                                                     layout->pitch, accumulate);
+                const index_t tap = z * axis[1].taps + y, row = c * taps + tap * x->taps, all = taps / x->taps;
+                const index_t begin = c * all + tap * at_once;
+                const NAME(asked) asked = NAME(share)(turned, column, begin, begin + at_once, work->part.channels * all);
+                NAME(correlate_rows)[i].which[which](&rows, source + offset[row], panel, &asked,
+                                                     result + row * layout->pitch, taps, layout->pitch, accumulate);
             }
     }
 }
 
 /* The same for all columns. */
 static void NAME(correlate_columns)(const work_t *work, int which, const NAME(stretch) box[2],
-                                    const NAME(reached) reached[2], const REAL *panel, const index_t *offset,
-                                    const REAL *source, REAL *result, int accumulate)
+                                    const NAME(reached) reached[2], const NAME(rows_panel) *turned,
+                                    const index_t *offset, const REAL *source, REAL *result, int accumulate)
 {
+    const REAL *panel = turned->own;
     for (index_t column = 0, wide; column < work->part.rows; column += wide) {
         wide = NAME(panel)(work->part.rows - column) * LANES;
         for (index_t i = 0; i < wide; i += LANES)
-            NAME(correlate_sharing)(work, which, box, reached, panel + i, wide, offset, source, result + column + i,
-                                    accumulate);
+            NAME(correlate_sharing)(work, which, box, reached, turned, column + i, panel + i, wide, offset, source,
+                                    result + column + i, accumulate);
         panel += work->layout.positions * wide;
     }
 }
@@ -375,16 +416,23 @@ static index_t NAME(take_box)(const work_t *work, int a, index_t at, int few, NA
     return box->count;
 }
 
+/* By how taps share cells, where they do: see `sharing`. */
+static inline int NAME(shares_cells)(const work_t *work)
+{
+    const index_t channels = work->part.channels;
+    const int may = work->part.rows <= LANES || (channels > 1 && channels < ROWS);
+    return may ? NAME(sharing)(work->piece, work->piece->axis[2].taps) : 0;
+}
+
 /* Boxes of taps have rows for a tile where channels are many; of few the positions are cut, so that all taps of most
    positions are together. One channel's taps that share cells are too few sums for the latency of the multiply-add: where
    there are more vectors than one, tiles have more. */
-static void NAME(correlate_cells)(const work_t *work, const REAL *turned, const index_t *offset,
+static void NAME(correlate_cells)(const work_t *work, const NAME(rows_panel) *turned, const index_t *offset,
                                   const NAME(cells_read) *cells, REAL *result, int accumulate)
 {
     const axis_t *axis = work->piece->axis;
     const index_t channels = work->part.channels, *extent = work->block.extent;
-    const int may_share = work->part.rows <= LANES || (channels > 1 && channels < ROWS);
-    const int shared = may_share ? NAME(sharing)(work->piece, axis[2].taps) : 0;
+    const int shared = NAME(shares_cells)(work);
     const int few = !shared && channels < ROWS;
     index_t end[3], at[3];
     NAME(reached) reached[3];
@@ -403,7 +451,7 @@ static void NAME(correlate_cells)(const work_t *work, const REAL *turned, const 
             }
             for (at[2] = 0; at[2] < end[2];) {
                 at[2] += NAME(take_box)(work, 2, at[2], few, &box[2], &reached[2]);
-                NAME(correlate_box)(work, box, reached, turned, offset, cells, result, few || accumulate);
+                NAME(correlate_box)(work, box, reached, turned->own, offset, cells, result, few || accumulate);
             }
         }
     }

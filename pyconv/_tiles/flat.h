@@ -8,17 +8,10 @@ typedef struct {
     const index_t *offset;
 } NAME(flat);
 
-/* A panel: where rows of weights lie, so far apart; or nowhere, and packed ones follow. */
-typedef struct {
-    const REAL *row;
-    index_t pitch, unused[6];
-    REAL packed[];
-} NAME(flat_panel);
-
 static void NAME(layout_flat)(work_t *work)
 {
     NAME(layout)(work);
-    work->layout.panel += sizeof(NAME(flat_panel)) / sizeof(REAL);
+    work->layout.panel += sizeof(NAME(rows_panel)) / sizeof(REAL);
     work->layout.scratch += (sizeof(NAME(flat)) + work->part.channels * sizeof(index_t)) / sizeof(REAL) + LANES;
 }
 
@@ -58,16 +51,16 @@ static void NAME(unroll_flat)(const work_t *work, const void *source, const void
     }
 }
 
-/* No block is at hand where weights are packed for all. */
+/* No block is at hand where weights are packed for all; of packed ones the panel says NULL. */
 static void NAME(pack_flat)(const work_t *work, const void *weight, void *panel)
 {
     const piece_t *piece = work->piece;
-    NAME(flat_panel) *flat = panel;
+    NAME(rows_panel) *flat = panel;
     if (work->block.samples > 0 && piece->weight_channel == 1)
-        *flat = (NAME(flat_panel)){(const REAL *)weight + work->part.row * piece->weight_row, piece->weight_row, {0}};
+        *flat = (NAME(rows_panel)){(const REAL *)weight + work->part.row * piece->weight_row, piece->weight_row, {0}};
     else {
-        *flat = (NAME(flat_panel)){NULL, 0, {0}};
-        NAME(pack)(work, weight, flat->packed);
+        *flat = (NAME(rows_panel)){NULL, 0, {0}};
+        NAME(pack)(work, weight, flat->own);
     }
 }
 
@@ -75,11 +68,11 @@ static void NAME(multiply_flat)(const work_t *work, const void *panel, const ind
                                 void *result, int accumulate)
 {
     const NAME(flat) *flat = scratch;
-    const NAME(flat_panel) *weights = panel;
+    const NAME(rows_panel) *weights = panel;
     const index_t rows = work->part.rows, positions = work->layout.positions, depth = work->part.channels;
-    const int in_rows = weights->row != NULL;
+    const int in_rows = weights->first != NULL;
     offset = flat->offset ? flat->offset : offset;
-    NAME(multiply_one)(rows, positions, depth, in_rows ? weights->row : weights->packed, in_rows, weights->pitch,
+    NAME(multiply_one)(rows, positions, depth, in_rows ? weights->first : weights->own, in_rows, weights->pitch,
                        offset, flat->cells, result, work->layout.pitch, accumulate, (int)work->layout.cut, 1, 0);
 }
 

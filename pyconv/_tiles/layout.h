@@ -149,13 +149,20 @@ static void NAME(layout_turned)(work_t *work)
     layout->result = layout->sums = NAME(depth)(work) * layout->pitch;
 }
 
+/* A panel whose rows lie elsewhere, or behind this: where they begin, and how far apart they are. */
+typedef struct {
+    const REAL *first;
+    index_t pitch, unused[6];
+    REAL own[];
+} NAME(rows_panel);
+
 static void NAME(layout_few)(work_t *work)
 {
     const part_t *part = &work->part;
     layout_t *layout = &work->layout;
     NAME(layout)(work);
     layout->pitch = part->rows;
-    layout->panel = 64 / (index_t)sizeof(REAL) + part->groups * part->rows * layout->positions + LANES;
+    layout->panel = sizeof(NAME(rows_panel)) / sizeof(REAL) + part->groups * part->rows * layout->positions + LANES;
     layout->result = layout->sums = part->groups * NAME(depth)(work) * layout->pitch;
 }
 

@@ -72,7 +72,7 @@ static inline __attribute__((always_inline)) void NAME(turn_rows)(
    so many k are done at a time that each line is written as a whole. */
 static void NAME(pack_beside)(const REAL *from, index_t k_pitch, index_t rows, index_t depth, REAL *to)
 {
-    const index_t line = 64 / (index_t)sizeof(REAL), most = line / ROWS > 1 ? line / ROWS : 1;
+    const index_t line = OF_LINE, most = line / ROWS > 1 ? line / ROWS : 1;
     for (index_t k = 0, n; k < depth; k += n, from += n * k_pitch) {
         n = depth - k < most ? depth - k : most;
         for (index_t i = 0; i < rows; i += ROWS)
@@ -90,7 +90,7 @@ static void NAME(pack_beside)(const REAL *from, index_t k_pitch, index_t rows, i
    one read them in turn. */
 static inline void NAME(ask_for_rows)(const piece_t *piece, const REAL *from, index_t columns)
 {
-    for (index_t i = 0; i < columns * piece->weight_row && i < MOST_ASKED; i += 64 / (index_t)sizeof(REAL))
+    for (index_t i = 0; i < columns * piece->weight_row && i < MOST_ASKED; i += OF_LINE)
         __builtin_prefetch(from + AHEAD * piece->weight_channel + i);
 }
 
@@ -293,16 +293,16 @@ static void NAME(compact)(const work_t *work, const void *target, void *panel)
     const piece_t *piece = work->piece;
     const block_t *block = &work->block;
     const layout_t *layout = &work->layout;
-    NAME(compact_panel) *compact = panel;
+    NAME(rows_panel) *compact = panel;
     const NAME(runs) r = NAME(find_runs)(piece, block, layout);
     const index_t first = NAME(first)(piece, block) + work->part.row * piece->target_channel;
     const index_t step = piece->target_stride[2];
     const int gaps = layout->positions != block->samples * r.planes * r.rows * r.run;
     if (layout->positions == r.run && step == 1) {
-        *compact = (NAME(compact_panel)){(const REAL *)target + first, piece->target_channel, {0}};
+        *compact = (NAME(rows_panel)){(const REAL *)target + first, piece->target_channel, {0}};
         return;
     }
-    *compact = (NAME(compact_panel)){compact->own, layout->positions, {0}};
+    *compact = (NAME(rows_panel)){compact->own, layout->positions, {0}};
     for (index_t i = 0; i < work->part.groups * work->part.rows; i++) {
         REAL *to = compact->own + i * layout->positions;
         const REAL *channel = (const REAL *)target + i * piece->target_channel + first;

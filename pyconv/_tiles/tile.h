@@ -197,7 +197,7 @@ static inline index_t NAME(wide)(index_t tall, index_t left)
 static inline void NAME(fetch_ahead)(const REAL *at, const index_t *offset, index_t depth, index_t vectors)
 {
     for (index_t k = 0; k < depth; k++)
-        for (index_t i = 0; i < vectors * LANES; i += 64 / (index_t)sizeof(REAL))
+        for (index_t i = 0; i < vectors * LANES; i += OF_LINE)
             __builtin_prefetch(at + offset[k] + i);
 }
 
@@ -413,17 +413,10 @@ static void NAME(dot_one)(index_t rows, index_t columns, index_t positions, cons
     }
 }
 
-/* A panel of target's channels: where they begin and how far apart they are, in target or here. */
-typedef struct {
-    const REAL *first;
-    index_t pitch, unused[6];
-    REAL own[];
-} NAME(compact_panel);
-
 static void NAME(dot)(const work_t *work, const void *panel, const index_t *offset, void *scratch, void *result,
                       int accumulate)
 {
-    const NAME(compact_panel) *compact = panel;
+    const NAME(rows_panel) *compact = panel;
     const part_t *part = &work->part;
     const index_t depth = NAME(depth)(work);
     for (index_t group = 0; group < part->groups; group++)

@@ -188,7 +188,7 @@ static inline void NAME(fetch)(const piece_t *piece, const block_t *block, const
         + block->start[1] * y->step * row + block->start[2] * x->step;
     for (index_t s = 0; s < block->samples; s++, from += piece->source_batch)
         for (index_t r = 0; r < times; r++)
-            for (index_t i = 0; i < n && from + r * row + i < limit; i += 64 / (index_t)sizeof(REAL))
+            for (index_t i = 0; i < n && from + r * row + i < limit; i += OF_LINE)
                 __builtin_prefetch(from + r * row + i);
 }
 

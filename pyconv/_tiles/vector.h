@@ -1,6 +1,7 @@
 /* Vectors of any instruction set. See body.h for the macros. */
 
 #define LANES ((index_t)(BYTES / sizeof(REAL)))
+#define OF_LINE ((index_t)(64 / sizeof(REAL))) /* elements of a line of the cache */
 typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 #define VECTOR NAME(vector)
 #define LOAD(p) (*(const VECTOR *)(p))

@@ -130,7 +130,7 @@ static inline int NAME(shared_cells)(const piece_t *piece, index_t taps)
    position has lines of its own. */
 static inline int NAME(ahead)(const piece_t *piece, index_t cell, index_t c, index_t channels)
 {
-    const index_t step = piece->axis[2].step * piece->source_stride[2], line = c / ROWS * (index_t)(64 / sizeof(REAL));
+    const index_t step = piece->axis[2].step * piece->source_stride[2], line = c / ROWS * OF_LINE;
     return (int)(line < channels ? cell + c % ROWS * step + line : cell);
 }
 
@@ -167,7 +167,7 @@ static index_t NAME(list_products)(const NAME(walk) *box, const index_t *offset,
     const piece_t *piece = box->work->piece;
     const axis_t *axis = piece->axis;
     const NAME(stretch) *z = &box->axis[0], *y = &box->axis[1], *x = &box->axis[2];
-    const index_t step = axis[2].step * piece->source_stride[2], line = 64 / (index_t)sizeof(REAL);
+    const index_t step = axis[2].step * piece->source_stride[2], line = OF_LINE;
     const int taps = (int)(axis[0].taps * axis[1].taps * axis[2].taps), channels = (int)box->work->part.channels;
     NAME(product) *next = list;
     if (piece->source_last)
