@@ -342,12 +342,12 @@ def test_no_task_waits_for_the_gil(threads):
     """Once a call's tasks have begun, and this Python thread keeps the GIL, they get through what is left to do. Tried
     again where that is little, and where the machine has them wait for so long that they look for signals, for which
     they want it."""
-    x, w = np.ones((4, 64, 36, 36), np.float32), np.ones((64, 64, 3, 3), np.float32)
+    x, w = np.ones((16, 64, 36, 36), np.float32), np.ones((64, 64, 3, 3), np.float32)
     before = sys.getswitchinterval()
 
     def get_through():
-        out = np.zeros((4, 64, 34, 34), np.float32)
-        some = out.reshape(-1)[::1153]  # so few that NumPy, which looks at them, keeps the GIL
+        out = np.zeros((16, 64, 34, 34), np.float32)
+        some = out.reshape(-1)[::4099]  # so few that NumPy, which looks at them, keeps the GIL
         assert len(some) < 500
         call = pool.submit(pyconv.conv2d, x, w, out=out)
         while not call.done() and some.max() == 0:

@@ -32,7 +32,7 @@ SHAPES = [
 ]
 MODES = ('constant', 'circular', 'replicate', 'reflect')
 PROBLEMS = [
-    P(f'{mode} {name}', size, kernel, (64, 48), batch=2, padding=padding, padding_mode=mode, padding_value=3)
+    P(f'{mode} {name}', size, kernel, (64, 48), batch=3, padding=padding, padding_mode=mode, padding_value=3)
     for (name, size, kernel, padding), mode in itertools.product(SHAPES, MODES)]
 every_problem = pytest.mark.parametrize('problem', PROBLEMS, ids=str)
 
