@@ -407,10 +407,11 @@ def _most_positions(piece: Piece, taps: int, tile: Tile) -> int:
     apart = piece.axes[2].step * piece.source.axes[2] * tile.itemsize >= LINE
     copied = _is_unrolled(piece, taps, tile) or not reads_source_last(CORRELATE, piece, tile.itemsize)
     width = tile.vectors * tile.lanes * tile.itemsize
-    if apart and not copied:
+    if copied:
+        return CORRELATE_POSITIONS
+    if apart:
         return APART // (LINE + width)
-    half = tile.rows == 8 and piece.axes[2].step > 1 and not copied
-    return CORRELATE_POSITIONS // 2 if half else CORRELATE_POSITIONS
+    return CORRELATE_POSITIONS // 2 if tile.rows == 8 and piece.axes[2].step > 1 else CORRELATE_POSITIONS
 
 
 def correlate_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
