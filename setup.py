@@ -26,7 +26,9 @@ LEVELS = ({  # those that take longest to compile first
 if X86:
     LEVELS["avx2_pairs"] = LEVELS["avx2"]
     LEVELS["vnni"] = [*LEVELS["avx512"], "-mavx512vnni", "-mavx512vbmi"]
-OF_CELLS = "avx2_pairs", "vnni"  # the others have kernels of floats and of whole numbers, made side by side
+    LEVELS["amx"] = [*LEVELS["vnni"], "-mamx-tile", "-mamx-int8", "-mamx-bf16"]  # gcc has these from 11 on
+OF_CELLS = "avx2_pairs", "vnni", "amx"  # the others have kernels of floats and of whole numbers, made side by side
+PROBE_OF_MATRICES = 'int main(void) { __asm__ volatile("tdpbf16ps %tmm2, %tmm1, %tmm0"); return 0; }\n'
 PROBE = """
 #include <omp.h>
 #include <stdio.h>
@@ -44,13 +46,27 @@ OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp
 OPENMP_OF_WINDOWS = [(["/clang:-fopenmp"], ["libomp.lib"])]
 
 
+def compiled(compiler, text, folder, flags):
+    """The objects of a small program."""
+    source = Path(folder, "probe.c")
+    source.write_text(text)
+    return compiler.compile([str(source)], output_dir=folder, extra_postargs=flags)
+
+
+def has_matrices(compiler, flags):
+    """Whether the compiler and its assembler know AMX; the system has to, too, which is what Linux does."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return platform.system() == "Linux" and bool(compiled(compiler, PROBE_OF_MATRICES, folder, flags))
+        except Exception:  # whatever a strange compiler raises, the answer is no
+            return False
+
+
 def openmp_runs(compiler, compile_flags, link_flags):
     """Whether a small OpenMP program compiles, links, and runs two threads."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "probe.c")
-        source.write_text(PROBE)
         try:
-            objects = compiler.compile([str(source)], output_dir=folder, extra_postargs=compile_flags)
+            objects = compiled(compiler, PROBE, folder, compile_flags)
             compiler.link_executable(objects, "probe", output_dir=folder, extra_postargs=link_flags)
             answer = subprocess.run([str(Path(folder, "probe"))], capture_output=True, text=True, timeout=30)
             return answer.returncode == 0 and answer.stdout.strip() == "2"
@@ -90,6 +106,12 @@ class BuildKernels(build_ext):
         openmp, link_flags = next((way for way in ways if openmp_runs(self.compiler, *way)), ([], []))
         if not openmp:
             print("pyconv: no working OpenMP here, building for one thread")
+        levels = LEVELS
+        if X86 and has_matrices(self.compiler, LEVELS["amx"]):
+            ext.define_macros.append(("PYCONV_MATRICES", "1"))
+        elif X86:
+            print("pyconv: this compiler does not know AMX, building without it")
+            levels = {level: flags for level, flags in LEVELS.items() if level != "amx"}
         # without the second a few zeros become a call; what debuggers read would take a quarter of the time
         common = ["-O3", "-fno-tree-loop-distribute-patterns", "-std=gnu11", "-g0"]
         headers = [str(path) for path in TILES.glob("*.h")]
@@ -103,7 +125,7 @@ class BuildKernels(build_ext):
                 [str(source)], output_dir=str(Path(self.build_temp, kind)), depends=headers, macros=macros,
                 include_dirs=ext.include_dirs, extra_postargs=spelled(common) + flags)
 
-        jobs = [(TILES / f"{level}.c", spelled(flags), kind) for level, flags in LEVELS.items()
+        jobs = [(TILES / f"{level}.c", spelled(flags), kind) for level, flags in levels.items()
                 for kind in ([""] if level in OF_CELLS else ["FLOATS", "WHOLE_NUMBERS"])]
         jobs += [(source, openmp, "") for source in ext.sources]
         with ThreadPoolExecutor(1 if is_windows else os.cpu_count()) as pool:  # half a minute each

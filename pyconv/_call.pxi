@@ -97,7 +97,11 @@ cdef class Call:
         return not self.odd
 
     cdef void check_cells(self, index_t part) noexcept nogil:
-        if not self.plan.kernels.finite(self.checked_type, min(CHECKED, self.checked_size - part * CHECKED),
+        if self.plan.flushes and self.checks_small:
+            if self.plan.kernels.least(min(CHECKED, self.checked_size - part * CHECKED),
+                                       self.checked + part * CHECKED * self.checked_item) < self.checks_small:
+                self.odd = True
+        elif not self.plan.kernels.finite(self.checked_type, min(CHECKED, self.checked_size - part * CHECKED),
                                         self.checked + part * CHECKED * self.checked_item, self.checks_small):
             self.odd = True
 

@@ -10,6 +10,8 @@ from pyconv._geometry import Geometry
 from pyconv._pieces import read_channels
 
 LEAST_WEIGHTS = 64  # of a group's tap, for cells of several channels
+OF_REGISTER = 16  # cells of a row of a register for matrices
+LEAST_CELLS, LEAST_ROWS = 4, 4  # of a group, for products of matrices
 FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to store it costs more
 
 
@@ -22,6 +24,18 @@ def suits_cells(map: str, g: Geometry, cell: int) -> bool:
     if cell == 2:
         return channels * prod(g.kernel_size) > FEW_PRODUCTS
     return map == "forward" or g.padding_mode == "zeros"
+
+
+def summed_at_once(map: str, g: Geometry, cell: int) -> int:
+    """Of a group's cells, how many one product of matrices sums: equal parts, as in _tiles/matrices.h. 0 where such
+    products do not pay: there are gradients to a weight, few channels of a group, and what lies beyond edges."""
+    channels = read_channels(map, g)
+    rows = (g.in_channels + g.out_channels) // g.groups - channels
+    cells = -(-channels // cell)
+    if map == "grad_weight" or cells < LEAST_CELLS or rows < LEAST_ROWS or (
+            map == "grad_input" and g.padding_mode != "zeros"):
+        return 0
+    return -(-cells // -(-cells // OF_REGISTER))
 
 
 def tiles_are_exact(map: str, g: Geometry, dtype: DType) -> bool:

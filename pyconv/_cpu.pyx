@@ -28,8 +28,8 @@ from pyconv._dtypes import element, scratch_dtype
 from pyconv._geometry import whole_size
 from pyconv._kernels cimport (
     FOLDED_CELLS, PANEL_TAPS, SOURCE, STORED_REAL, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t,
-    part_t, piece_t, pyconv_kernels, pyconv_kernels_of_cells, pyconv_openmp, pyconv_second_level, pyconv_seconds,
-    pyconv_take, way_t, work_t)
+    part_t, piece_t, pyconv_kernels, pyconv_kernels_of_cells, pyconv_level, pyconv_openmp, pyconv_second_level,
+    pyconv_seconds, pyconv_take, way_t, work_t)
 from pyconv._libraries import Visitor
 from pyconv._memory import empty
 from pyconv._padding import MODES
@@ -43,6 +43,7 @@ cdef index_t LINE = _blocks.LINE  # every array in scratch begins on one
 cdef index_t LEAST_RUN = 16  # blocks of grad_weight whose sums are added up before they are added to others'
 cdef index_t SMALL = 1 << 16  # bytes of scratch that are made without regard to pages
 cdef index_t CHECKED = 1 << 16  # elements looked through for NaN and infinities at a time
+cdef int SMALLEST = 142  # sum of exponents, as stored, of brain floats whose products of single bits are normal
 cdef double TINY = 3e5  # products that a further thread must find to do
 cdef int SUMS = 1024  # channels that are summed at a time
 cdef int MOST_THREADS = 1024  # OpenMP ends the process where it cannot start a thread
@@ -58,8 +59,8 @@ second_level = pyconv_second_level()  # bytes of a cache
 def levels():
     """The instruction sets that this processor can run, best first."""
     names, which = [], 0
-    while pyconv_kernels(False, 4, which) != NULL:
-        names.append(pyconv_kernels(False, 4, which).level.decode())
+    while pyconv_level(which) != NULL:
+        names.append(pyconv_level(which).decode())
         which += 1
     return names
 

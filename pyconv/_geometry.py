@@ -48,6 +48,7 @@ class Geometry(NamedTuple):
     parts: int = 1  # real numbers of an element
     converts: tuple[bool, bool] = (False, False)  # whether operands, results are of a type that is not computed in
     cell: int = 1  # channels of what is read that are one cell
+    summed: int = 1  # cells that one product of matrices sums: of a group's, there are a multiple of them
 
 
 def linear(geometry: Geometry) -> Geometry:

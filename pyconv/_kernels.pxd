@@ -55,7 +55,6 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*multiply)(const work_t *, const void *, const index_t *, void *, void *, int) noexcept nogil
         void (*store)(const work_t *, void *, const void *, void *, int, char *) noexcept nogil
     ctypedef struct kernels_t:
-        const char *level
         int itemsize, lanes, rows, vectors, cell
         way_t ways[1]
         index_t (*patch)(const work_t *, int) noexcept nogil
@@ -69,10 +68,12 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil
         int (*finite)(int, index_t, const void *, int) noexcept nogil
+        int (*least)(index_t, const void *) noexcept nogil
         void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
         void (*fold_rows)(const piece_t *, index_t, index_t, index_t, index_t, index_t, const void *, index_t,
                           void *, index_t) noexcept nogil
         void (*write)(int, const void *, index_t, void *, index_t, int) noexcept nogil
+    const char *pyconv_level(int)
     const kernels_t *pyconv_kernels(int, int, int)
     const kernels_t *pyconv_kernels_of_cells(int, int, int)
     long pyconv_second_level()

@@ -55,10 +55,10 @@ def _of_parts(whole: Operands, parts: int) -> Operands:
     return Operands(batch, rows * parts, channels * parts, *map(scaled, strides))
 
 
-def _of_cells(whole: Operands, cell: int) -> Operands:
-    """Operands of which so many channels are one cell."""
+def _of_cells(whole: Operands, cell: int, summed: int) -> Operands:
+    """Operands of which so many channels are one cell, and so many cells are summed at once."""
     source, weight = (x._replace(channel=cell * x.channel) for x in (whole.source, whole.weight))
-    return whole._replace(channels=-(-whole.channels // cell), source=source, weight=weight)
+    return whole._replace(channels=-(-whole.channels // (cell * summed)) * summed, source=source, weight=weight)
 
 
 def _operands(map: str, g: Geometry) -> Operands:
@@ -75,7 +75,7 @@ def _operands(map: str, g: Geometry) -> Operands:
     else:
         batch = 1 if map == "grad_weight" and g.per_sample else g.batch
         whole = Operands(batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
-    return _of_cells(whole, g.cell) if g.cell > 1 else _of_parts(whole, g.parts)
+    return _of_cells(whole, g.cell, g.summed) if g.cell > 1 else _of_parts(whole, g.parts)
 
 
 def takes_last_weight(map: str, g: Geometry) -> bool:

@@ -16,6 +16,7 @@ cdef class Plan:
     cdef double products
     cdef object map, geometry, dtype, result, real, algorithm, chosen
     cdef bint around_finite  # what is beyond the edges, where that is a constant
+    cdef bint flushes  # products of what is too small to be normal, and such sums: these samples are for another plan
     cdef bint checks  # for operands that are not finite, which the exact plan is for
     cdef index_t least_scratch
     cdef Plan padding  # of the terms whose volume of x is padding, if there are such
@@ -29,7 +30,7 @@ cdef class Plan:
 
     def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0, narrow=False):
         self.whole = whole = scratch_dtype(dtype, result).kind != "f"
-        geometry = self._of_types(map, geometry, dtype, result)
+        geometry = self._of_types(map, geometry, dtype, result, algorithm == "auto" and not exact)
         if whole and algorithm != "columns":
             is_tiled = algorithm != "gemm" and _cells.tiles_are_exact(map, geometry, dtype)
             algorithm = "auto" if is_tiled else "gemm"
@@ -74,25 +75,42 @@ cdef class Plan:
     def __dealloc__(self):
         free(self.steps)
 
-    cdef object _of_types(self, map, geometry, dtype, result):
+    cdef object _of_types(self, map, geometry, dtype, result, bint may_flush):
         """The kernels, and what they read and write of these types; gives back the geometry that says so."""
-        cdef const kernels_t *of_cells
         cdef int i
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
         self.kernels = pyconv_kernels(self.whole, self.real.itemsize, _level)
-        if self.whole and result.itemsize == 4:
-            of_cells = pyconv_kernels_of_cells(dtype.itemsize, dtype.kind == "u", _level)
-            # a plan of padding has those of the plan that it is for
-            if of_cells != NULL and (geometry.cell > 1 or _cells.suits_cells(map, geometry, of_cells.cell)):
-                self.kernels, geometry = of_cells, geometry._replace(cell=of_cells.cell)
+        if not self.whole and not may_flush:
+            geometry = geometry._replace(cell=1, summed=1)
+        elif self.real.itemsize == 4 and reads:
+            geometry = self._of_cells(map, geometry, reads)
+        self.flushes = not self.whole and geometry.cell > 1
         types = (reads, reads, writes) if map == "grad_weight" else (reads, writes, reads)
         for i in range(3):
             self.stored[i] = types[i]
             self.size[i] = (result if types[i] == writes else dtype).itemsize if types[i] else self.kernels.itemsize
         self.weights = geometry.out_channels * geometry.in_channels // geometry.groups
         self.weights *= prod(geometry.kernel_size) * geometry.volumes[1] * geometry.parts
+        return geometry
+
+    cdef object _of_cells(self, map, geometry, int stored):
+        """The kernels for cells of several channels, where they pay; gives back the geometry that says so."""
+        cdef const kernels_t *kernels
+        cdef int other
+        for other in range(2):
+            kernels = pyconv_kernels_of_cells(stored, _level, other)
+            if kernels == NULL:
+                return geometry
+            if kernels.rows == _cells.OF_REGISTER:
+                summed = geometry.summed if geometry.cell > 1 else _cells.summed_at_once(map, geometry, kernels.cell)
+                suits = summed > 1
+            else:
+                summed, suits = 1, geometry.cell > 1 or _cells.suits_cells(map, geometry, kernels.cell)
+            if suits:  # a plan of padding has those of the plan that it is for
+                self.kernels = kernels
+                return geometry._replace(cell=kernels.cell, summed=summed)
         return geometry
 
     cdef void _take_steps(self, choices) except *:
@@ -114,7 +132,8 @@ cdef class Plan:
     cdef object _choose(self, geometry, tile, bint tap_by_tap):
         """The pieces of the map, or of its taps, each with its blocks; groups are those of the pieces from then on."""
         cdef bint may_exchange = self.padding is None
-        map, algorithm, columns = self.map, self.algorithm, self.algorithm == "columns"
+        map, columns = self.map, self.algorithm == "columns"
+        algorithm = "gemm" if geometry.summed > 1 else self.algorithm
         if columns:
             found = _pieces.exact_column_pieces(geometry) if tap_by_tap else _pieces.column_pieces(geometry)
         elif tap_by_tap:
@@ -220,12 +239,14 @@ cdef class Plan:
         row_by_row, of_channels = (piece.target.axes[2] == 1, piece.target.channel == 1)
         if step.turns[1]:
             row_by_row, of_channels = not step.piece.close[TARGET], step.piece.close[TARGET]  # so patches lie
+        elif piece.patched[1]:  # of another type
+            row_by_row = of_channels = False
         step.in_place = step.members == 1 and not piece.turned and piece.folds == _blocks.NO_FOLDS and all(
             n == 1 for n, _ in piece.row_taps) and (
             blocking.way == _blocks.GATHER_LAST and of_channels or blocking.way == _blocks.GATHER_ROWS
             or step.group_block == 1 and (
                 blocking.way == _blocks.GATHER_BROADCAST and of_channels and step.depth_blocks == 1
-                or blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT) and row_by_row))
+                or row_by_row and blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_MATRICES)))
         self._divide(step, piece, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
         step.products = prod(axis.positions for axis in piece.axes)
@@ -244,7 +265,9 @@ cdef class Plan:
         lie_last = [piece.source_last, piece.target_last]
         into_last = [not last and wants for last, wants in zip(lie_last, (  # from rows, where a way reads nothing else
             way in (_blocks.GATHER_LAST, _blocks.CORRELATE_LAST), way == _blocks.CORRELATE_LAST))]
-        source = step.taps > 0 and (piece.patched[0] or into_last[0] or lie_last[0] and not reads_last[0])
+        # one way reads and writes numbers as they are stored
+        patched = [copied and way != _blocks.GATHER_MATRICES for copied in piece.patched]
+        source = step.taps > 0 and (patched[0] or into_last[0] or lie_last[0] and not reads_last[0])
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
         stores_folds = way == _blocks.GATHER_WINOGRAD and max(piece.folds[2]) <= _blocks.FOLDED_TILES
         in_result = stores_folds or way == _blocks.GATHER_DIRECT or not (  # need what is beyond the edges no patch?
@@ -252,11 +275,11 @@ cdef class Plan:
         turns_anyway = way == _blocks.CORRELATE_WINOGRAD and (  # grad_output, to vectors of its channels
             self.kernels.itemsize * piece.target.axes[2] < _blocks.FAR_POSITIONS) and (
             source or piece.lattices == 1)  # else no operand's patch would show the lattice
-        step.turns[1] = piece.patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or into_last[1] or (
+        step.turns[1] = patched[1] or piece.folds != _blocks.NO_FOLDS and not in_result or into_last[1] or (
             lie_last[1] and not turns_anyway and not reads_last[1])
-        step.turns[2] = piece.patched[2] and step.taps > 0
+        step.turns[2] = patched[2] and step.taps > 0
         for i in range(2):  # patches of channels that lie last
-            step.piece.close[i] = into_last[i] or piece.patched[i] and lie_last[i] and reads_last[i]
+            step.piece.close[i] = into_last[i] or patched[i] and lie_last[i] and reads_last[i]
         step.lattices = piece.lattices
         assert step.lattices == 1 or step.turns[0] or step.turns[1], "a lattice is seen through patches"
         step.folds = piece.folds != _blocks.NO_FOLDS and (step.turns[1] or not stores_folds)

@@ -25,6 +25,12 @@ cdef object _work(Plan base, first, second, out, bias, scratch, accumulate, int 
             return _otherwise(base, base.geometry, first, second, out, bias, scratch, accumulate, threads)
         if not all(small):
             return _in_runs(base, small, first, second, out, bias, scratch, accumulate, threads)
+    if base.flushes:
+        kept = _kept_samples(base, first, second, threads)
+        if not any(kept):
+            return _otherwise(base, base.geometry, first, second, out, bias, scratch, accumulate, threads)
+        if not all(kept):
+            return _in_runs(base, kept, first, second, out, bias, scratch, accumulate, threads)
     if base.geometry.converts[1] and (base.adds or accumulate and bias is not None and base.fills):
         return _rounded_once(base, first, second, out, bias, scratch, accumulate, threads)
     given = first, second
@@ -89,6 +95,21 @@ def _small_samples(Plan base, first, second, int threads):
         return [False] * batch
     samples = [one.reshape(batch, -1) for one in summed]
     return [all([call.is_finite(one[n], stored, True) for one in samples]) for n in range(batch)]
+
+
+def _kept_samples(Plan base, first, second, int threads):
+    """Of each sample, whether products of matrices flush nothing that its results are made of. They take what is too
+    small to be normal for zero, operands and sums. No sum is, if the least product of single bits of operands, of 8
+    bits each, is not: all sums are multiples of that."""
+    cdef Call call = Call.__new__(Call)
+    cdef int of_weight = base.kernels.least(second.size, _data(second)), least = max(1, SMALLEST - of_weight)
+    call.watch, call.plan, call.threads = Watch(), base, threads
+    batch = base.geometry.batch
+    if of_weight == 0:
+        return [False] * batch
+    if call.is_finite(first, base.stored[0], least):
+        return [True] * batch
+    return [call.is_finite(sample, base.stored[0], least) for sample in first.reshape(batch, -1)]
 
 
 def _in_runs(Plan base, small, first, second, out, bias, scratch, accumulate, threads):

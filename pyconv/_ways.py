@@ -43,6 +43,7 @@ from pyconv._blocks import (
     GATHER_DIRECT,
     GATHER_FLAT,
     GATHER_LAST,
+    GATHER_MATRICES,
     GATHER_ROWS,
     GATHER_WINOGRAD,
     TASKS,
@@ -63,6 +64,7 @@ from pyconv._depthwise import (
     rows_weight_blocking,
 )
 from pyconv._lattices import SIDES
+from pyconv._matrices import matrix_blocking, suits_matrices
 from pyconv._piece import Axis, Piece
 from pyconv._winograd import is_lone, of_tiles
 
@@ -119,6 +121,10 @@ def _tiles(piece: Piece, asked: Asked) -> Blocking | None:
 
 
 # forward and grad_input
+
+def _matrices_of(piece: Piece, asked: Asked) -> Blocking | None:
+    return matrix_blocking(piece, asked.groups, asked.tile) if suits_matrices(asked.tile) else None
+
 
 def _lone_tiles(piece: Piece, asked: Asked) -> Blocking | None:
     tasks = max(1, asked.tile.tasks // SIDES)  # as many as there are of other parts are done along with these
@@ -283,6 +289,10 @@ def _few(piece: Piece, groups: int, tile: Tile) -> Blocking | None:
 
 SUMS, WEIGHT, ANY = ("forward", "grad_input"), ("grad_weight",), ()
 WAYS = (
+    Way("product of matrices", (GATHER_MATRICES,), SUMS, ANY,
+        "8-bit integers and, if `algorithm='auto'`, bfloat16, in groups of some channels, where the processor has "
+        "registers for matrices (AMX)",
+        "16 by 16 sums of 32 or 64 products each are made at once", _matrices_of),
     Way("Winograd F(4, 3)", (GATHER_WINOGRAD, CORRELATE_WINOGRAD), SUMS + WEIGHT, ("winograd",),
         "three taps along y or x at stride 1, and fewer vector operations than products, transforms included",
         "a quarter of the products of 3×3, for three times the error: only where it is asked for", _tiles, 4),

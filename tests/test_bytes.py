@@ -159,7 +159,8 @@ rng = np.random.default_rng(0)
 for dtype, front in itertools.product((np.int8, np.uint8, np.int16), (False, True)):
     for x, w, form in (
             ((2, 5, 7, 9), (17, 5, 3, 3), dict(padding=1)), ((1, 8, 7, 7), (16, 8, 1, 1), {}),
-            ((1, 13, 6, 6), (9, 13, 1, 1), {}), ((1, 16, 5, 19), (16, 8, 1, 16), dict(padding=(0, 8), groups=2)),
+            ((1, 13, 6, 6), (9, 13, 1, 1), {}), ((1, 68, 6, 6), (68, 68, 1, 1), {}),
+            ((1, 16, 5, 19), (16, 8, 1, 16), dict(padding=(0, 8), groups=2)),
             ((1, 3, 30, 30), (32, 3, 7, 7), dict(stride=2, padding=3)), ((2, 9, 4, 4), (24, 9, 4, 4), {})):
         x, w = (rng.integers(0, 100, shape).astype(dtype) for shape in (x, w))
         form['dtype'] = np.int32
@@ -183,9 +184,17 @@ def at_once(dtype):
     except OSError:
         flags = []
     level = pyconv._backend.cpu.config()['level']
-    if level == 'avx512':
+    if level in ('amx', 'avx512'):
         return 4 if {'avx512_vnni', 'avx512vbmi'} <= set(flags) and np.dtype(dtype).itemsize == 1 else 1
     return 2 if level == 'avx2' and dtype != np.uint16 else 1
+
+
+def way_of_cells():
+    """What a product of cells of several channels is called, of groups of more than a few."""
+    return 'product of matrices' if pyconv._backend.cpu.config()['level'] == 'amx' else MANY
+
+
+MANY = 'matrix product of several channels'
 
 
 def ways(caplog, call):
@@ -220,7 +229,7 @@ def test_a_constant_before_the_first_of_four_axes(channels, kernel, dtype):
 @pytest.mark.parametrize('dtype', [np.int8, np.uint8, np.int16, np.uint16])
 def test_which_way(dtype, channels, result, several, caplog):
     """Sums of 64 bits, and few weights, are done as those of other integers."""
-    way = 'matrix product of several channels' if several and at_once(dtype) > 1 else 'matrix product'
+    way = way_of_cells() if several and at_once(dtype) > 1 else 'matrix product'
     problem = P('any', (8, 8), (3, 3), channels)
     x, w, y, *_ = of_bytes(problem, dtype)
     assert ways(caplog, lambda: calls.forward(problem, x, w, dtype=result)) == {way}
@@ -238,7 +247,7 @@ def test_tiles_are_exact(value, dtype, channels, are_exact, caplog):
     went = ways(caplog, lambda: same(pyconv.conv2d(x, w, padding=1, **INTO), wanted))
     several = at_once(dtype)
     assert went == {'Winograd F(2, 3)' if are_exact and several == 2 else
-                    'matrix product of several channels' if several > 1 else 'matrix product'}
+                    way_of_cells() if several > 1 else 'matrix product'}
     assert 'Winograd' not in str(ways(caplog, lambda: pyconv.conv2d(x, w, padding=1, algorithm='gemm', **INTO)))
 
 

@@ -544,6 +544,7 @@ LEVELS = {
     'portable': set(),
     'avx2': {'avx2', 'fma'},
     'avx512': {'avx2', 'fma', 'avx512f', 'avx512bw', 'avx512dq', 'avx512vl'},
+    'amx': {'avx512_vnni', 'avx512vbmi', 'amx_tile', 'amx_int8', 'amx_bf16'},
 }
 
 EVERY_PROBLEM = '''
@@ -572,6 +573,8 @@ def lacks(level):
     except OSError:
         return set() if level == 'portable' else {'a list of what the processor has'}
     flags = {word for line in lines if line.startswith(('flags', 'Features')) for word in line.split()}
+    if level == 'amx' and LEVELS[level] <= flags and level not in cpu.config()['levels']:
+        return {'a compiler, or a system, that knows them'}
     return LEVELS[level] - flags
 
 
@@ -599,14 +602,19 @@ def test_bits_on_every_instruction_set(level, run_python):
 @pytest.mark.parametrize('level', LEVELS)
 def test_every_type_and_algorithm_on_every_other_instruction_set(level, run_python):
     """Half of their own tests along two axes once more, but for those of buffers and bits, of large problems, of
-    float64, which the tests above have, and of integers that are read as others are."""
+    float64, which the tests above have, and of integers that are read as others are. AMX is for some types alone."""
     if missing := lacks(level):
         pytest.skip(f'the processor has no {", ".join(sorted(missing))}')
     if level == cpu.config()['level']:
         pytest.skip('all tests run on it')
-    files = (Path(__file__).with_name(f'test_{name}.py') for name in ('dtypes', 'winograd'))
-    run_python(TYPES_AND_ALGORITHMS, *files,
+    same_but_for_cells = {level, cpu.config()['level']} == {'avx512', 'amx'}
+    names = ('bytes', 'dtypes') if same_but_for_cells else ('dtypes', 'winograd')
+    files = (Path(__file__).with_name(f'test_{name}.py') for name in names)
+    run_python(TYPES_AND_ALGORITHMS, OF_CELLS if same_but_for_cells else 'not uint32', *files,
                timeout=600, **setting(level, '1'), PYTEST_ADDOPTS='')
+
+
+OF_CELLS = '(int8 or bfloat16)'
 
 
 TYPES_AND_ALGORITHMS = '''
@@ -621,8 +629,8 @@ class Half:
 
 some = ('not narrow and not test_bits and not any_buffer and not (same_bits and (tiles or winograd and not channels))'
         ' and not (test_not_finite and inf) and not (float64 and not complex)'
-        ' and not 1d and not 3d and not int16 and not uint32')
-sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', some, *sys.argv[1:]], plugins=[Half()]))
+        ' and not 1d and not 3d and not int16 and ')
+sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '-k', some + sys.argv[1], *sys.argv[2:]], plugins=[Half()]))
 '''
 
 

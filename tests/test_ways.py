@@ -19,6 +19,7 @@ from pyconv import _blocking, _blocks, _cpu, _known, _lattices, _phases, _pieces
 
 UNROLLED, BROADCAST = 0, np.inf
 TILES = [_blocks.Tile(4, 16, 8, 3), _blocks.Tile(8, 2, 4, 2)]
+MATRICES = _blocks.Tile(4, 16, 16, 3)
 MORE = [
     P('a patch', (64, 64), (16, 16), (3, 50), stride=16, batch=3),
     P('a kernel with far taps', (28, 28), (3, 3), (20, 70), padding=12, dilation=12, batch=2),
@@ -89,6 +90,7 @@ OF_EVERY_ROW = [  # maps, and changes of a geometry
     (P('few results', (28, 28), (3, 3), (64, 3), padding=1, stride=2), 'gemm', {}),
     (P('many', (28, 28), (1, 1), (64, 64)), 'auto', {}),
     (P('few', (5, 5), (2, 2), (3, 2)), 'auto', {}),
+    (P('cells of several channels', (9, 9), (3, 3), (64, 64), padding=1), 'auto', {'cell': 4, 'summed': 16}),
     (P('far taps', (16, 16), (3, 3), (64, 64), padding=8, dilation=8), 'auto', {}),
 ]
 
@@ -102,7 +104,7 @@ def test_the_table_of_ways():
         geometry = geometry_of(problem, **changes)
         for name in ('forward', 'grad_input', 'grad_weight'):
             whole = _pieces.pieces(name, geometry)
-            asked = _ways.Asked(name, geometry.groups, TILES[0], 0, True)
+            asked = _ways.Asked(name, geometry.groups, MATRICES if geometry.cell > 1 else TILES[0], 0, True)
             for piece in _lattices.in_lone_tiles(name, whole[0]) or whole:
                 taken.add(rows.index(_ways._first(piece, asked, algorithm)[0]))
     assert taken == set(range(len(rows)))

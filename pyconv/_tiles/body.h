@@ -15,13 +15,20 @@
 #include "lanes.h"
 #include "layout.h"
 #include "unroll.h"
+#include "runs.h"
 #include "tile.h"
 #include "plain.h"
 #include "store.h"
 #include "walk.h"
 #include "cells.h"
+#ifdef MATRIX
+#include "matrices.h"
+#include "stored.h"
+#include "matrix_operands.h"
+#else
 #include "broadcast_panels.h"
 #include "broadcast.h"
+#endif
 #if CELL == 1
 #include "flat.h"
 #include "dense.h"
@@ -35,22 +42,35 @@
 #include "rows.h"
 #include "rows_weight.h"
 #endif
-#if !defined(WHOLE) || CELL == 2
+#if CELL == 2 && defined(WHOLE) || CELL == 1 && !defined(WHOLE)
 #include "winograd.h"
 #endif
+#ifndef MATRIX
 #include "stored.h"
+#endif
 #include "columns.h"
 #include "patch_weight.h"
 #include "operand.h"
 #include "patch.h"
 #include "pairs.h"
 
+#undef TILE_ROWS
+#ifdef MATRIX
+#define TILE_ROWS OF_REGISTER
+#else
+#define TILE_ROWS ROWS
+#endif
 const kernels_t NAME(kernels) = {
-    TEXT(LEVEL), sizeof(REAL), LANES, ROWS, WIDEST, CELL,
+    sizeof(REAL), LANES, TILE_ROWS, WIDEST, CELL,
     {
+#ifdef MATRIX
+        [GATHER_MATRICES] = {NAME(layout), NAME(offsets), NAME(unroll_matrices), NAME(pack_matrices),
+                             NAME(multiply_matrices), NAME(store_matrices)},
+#else
         [GATHER] = {NAME(layout), NAME(offsets), NAME(unroll), NAME(pack), NAME(multiply), NAME(store)},
         [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),
                               NAME(pack_broadcast), NAME(multiply_broadcast), NAME(store_broadcast)},
+#endif
 #if CELL == 1
         [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack_flat),
                          NAME(multiply_flat), NAME(store)},
@@ -79,16 +99,16 @@ const kernels_t NAME(kernels) = {
         [CORRELATE_ROWS] = {NAME(layout_rows_turned), NAME(offsets_rows), NAME(unroll_ends), NAME(see_last),
                             NAME(correlate_in_rows), NAME(store_weight_rows)},
 #endif
-#if !defined(WHOLE) || CELL == 2
+#if CELL == 2 && defined(WHOLE) || CELL == 1 && !defined(WHOLE)
         [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),
                              NAME(pack_winograd), NAME(multiply_winograd), NAME(store_winograd)},
 #endif
-#ifndef WHOLE
+#if !defined(WHOLE) && CELL == 1
         [CORRELATE_WINOGRAD] = {NAME(layout_winograd_turned), NAME(offsets_winograd), NAME(unroll_winograd),
                                 NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
 #endif
     },
     NAME(patch), NAME(turn_in), NAME(turn_out), NAME(fold_patch), NAME(fold_result), NAME(interleave), NAME(zero),
-    NAME(add), NAME(sum), NAME(finite_stored), NAME(unfold_tap), NAME(fold_rows),
+    NAME(add), NAME(sum), NAME(finite_stored), NAME(least_exponent), NAME(unfold_tap), NAME(fold_rows),
     NAME(write_row),
 };

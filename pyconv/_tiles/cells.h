@@ -11,7 +11,11 @@
    See body.h for the macros. */
 
 #undef STARTS
+#ifdef MATRIX
+#define STARTS 0
+#else
 #define STARTS (CELL == 4)
+#endif
 
 #if CELL > 1
 
@@ -23,7 +27,28 @@ static inline int NAME(channels_of)(const piece_t *piece, index_t channel)
 
 #endif
 
-#if CELL == 2
+#if CELL == 2 && !defined(WHOLE)
+
+/* to[0, n) <- pairs of channels of 16 bits, or the last one alone, `apart` from one to the other, of cells `step` apart. */
+static inline void NAME(read_several)(int stored, const char *from, index_t apart, int channels, index_t step, index_t n,
+                                      int flipped, REAL *to)
+{
+    (void)stored, (void)flipped;
+    typedef uint32_t pair __attribute__((may_alias));
+    const uint16_t *low = (const uint16_t *)from, *high = low + apart;
+    pair *pairs = (pair *)to;
+    if (channels == 2 && apart == 1)
+        for (index_t i = 0; i < n; i++)
+            __builtin_memcpy(pairs + i, low + i * step, sizeof(*pairs));
+    else if (channels == 2 && step == 1)
+        for (index_t i = 0; i < n; i++)
+            pairs[i] = low[i] | (uint32_t)high[i] << 16;
+    else
+        for (index_t i = 0; i < n; i++)
+            pairs[i] = channels < 1 ? 0 : low[i * step] | (channels == 2 ? (uint32_t)high[i * step] << 16 : 0);
+}
+
+#elif CELL == 2
 
 /* Cells of channels of a type: the first channel's are the lower bits, those of no second one are zero. A vector of them
    at a time, of which the last ends where the row does. Channels that lie side by side, with no others between those of
@@ -89,7 +114,11 @@ static inline void NAME(read_several)(int stored, const char *from, index_t apar
 
 #elif CELL == 4
 
+#ifdef MATRIX
+#define ZEROS ((REAL)0)
+#else
 #define ZEROS ((REAL)0x80808080)
+#endif
 
 /* to[0, n) <- `bytes` channels, `apart` from one to the next, of cells `step` apart; `flipped` for source's. */
 static inline void NAME(read_several)(int stored, const char *from, index_t apart, int bytes, index_t step, index_t n,
@@ -123,6 +152,8 @@ static inline void NAME(read_several)(int stored, const char *from, index_t apar
         }
 }
 
+#if STARTS
+
 /* Of a panel of columns, what the products of each tap with ZEROS come to: [tap][columns of all panels]. */
 static void NAME(sum_taps)(const work_t *work, const REAL *panel, index_t column, index_t wide, REAL *of_taps)
 {
@@ -148,5 +179,7 @@ static void NAME(list_starts)(const work_t *work, const NAME(product) *list, ind
         STORE(start + v, sum);
     }
 }
+
+#endif
 
 #endif

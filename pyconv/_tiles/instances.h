@@ -2,10 +2,36 @@
    channels, of which there are CELL: NAME is made of the name, the type, LEVEL. */
 #define JOINED(x, real, level) x##_##real##_##level
 #define JOIN(x, real, level) JOINED(x, real, level)
-#define QUOTED(x) #x
-#define TEXT(x) QUOTED(x)
 
-#if CELL == 2
+#if defined(MATRIX)
+
+#undef CELL
+#define CELL 4
+#define WHOLE
+#define REAL uint32_t
+#define MASK int
+#define PRODUCTS "tdpbssd"
+#define NAME(x) JOIN(x, int8, amx)
+#include "body.h"
+#undef NAME
+#undef PRODUCTS
+
+#define PRODUCTS "tdpbuud"
+#define NAME(x) JOIN(x, uint8, amx)
+#include "body.h"
+#undef NAME
+#undef PRODUCTS
+#undef REAL
+#undef WHOLE
+#undef CELL
+
+#define CELL 2
+#define REAL float
+#define PRODUCTS "tdpbf16ps"
+#define NAME(x) JOIN(x, brain, amx)
+#include "body.h"
+
+#elif CELL == 2
 
 #define WHOLE
 #define REAL uint32_t

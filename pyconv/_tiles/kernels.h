@@ -136,13 +136,12 @@ typedef struct {
 
 enum {
     GATHER, GATHER_FLAT, GATHER_DENSE, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED, CORRELATE_FEW,
-    CORRELATE_FLAT, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, CORRELATE_DIRECT, CORRELATE_LAST, CORRELATE_ROWS, GATHER_WINOGRAD,
-    CORRELATE_WINOGRAD, WAYS
+    CORRELATE_FLAT, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, GATHER_MATRICES, CORRELATE_DIRECT, CORRELATE_LAST,
+    CORRELATE_ROWS, GATHER_WINOGRAD, CORRELATE_WINOGRAD, WAYS
 };
 
 /* The kernels of one (real type, instruction set). */
 typedef struct {
-    const char *level;
     int itemsize, lanes, rows, vectors, cell; /* the last: channels of a cell */
     way_t ways[WAYS];
     /* For operands (SOURCE, TARGET, WEIGHT) that do not lie as a way wants them (see patch.h): elements of the patch of
@@ -162,6 +161,8 @@ typedef struct {
     double (*sum)(index_t n, const void *from);
     /* whether all are, or even so small that no sum of Winograd's is not */
     int (*finite)(int stored, index_t n, const void *from, int small);
+    /* of brain floats, the least exponent that one other than zero has, as stored */
+    int (*least)(index_t n, const void *from);
     /* columns <- one plane (channel of a sample) under one tap; some cells of some rows, `across` elements apart, += the
        sum of their columns; cells `step` apart (+)= such sums */
     void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);
@@ -170,13 +171,15 @@ typedef struct {
     void (*write)(int stored, const void *sums, index_t n, void *to, index_t step, int accumulate);
 } kernels_t;
 
-/* The which-th best kernels that the processor can run, of whole numbers modulo 2**(8 * itemsize) or of floats, or
-   NULL. */
+/* The name of the which-th best instruction set that the processor can run, or NULL. */
+const char *pyconv_level(int which);
+
+/* Its kernels, of whole numbers modulo 2**(8 * itemsize) or of floats. */
 const kernels_t *pyconv_kernels(int whole, int itemsize, int which);
 
-/* Those of them that sum products of integers of `itemsize` bytes in 32 bits, several at a time, for forward and
-   grad_input; NULL where the processor, or that level, has no instruction for it. */
-const kernels_t *pyconv_kernels_of_cells(int itemsize, int is_unsigned, int which);
+/* Those of them that sum products of a type, as it is stored, in 32 bits, several at a time, for forward and grad_input:
+   the best, and with `other` those that take what these do not; NULL where there are none. */
+const kernels_t *pyconv_kernels_of_cells(int stored, int which, int other);
 
 /* Bytes of the second-level cache of a processor, 0 where the system does not tell. */
 long pyconv_second_level(void);

@@ -106,6 +106,7 @@ static inline index_t NAME(beside)(const work_t *work, int which)
 static REAL *NAME(see_patch)(const work_t *work, int which, const NAME(region) *r, REAL *patch, piece_t *seen)
 {
     const part_t *part = &work->part;
+    seen->stored[which] = STORED_REAL;
     if (which == WEIGHT) {
         const axis_t *axis = work->piece->axis;
         seen->weight_stride[2] = 1;
@@ -147,6 +148,7 @@ static REAL *NAME(see_patch)(const work_t *work, int which, const NAME(region) *
 /* The operand itself, of a source all of whose cells that the block reads are there. */
 static void NAME(see_source)(const piece_t *piece, piece_t *seen)
 {
+    seen->stored[SOURCE] = piece->stored[SOURCE];
     seen->source_channel = piece->source_channel;
     seen->source_group = piece->source_group;
     seen->source_batch = piece->source_batch;

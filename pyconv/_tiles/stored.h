@@ -169,3 +169,15 @@ static int NAME(finite_stored)(int stored, index_t n, const void *from, int smal
         odd |= (cells[i] & exponent) >= least;
     return !odd;
 }
+
+/* Zeros count as more than any. */
+static int NAME(least_exponent)(index_t n, const void *from)
+{
+    const uint16_t *cells = from;
+    uint16_t least = 0xffff;
+    for (index_t i = 0; i < n; i++) {
+        const uint16_t other = (uint16_t)((cells[i] & 0x7fff) - 1);
+        least = other < least ? other : least;
+    }
+    return (least + 1) >> 7;
+}

@@ -21,7 +21,7 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 
 /* sum += a cell, or a vector of cells, times a vector of weights */
 #undef ADD_PRODUCT
-#if CELL == 1
+#if CELL == 1 || defined(MATRIX) /* whose products are others */
 #define ADD_PRODUCT(sum, cell, weight) ((sum) += (cell) * (weight))
 #elif CELL == 2
 #define ADD_PRODUCT(sum, cell, weight)                                                                                \

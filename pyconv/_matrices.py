@@ -1,0 +1,74 @@
+"""Blocks of products of matrices, which registers of 16 rows of 16 cells, or of 16 positions, make: see
+_tiles/matrices.h. Reckoned in cycles, as measured on an Intel."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from math import prod
+from operator import itemgetter
+
+from pyconv._blocks import (
+    ALL,
+    GATHER_MATRICES,
+    Block,
+    Blocking,
+    Tile,
+    blocks_of,
+    candidates,
+    even_part,
+    scratch_of,
+    streams_of,
+    unevenness,
+    up_to,
+    wanted_tasks,
+)
+from pyconv._piece import Piece
+
+OF_REGISTER = 16  # rows of a register, and cells or positions of a row
+DEPTH = 288  # cells * taps of a row of weights that are summed in registers: of 32 rows, most of L1
+ROW_BLOCKS = 128, 256, 512  # more rows: cells are read less often, weights more often
+POSITIONS = 64, 128, 256, 512, 1024, 2048  # about so many of a block
+SCRATCH, RESULTS = 1 << 19, 3 << 17  # bytes that a block's cells and results may take in L2
+PRODUCT, COPY, STORE, BLOCK = 17, 6, 6, 400  # cycles of a product, of a vector of cells or of results, of a block
+
+
+def suits_matrices(tile: Tile) -> bool:
+    """Whether the kernels are those."""
+    return tile.rows == OF_REGISTER
+
+
+def _blocks(piece: Piece, positions: int, lanes: int) -> Iterator[Block]:
+    """Those of about so many positions, whose rows of taps share cells, or all taps."""
+    count = tuple(axis.positions for axis in piece.axes)
+    if not all(count):
+        yield 1, (1, 1, 1), 0
+        return
+    for extent, first in candidates(count, positions, lanes):
+        most = even_part(piece.batch, max(1, positions // prod(extent))) if extent == count else 1
+        yield from ((samples, extent, shared) for samples in {1, most} for shared in {1 << first, ALL})
+
+
+@lru_cache(maxsize=64)
+def matrix_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """The cheapest blocks. The depth, which is the order of sums, follows from the piece alone."""
+    taps, of_axes = max(1, prod(axis.taps for axis in piece.axes)), streams_of(piece.axes)
+    parts = max(1, -(-piece.channels // OF_REGISTER))  # of a depth, each of which is a product
+    summed = max(1, piece.channels // parts)
+    channels = summed * even_part(parts, DEPTH // (summed * taps))
+    tasks = wanted_tasks(piece, groups, tile)
+
+    def options() -> Iterator[tuple[float, Blocking]]:
+        for most, positions in product(ROW_BLOCKS, POSITIONS):
+            rows = min(piece.rows, up_to(even_part(piece.rows, most), 2 * OF_REGISTER))
+            for block in _blocks(piece, positions, tile.lanes):
+                size, _, together = scratch_of(of_axes, block, tile.lanes)
+                vectors = -(-together // OF_REGISTER)
+                if positions > POSITIONS[0] and (size * channels * tile.itemsize > SCRATCH
+                                                 or rows * together * tile.itemsize > RESULTS):
+                    continue
+                each = -(-rows // OF_REGISTER) * vectors * taps * parts * PRODUCT + STORE * rows * vectors + BLOCK
+                each += COPY * piece.channels * -(-size // tile.lanes)
+                blocks = groups * -(-piece.rows // rows) * blocks_of(piece, block)
+                yield blocks * each * unevenness(blocks, tasks), Blocking(GATHER_MATRICES, *block, channels, rows)
+
+    return min(options(), key=itemgetter(0))[1]

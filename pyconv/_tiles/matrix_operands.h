@@ -1,0 +1,255 @@
+/* Operands of the products of matrices.h: weights and cells are read as they are stored, several channels at a time, and
+   results stored in their own type. See body.h for the macros. */
+
+#define PART ((index_t)sizeof(REAL) / CELL) /* bytes of a channel in a cell */
+
+/* Of `n` neighbouring places those that one row of cells has: up to `channels` channels, each `apart` bytes from the one
+   before. Nothing but these places is read. */
+static inline __attribute__((always_inline)) VECTOR NAME(cells_of_places)(const char *from, index_t apart, int channels,
+                                                                        index_t n)
+{
+    const __mmask16 there = (__mmask16)((1u << n) - 1);
+    __m512i cells = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int b = CELL - 1; b >= 0; b--) {
+        const __mmask16 some = b < channels ? there : 0;
+        const char *place = b < channels ? from + b * apart : from;
+        const __m512i one = CELL == 2 ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, place))
+                                      : _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(some, place));
+        cells = _mm512_or_si512(_mm512_slli_epi32(cells, 8 * PART), one);
+    }
+    return (VECTOR)cells;
+}
+
+/* Up to 16 places of a run of weights, under one another in memory, of up to 16 cells: to[place] <- a row of cells. */
+static inline __attribute__((always_inline)) void NAME(turn_cells)(const char *from, index_t apart, index_t channels,
+                                                                 index_t cells, index_t n, REAL *const *to)
+{
+    VECTOR square[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        const index_t left = i < cells ? channels - i * CELL : 0;
+        square[i] = NAME(cells_of_places)(left > 0 ? from + i * CELL * apart : from, apart, (int)left, n);
+    }
+    NAME(turn_square)(square);
+    for (index_t j = 0; j < n; j++)
+        _mm512_mask_storeu_epi32(to[j], (__mmask16)((1u << cells) - 1), (__m512i)square[j]);
+}
+
+/* One row of weights under one tap, of channels that lie anyhow. */
+static inline void NAME(read_weights)(const char *from, index_t apart, index_t channels, index_t cells, REAL *to)
+{
+    char *bytes = (char *)to;
+    const index_t n = channels < cells * CELL ? channels : cells * CELL;
+    if (apart == PART)
+        __builtin_memcpy(bytes, from, n * PART);
+    else
+        for (index_t c = 0; c < n; c++)
+            __builtin_memcpy(bytes + c * PART, from + c * apart, PART);
+    __builtin_memset(bytes + n * PART, 0, (cells * CELL - n) * PART);
+}
+
+/* [rows of a register][channels summed at once][tap][row][channel]. Where a channel's taps, or those of a register's
+   rows, lie side by side, squares of them are turned. */
+static void NAME(pack_matrices)(const work_t *work, const void *weight, void *panels)
+{
+    const piece_t *piece = work->piece;
+    const part_t *part = &work->part;
+    const axis_t *axis = piece->axis;
+    const index_t once = NAME(summed_at_once)(piece), taps = NAME(all_taps)(piece), apart = piece->weight_channel / CELL;
+    const int dense = NAME(has_dense_taps)(piece), together = dense && piece->weight_row == taps;
+    REAL *to = panels, *place[16];
+    for (index_t group = 0; group < part->groups; group++)
+        for (index_t row = 0, rows; row < part->rows; row += rows) {
+            rows = part->rows - row < OF_REGISTER ? part->rows - row : OF_REGISTER;
+            for (index_t c = 0; c < part->channels; c += once, to += taps * rows * once) {
+                const index_t channels = piece->several - (part->channel + c) * CELL;
+                const index_t of_run = together ? rows * taps : dense && apart != 1 ? taps : 0;
+                const char *from = (const char *)weight + PART * (
+                    group * piece->weight_group + (part->row + row) * piece->weight_row + c * piece->weight_channel);
+                for (index_t r = 0; r < (together ? 1 : rows); r++, from += PART * piece->weight_row) {
+                    for (index_t first = 0; first < of_run; first += 16) {
+                        const index_t n = of_run - first < 16 ? of_run - first : 16;
+                        for (index_t j = 0; j < n; j++)
+                            place[j] = to + ((first + j) % taps * rows + r + (first + j) / taps) * once;
+                        NAME(turn_cells)(from + PART * first, PART * apart, channels, once, n, place);
+                    }
+                    for (index_t t = 0; t < taps && !of_run; t++)
+                        NAME(read_weights)(from + PART * (
+                            t / (axis[1].taps * axis[2].taps) * piece->weight_stride[0]
+                            + t / axis[2].taps % axis[1].taps * piece->weight_stride[1]
+                            + t % axis[2].taps * piece->weight_stride[2]), PART * apart, channels, once,
+                            to + (t * rows + r) * once);
+                }
+            }
+        }
+}
+
+/* Cells whose channels lie side by side, whole ones, in rows of an even number of them: as words that are turned. Other
+   cells of the part hold zeros. */
+static void NAME(unroll_words)(const work_t *work, const index_t extent[3], const char *source, REAL *scratch)
+{
+    piece_t piece = *work->piece;
+    work_t words = *work;
+    const index_t there = piece.several / CELL - work->part.channel, all = work->part.channels;
+    piece.source_batch /= CELL;
+    piece.source_channel = 1;
+    for (int a = 0; a < 3; a++)
+        piece.source_stride[a] /= CELL;
+    words.piece = &piece;
+    words.part.channels = there < all ? there : all;
+    if (words.part.channels > 0)
+        NAME(unroll_turned)(&words, extent, (const REAL *)source, scratch);
+    for (index_t c = words.part.channels > 0 ? words.part.channels : 0; c < all; c++)
+        NAME(zero)(work->layout.channel, scratch + c * work->layout.channel);
+}
+
+/* to[0, n) <- cells of up to `channels` channels, `apart` from one to the next, `step` from one place to the next. Whole
+   vectors are written. */
+static inline void NAME(read_places)(int stored, const char *from, index_t apart, int channels, index_t step, index_t n,
+                                     REAL *to)
+{
+    if (step != 1)
+        NAME(read_several)(stored, from, apart, channels, step, n, 0, to);
+    else if (channels == CELL)
+        for (index_t i = 0; i < n; i += LANES)
+            STORE(to + i, NAME(cells_of_places)(from + PART * i, PART * apart, CELL, n - i < LANES ? n - i : LANES));
+    else
+        for (index_t i = 0; i < n; i += LANES)
+            STORE(to + i, NAME(cells_of_places)(from + PART * i, PART * apart, channels, n - i < LANES ? n - i : LANES));
+}
+
+/* One stream of one cell's channels, as unroll_stream does. */
+static void NAME(unroll_cells)(const piece_t *piece, const block_t *block, const NAME(clip) *clip,
+                               const index_t extent[3], const char *source, int channels, REAL *to)
+{
+    const index_t n = extent[2], *lo = clip->lo, *hi = clip->hi, cell = piece->source_stride[2];
+    const index_t row = piece->axis[1].step * piece->source_stride[1], step = piece->axis[2].step * cell;
+    const index_t apart = piece->source_channel / CELL;
+    const int stored = piece->stored[SOURCE], empty = lo[1] == hi[1] || lo[2] == hi[2] || channels < 1;
+    const int joined = lo[2] == 0 && hi[2] == n && step == 1 && row == n;
+    for (index_t s = 0; s < block->samples; s++)
+        for (index_t z = 0; z < extent[0]; z++, to += extent[1] * n) {
+            if (empty || z < lo[0] || z >= hi[0]) {
+                NAME(clear)(to, extent[1] * n);
+                continue;
+            }
+            const char *plane = source + PART * ((block->sample + s) * piece->source_batch + clip->corner
+                + z * piece->axis[0].step * piece->source_stride[0]);
+            NAME(clear)(to, lo[1] * n);
+            if (joined)
+                NAME(read_places)(stored, plane + PART * lo[1] * row, apart, channels, 1, (hi[1] - lo[1]) * n,
+                                  to + lo[1] * n);
+            for (index_t y = lo[1]; y < hi[1] && !joined; y++) {
+                NAME(clear)(to + y * n, lo[2]);
+                NAME(read_places)(stored, plane + PART * (y * row + lo[2] * step), apart, channels, step, hi[2] - lo[2],
+                                  to + y * n + lo[2]);
+                NAME(clear)(to + y * n + hi[2], n - hi[2]);
+            }
+            NAME(clear)(to + hi[1] * n, (extent[1] - hi[1]) * n);
+        }
+}
+
+/* As unroll, of source as it is stored, or of a patch, whose cells are those of registers. */
+static void NAME(unroll_matrices)(const work_t *work, const void *source, const void *begin, const void *limit,
+                                  void *scratch)
+{
+    const piece_t *piece = work->piece;
+    const layout_t *layout = &work->layout;
+    index_t extent[3], shift[3];
+    if (piece->stored[SOURCE] == STORED_REAL) {
+        NAME(unroll)(work, source, begin, limit, scratch);
+        return;
+    }
+    for (int a = 0; a < 3; a++)
+        extent[a] = NAME(cells)(piece, &work->block, a);
+    const index_t *stride = piece->source_stride;
+    if (piece->source_channel == CELL && piece->several % CELL == 0 && piece->source_batch % CELL == 0
+        && stride[0] % CELL == 0 && stride[1] % CELL == 0 && stride[2] % CELL == 0) {
+        NAME(unroll_words)(work, extent, source, scratch);
+        return;
+    }
+    for (index_t j = 0; j < layout->streams[0] * layout->streams[1] * layout->streams[2]; j++) {
+        NAME(shifts)(piece, &work->block, j / (layout->streams[1] * layout->streams[2]),
+                     j / layout->streams[2] % layout->streams[1], j % layout->streams[2], shift);
+        NAME(clip) clip = NAME(find_clip)(piece, &work->block, shift, extent);
+        clip.corner += (piece->axis[2].step * work->block.start[2] + shift[2]) * (stride[2] - 1);
+        for (index_t c = 0; c < work->part.channels; c++)
+            NAME(unroll_cells)(piece, &work->block, &clip, extent, (const char *)source + PART * c * piece->source_channel,
+                               NAME(channels_of)(piece, work->part.channel + c),
+                               (REAL *)scratch + c * layout->channel + j * layout->stream);
+    }
+}
+
+/* Brain floats of two vectors, side by side; of whole numbers there are none. */
+static inline VECTOR NAME(pair_of)(VECTOR low, VECTOR high)
+{
+#ifdef WHOLE
+    (void)high;
+    return low;
+#else
+    VECTOR pair;
+    for (int i = 0; i < LANES; i++) {
+        const uint32_t both = NAME(to_brain)(low[i]) | (uint32_t)NAME(to_brain)(high[i]) << 16;
+        __builtin_memcpy((REAL *)&pair + i, &both, sizeof(both));
+    }
+    return pair;
+#endif
+}
+
+/* Rows of results, of which the channels of a position lie side by side in target: squares are turned. */
+static void NAME(store_beside)(const work_t *work, REAL *result, index_t rows, char *target, int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const index_t *extent = work->block.extent, *stride = piece->target_stride, pitch = work->layout.pitch;
+    const int words = piece->stored[TARGET] != STORED_REAL; /* pairs of numbers are one */
+    const index_t width = words ? 2 : 1;
+    for (index_t i = 0; i < rows && words; i += 2)
+        for (index_t q = 0; q < work->layout.positions; q += LANES) {
+            const VECTOR low = LOAD(result + i * pitch + q), high = LOAD(result + (i + 1) * pitch + q);
+            STORE(result + i * pitch + q, NAME(pair_of)(low, high));
+        }
+    for (index_t s = 0; s < work->block.samples; s++)
+        for (index_t z = 0; z < extent[0]; z++)
+            for (index_t y = 0; y < extent[1]; y++) {
+                const REAL *from = result + s * work->layout.batch + z * work->layout.axis[0] + y * work->layout.axis[1];
+                REAL *to = (REAL *)target + (s * piece->target_batch + z * stride[0] + y * stride[1]) / width;
+                if (accumulate)
+                    NAME(transpose)(to, stride[2] / width, from, width * pitch, rows / width, extent[2], 1);
+                else
+                    NAME(transpose)(to, stride[2] / width, from, width * pitch, rows / width, extent[2], 0);
+            }
+}
+
+/* As store, into numbers as they are stored. */
+static void NAME(store_matrices)(const work_t *work, void *results, const void *bias, void *target, int accumulate,
+                                 char *doubtful)
+{
+    const piece_t *piece = work->piece;
+    const block_t *block = &work->block;
+    const layout_t *layout = &work->layout;
+    const index_t *stride = piece->target_stride, row = work->part.row, rows = work->part.rows;
+    const int stored = piece->stored[TARGET], converts = stored != STORED_REAL;
+    const int even = (row | rows | piece->target_batch | stride[0] | stride[1] | stride[2]) % 2 == 0;
+    const int beside = piece->target_channel == 1 && stride[2] > 1 && (!converts || (even && !accumulate));
+    if (!converts && !beside) {
+        NAME(store)(work, results, bias, target, accumulate, doubtful);
+        return;
+    }
+    const NAME(runs) r = NAME(find_runs)(piece, block, layout);
+    char *first = (char *)target + (NAME(first)(piece, block) + row * piece->target_channel) * NAME(size_of)(stored);
+    for (index_t i = 0; i < rows; i++) {
+        REAL *result = (REAL *)results + i * layout->pitch;
+        for (index_t q = 0; bias && q < layout->positions; q++)
+            result[q] += ((const REAL *)bias)[row + i];
+        for (index_t s = 0; s < block->samples && !beside; s++)
+            for (index_t z = 0; z < r.planes; z++)
+                for (index_t y = 0; y < r.rows; y++)
+                    NAME(write_row)(stored, result + s * layout->batch + z * layout->axis[0] + y * layout->axis[1], r.run,
+                                    first + NAME(size_of)(stored) * (i * piece->target_channel + s * piece->target_batch
+                                                                     + z * stride[0] + y * stride[1]),
+                                    stride[2], accumulate);
+    }
+    if (beside)
+        NAME(store_beside)(work, results, rows, first, accumulate);
+}
