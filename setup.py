@@ -26,7 +26,7 @@ LEVELS = ({  # those that take longest to compile first
 if X86:
     LEVELS["avx2_pairs"] = LEVELS["avx2"]
     LEVELS["vnni"] = [*LEVELS["avx512"], "-mavx512vnni", "-mavx512vbmi"]
-    LEVELS["amx"] = [*LEVELS["vnni"], "-mamx-tile", "-mamx-int8", "-mamx-bf16"]  # gcc has these from 11 on
+    LEVELS["amx"] = [*LEVELS["vnni"], "-mbmi2", "-mamx-tile", "-mamx-int8", "-mamx-bf16"]  # gcc has these from 11 on
 OF_CELLS = "avx2_pairs", "vnni", "amx"  # the others have kernels of floats and of whole numbers, made side by side
 PROBE_OF_MATRICES = 'int main(void) { __asm__ volatile("tdpbf16ps %tmm2, %tmm1, %tmm0"); return 0; }\n'
 PROBE = """

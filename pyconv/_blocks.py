@@ -67,11 +67,12 @@ class Tile(NamedTuple):
 # the ways of kernels.h
 (GATHER, GATHER_FLAT, GATHER_DENSE, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED, CORRELATE_FEW,
  CORRELATE_FLAT, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, GATHER_MATRICES, CORRELATE_DIRECT, CORRELATE_LAST,
- CORRELATE_ROWS, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(18)
+ CORRELATE_ROWS, CORRELATE_MATRICES, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(19)
 # those that multiply padding by factors which are looked through for NaN and infinities, as all do that read columns;
 # not so the tiles of GATHER_WINOGRAD: their results are, and what is not finite is worked out anew
 PADDED = frozenset((
-    GATHER, CORRELATE_FEW, GATHER_DIRECT, GATHER_ROWS, GATHER_MATRICES, CORRELATE_DIRECT, CORRELATE_WINOGRAD))
+    GATHER, CORRELATE_FEW, GATHER_DIRECT, GATHER_ROWS, GATHER_MATRICES, CORRELATE_DIRECT,
+    CORRELATE_MATRICES, CORRELATE_WINOGRAD))
 
 
 class Blocking(NamedTuple):
@@ -92,7 +93,8 @@ class Blocking(NamedTuple):
 
 def reads_last(way: int, operand: Strides) -> bool:
     """Whether a way takes an operand whose channels lie last as it is: where a lane is a group, these have one each."""
-    return way in (GATHER_BROADCAST, GATHER_ACROSS, GATHER_LAST, CORRELATE, CORRELATE_UNROLLED, CORRELATE_LAST) or (
+    return way in (GATHER_BROADCAST, GATHER_ACROSS, GATHER_LAST, CORRELATE, CORRELATE_UNROLLED, CORRELATE_LAST,
+                   CORRELATE_MATRICES) or (
         way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1)
 
 

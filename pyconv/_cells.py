@@ -11,7 +11,7 @@ from pyconv._pieces import read_channels
 
 LEAST_WEIGHTS = 64  # of a group's tap, for cells of several channels
 OF_REGISTER = 16  # cells of a row of a register for matrices
-LEAST_CELLS, LEAST_ROWS = 4, 4  # of a group, for products of matrices
+LEAST_CELLS, LEAST_ROWS, LEAST_SUMMED = 4, 4, 8  # of a group, for products of matrices; channels, for weights
 FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to store it costs more
 
 
@@ -36,6 +36,11 @@ def summed_at_once(map: str, g: Geometry, cell: int) -> int:
             map == "grad_input" and g.padding_mode != "zeros"):
         return 0
     return -(-cells // -(-cells // OF_REGISTER))
+
+
+def weights_suit_matrices(g: Geometry) -> bool:
+    """Whether such products pay for gradients to a weight, whose sums are along positions."""
+    return g.padding_mode == "zeros" and min(g.in_channels, g.out_channels) // g.groups >= LEAST_SUMMED
 
 
 def tiles_are_exact(map: str, g: Geometry, dtype: DType) -> bool:

@@ -9,7 +9,9 @@ from operator import itemgetter
 
 from pyconv._blocks import (
     ALL,
+    CORRELATE_MATRICES,
     GATHER_MATRICES,
+    TASKS,
     Block,
     Blocking,
     Tile,
@@ -17,6 +19,7 @@ from pyconv._blocks import (
     candidates,
     even_part,
     scratch_of,
+    splits_of,
     streams_of,
     unevenness,
     up_to,
@@ -28,6 +31,7 @@ OF_REGISTER = 16  # rows of a register, and cells or positions of a row
 DEPTH = 288  # cells * taps of a row of weights that are summed in registers: of 32 rows, most of L1
 ROW_BLOCKS = 128, 256, 512  # more rows: cells are read less often, weights more often
 POSITIONS = 64, 128, 256, 512, 1024, 2048  # about so many of a block
+COLUMNS, CORRELATE_POSITIONS = (32, 64, 128, 256, 512), (256, 512)  # the same of grad_weight, of output channels
 SCRATCH, RESULTS = 1 << 19, 3 << 17  # bytes that a block's cells and results may take in L2
 PRODUCT, COPY, STORE, BLOCK = 17, 6, 6, 400  # cycles of a product, of a vector of cells or of results, of a block
 
@@ -70,5 +74,32 @@ def matrix_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
                 each += COPY * piece.channels * -(-size // tile.lanes)
                 blocks = groups * -(-piece.rows // rows) * blocks_of(piece, block)
                 yield blocks * each * unevenness(blocks, tasks), Blocking(GATHER_MATRICES, *block, channels, rows)
+
+    return min(options(), key=itemgetter(0))[1]
+
+
+@lru_cache(maxsize=64)
+def matrix_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
+    """The same for grad_weight: `rows` is here the block of output channels."""
+    taps, of_axes = max(1, prod(axis.taps for axis in piece.axes)), streams_of(piece.axes)
+    wanted = max(1, tile.units * wanted_tasks(piece, groups, tile) // TASKS)
+
+    def options() -> Iterator[tuple[float, Blocking]]:
+        for most, positions in product(COLUMNS, CORRELATE_POSITIONS):
+            columns = up_to(even_part(piece.rows, most), OF_REGISTER)
+            room = max(1, RESULTS // (tile.itemsize * columns * taps))
+            channels = even_part(piece.channels, up_to(room, OF_REGISTER))
+            across, deep = -(-piece.rows // columns), -(-piece.channels // channels)
+            for block in _blocks(piece, positions, tile.lanes):
+                size, _, together = scratch_of(of_axes, block, tile.lanes)
+                if positions > CORRELATE_POSITIONS[0] and size * channels * tile.itemsize > 2 * SCRATCH:
+                    continue
+                products = -(-together // (2 * OF_REGISTER))
+                each = -(-channels // OF_REGISTER) * columns // OF_REGISTER * taps * (products * PRODUCT + 2 * STORE)
+                each += COPY * (channels * size + columns * together * 2) // (2 * tile.lanes) + BLOCK
+                blocks = blocks_of(piece, block)
+                splits = splits_of(blocks, groups * across * deep, wanted)
+                yield across * deep * blocks * each, Blocking(
+                    CORRELATE_MATRICES, *block, channels, columns, splits)
 
     return min(options(), key=itemgetter(0))[1]

@@ -86,7 +86,7 @@ cdef class Plan:
             geometry = geometry._replace(cell=1, summed=1)
         elif self.real.itemsize == 4 and reads:
             geometry = self._of_cells(map, geometry, reads)
-        self.flushes = not self.whole and geometry.cell > 1
+        self.flushes = not self.whole and self.kernels.rows == _cells.OF_REGISTER
         types = (reads, reads, writes) if map == "grad_weight" else (reads, writes, reads)
         for i in range(3):
             self.stored[i] = types[i]
@@ -103,6 +103,11 @@ cdef class Plan:
             kernels = pyconv_kernels_of_cells(stored, _level, other)
             if kernels == NULL:
                 return geometry
+            if kernels.rows == _cells.OF_REGISTER and map == "grad_weight":
+                if not self.whole and _cells.weights_suit_matrices(geometry):
+                    self.kernels = kernels
+                    return geometry
+                continue
             if kernels.rows == _cells.OF_REGISTER:
                 summed = geometry.summed if geometry.cell > 1 else _cells.summed_at_once(map, geometry, kernels.cell)
                 suits = summed > 1
@@ -133,7 +138,7 @@ cdef class Plan:
         """The pieces of the map, or of its taps, each with its blocks; groups are those of the pieces from then on."""
         cdef bint may_exchange = self.padding is None
         map, columns = self.map, self.algorithm == "columns"
-        algorithm = "gemm" if geometry.summed > 1 else self.algorithm
+        algorithm = "gemm" if self.flushes else self.algorithm
         if columns:
             found = _pieces.exact_column_pieces(geometry) if tap_by_tap else _pieces.column_pieces(geometry)
         elif tap_by_tap:
@@ -267,6 +272,8 @@ cdef class Plan:
             way in (_blocks.GATHER_LAST, _blocks.CORRELATE_LAST), way == _blocks.CORRELATE_LAST))]
         # one way reads and writes numbers as they are stored
         patched = [copied and way != _blocks.GATHER_MATRICES for copied in piece.patched]
+        if way == _blocks.CORRELATE_MATRICES:
+            patched[:2] = False, False
         source = step.taps > 0 and (patched[0] or into_last[0] or lie_last[0] and not reads_last[0])
         step.turns[0], step.piece.only_edges = source or edged, edged and not source
         stores_folds = way == _blocks.GATHER_WINOGRAD and max(piece.folds[2]) <= _blocks.FOLDED_TILES

@@ -102,10 +102,14 @@ def _kept_samples(Plan base, first, second, int threads):
     small to be normal for zero, operands and sums. No sum is, if the least product of single bits of operands, of 8
     bits each, is not: all sums are multiples of that."""
     cdef Call call = Call.__new__(Call)
-    cdef int of_weight = base.kernels.least(second.size, _data(second)), least = max(1, SMALLEST - of_weight)
+    cdef int other, least = SMALLEST // 2
     call.watch, call.plan, call.threads = Watch(), base, threads
     batch = base.geometry.batch
-    if of_weight == 0:
+    if not base.gathers:  # sums over samples, of operands that are both large
+        return [all([call.is_finite(operand, base.stored[0], least) for operand in (first, second)])] * batch
+    other = base.kernels.least(second.size, _data(second))
+    least = max(1, SMALLEST - other)
+    if other == 0:
         return [False] * batch
     if call.is_finite(first, base.stored[0], least):
         return [True] * batch

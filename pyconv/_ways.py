@@ -32,6 +32,7 @@ from pyconv._blocks import (
     CORRELATE_FEW,
     CORRELATE_FLAT,
     CORRELATE_LAST,
+    CORRELATE_MATRICES,
     CORRELATE_POSITIONS,
     CORRELATE_ROWS,
     CORRELATE_UNROLLED,
@@ -64,7 +65,7 @@ from pyconv._depthwise import (
     rows_weight_blocking,
 )
 from pyconv._lattices import SIDES
-from pyconv._matrices import matrix_blocking, suits_matrices
+from pyconv._matrices import matrix_blocking, matrix_weight_blocking, suits_matrices
 from pyconv._piece import Axis, Piece
 from pyconv._winograd import is_lone, of_tiles
 
@@ -121,6 +122,10 @@ def _tiles(piece: Piece, asked: Asked) -> Blocking | None:
 
 
 # forward and grad_input
+
+def _weights_of_matrices(piece: Piece, asked: Asked) -> Blocking | None:
+    return _summed(matrix_weight_blocking)(piece, asked) if suits_matrices(asked.tile) else None
+
 
 def _matrices_of(piece: Piece, asked: Asked) -> Blocking | None:
     return matrix_blocking(piece, asked.groups, asked.tile) if suits_matrices(asked.tile) else None
@@ -293,6 +298,9 @@ WAYS = (
         "8-bit integers and, if `algorithm='auto'`, bfloat16, in groups of some channels, where the processor has "
         "registers for matrices (AMX)",
         "16 by 16 sums of 32 or 64 products each are made at once", _matrices_of),
+    Way("product of matrices", (CORRELATE_MATRICES,), WEIGHT, ANY,
+        "the same of bfloat16 alone, where what lies beyond the edges is zeros",
+        "16 by 16 sums along 32 positions are made at once", _weights_of_matrices),
     Way("Winograd F(4, 3)", (GATHER_WINOGRAD, CORRELATE_WINOGRAD), SUMS + WEIGHT, ("winograd",),
         "three taps along y or x at stride 1, and fewer vector operations than products, transforms included",
         "a quarter of the products of 3×3, for three times the error: only where it is asked for", _tiles, 4),

@@ -20,11 +20,15 @@
 #include "plain.h"
 #include "store.h"
 #include "walk.h"
+#include "store_weight.h"
 #include "cells.h"
 #ifdef MATRIX
 #include "matrices.h"
 #include "stored.h"
 #include "matrix_operands.h"
+#ifndef WHOLE
+#include "matrix_weight.h"
+#endif
 #else
 #include "broadcast_panels.h"
 #include "broadcast.h"
@@ -66,6 +70,10 @@ const kernels_t NAME(kernels) = {
 #ifdef MATRIX
         [GATHER_MATRICES] = {NAME(layout), NAME(offsets), NAME(unroll_matrices), NAME(pack_matrices),
                              NAME(multiply_matrices), NAME(store_matrices)},
+#ifndef WHOLE
+        [CORRELATE_MATRICES] = {NAME(layout_numbers), NAME(offsets), NAME(unroll_numbers), NAME(turn_numbers),
+                                NAME(correlate_matrices), NAME(store_weight)},
+#endif
 #else
         [GATHER] = {NAME(layout), NAME(offsets), NAME(unroll), NAME(pack), NAME(multiply), NAME(store)},
         [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),

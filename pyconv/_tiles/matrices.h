@@ -44,45 +44,30 @@ static inline void NAME(shape_registers)(index_t rows, index_t depth)
     __asm__ volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
 }
 
-/* Up to 32 rows by up to 32 positions: R by V registers of sums, of which the lower ones have `lower` rows. */
-static inline __attribute__((always_inline)) void NAME(matrix_tile)(
-    const int R, const int V, index_t rows, index_t lower, const REAL *weights, index_t steps, index_t taps, index_t once,
-    const index_t *offset, const REAL *cells, index_t channel, REAL *to, index_t pitch, int accumulate)
+/* R by V registers of sums, from `to` on: cleared, or what is there. */
+static inline __attribute__((always_inline)) void NAME(begin_sums)(const int R, const int V, const REAL *to, index_t pitch,
+                                                                 int accumulate)
 {
-    const REAL *below = weights + steps * taps * rows * once;
-    const index_t width = once * (index_t)sizeof(REAL);
-    const index_t apart = channel * (index_t)sizeof(REAL), line = pitch * (index_t)sizeof(REAL);
-    if (accumulate) {
-        LOAD_REGISTER(0, to, line);
-        if (V > 1)
-            LOAD_REGISTER(1, to + OF_REGISTER, line);
-        if (R > 1)
-            LOAD_REGISTER(2, to + OF_REGISTER * pitch, line);
-        if (R > 1 && V > 1)
-            LOAD_REGISTER(3, to + OF_REGISTER * pitch + OF_REGISTER, line);
-    } else {
+    const index_t line = pitch * (index_t)sizeof(REAL);
+    if (!accumulate) {
         CLEAR_REGISTER(0);
         CLEAR_REGISTER(1);
         CLEAR_REGISTER(2);
         CLEAR_REGISTER(3);
+        return;
     }
-    for (index_t s = 0; s < steps; s++, offset += once * taps)
-        for (index_t t = 0; t < taps; t++, weights += rows * once, below += lower * once) {
-            const REAL *from = cells + offset[t];
-            LOAD_REGISTER(4, weights, width);
-            if (R > 1)
-                LOAD_REGISTER(5, below, width);
-            LOAD_REGISTER(6, from, apart);
-            ADD_PRODUCTS(0, 4, 6);
-            if (R > 1)
-                ADD_PRODUCTS(2, 5, 6);
-            if (V > 1) {
-                LOAD_REGISTER(7, from + OF_REGISTER, apart);
-                ADD_PRODUCTS(1, 4, 7);
-            }
-            if (R > 1 && V > 1)
-                ADD_PRODUCTS(3, 5, 7);
-        }
+    LOAD_REGISTER(0, to, line);
+    if (V > 1)
+        LOAD_REGISTER(1, to + OF_REGISTER, line);
+    if (R > 1)
+        LOAD_REGISTER(2, to + OF_REGISTER * pitch, line);
+    if (R > 1 && V > 1)
+        LOAD_REGISTER(3, to + OF_REGISTER * pitch + OF_REGISTER, line);
+}
+
+static inline __attribute__((always_inline)) void NAME(end_sums)(const int R, const int V, REAL *to, index_t pitch)
+{
+    const index_t line = pitch * (index_t)sizeof(REAL);
     STORE_REGISTER(0, to, line);
     if (V > 1)
         STORE_REGISTER(1, to + OF_REGISTER, line);
@@ -92,50 +77,101 @@ static inline __attribute__((always_inline)) void NAME(matrix_tile)(
         STORE_REGISTER(3, to + OF_REGISTER * pitch + OF_REGISTER, line);
 }
 
+/* Sums += the products of R registers of rows and V of columns, of which the second ones are `below` and `beside`. */
+static inline __attribute__((always_inline)) void NAME(add_matrices)(
+    const int R, const int V, const void *rows, const void *below, index_t width, const void *columns, const void *beside,
+    index_t apart)
+{
+    LOAD_REGISTER(4, rows, width);
+    if (R > 1)
+        LOAD_REGISTER(5, below, width);
+    LOAD_REGISTER(6, columns, apart);
+    ADD_PRODUCTS(0, 4, 6);
+    if (R > 1)
+        ADD_PRODUCTS(2, 5, 6);
+    if (V > 1) {
+        LOAD_REGISTER(7, beside, apart);
+        ADD_PRODUCTS(1, 4, 7);
+    }
+    if (R > 1 && V > 1)
+        ADD_PRODUCTS(3, 5, 7);
+}
+
+/* Call TILE(R, V) for so many rows and columns, 32 of either at most. */
+#define CHOOSE_TILE(TILE, rows, columns)                                                                              \
+    do {                                                                                                              \
+        if ((rows) > OF_REGISTER && (columns) > OF_REGISTER)                                                          \
+            TILE(2, 2);                                                                                               \
+        else if ((rows) > OF_REGISTER)                                                                                \
+            TILE(2, 1);                                                                                               \
+        else if ((columns) > OF_REGISTER)                                                                             \
+            TILE(1, 2);                                                                                               \
+        else                                                                                                          \
+            TILE(1, 1);                                                                                               \
+    } while (0)
+
+/* What all tiles of a group have: of a row of weights, how many products, each under so many taps, of so many cells;
+   where cells under each tap begin, and how far they are from one to the next. */
+typedef struct {
+    index_t steps, taps, once, channel;
+    const index_t *offset;
+} NAME(depths);
+
+/* Up to 32 rows by up to 32 positions; the lower register of weights has `rows` less those of the upper one. */
+static inline __attribute__((always_inline)) void NAME(matrix_tile)(
+    const int R, const int V, const NAME(depths) *d, index_t rows, const REAL *weights, const REAL *cells, REAL *to,
+    index_t pitch, int accumulate)
+{
+    const index_t upper = R > 1 ? OF_REGISTER : rows, lower = rows - upper, *offset = d->offset;
+    const REAL *below = weights + d->steps * d->taps * upper * d->once;
+    NAME(begin_sums)(R, V, to, pitch, accumulate);
+    for (index_t s = 0; s < d->steps; s++, offset += d->once * d->taps)
+        for (index_t t = 0; t < d->taps; t++, weights += upper * d->once, below += lower * d->once)
+            NAME(add_matrices)(R, V, weights, below, d->once * (index_t)sizeof(REAL), cells + offset[t],
+                               cells + offset[t] + OF_REGISTER, d->channel * (index_t)sizeof(REAL));
+    NAME(end_sums)(R, V, to, pitch);
+}
+
+/* The same where positions may end amid a register, behind which nothing may be written. */
+static void NAME(multiply_tile)(const NAME(depths) *d, index_t rows, index_t positions, const REAL *weights,
+                                const REAL *cells, REAL *to, index_t pitch, int accumulate, int cut)
+{
+    REAL apart[2 * OF_REGISTER * 2 * OF_REGISTER];
+    const int ends = cut && positions < 2 * OF_REGISTER;
+    const index_t line = ends ? 2 * OF_REGISTER : pitch;
+    REAL *here = ends ? apart : to;
+    for (index_t r = 0; r < rows && ends && accumulate; r++)
+        __builtin_memcpy(apart + r * line, to + r * pitch, positions * sizeof(REAL));
+#define TILE_OF(R, V) NAME(matrix_tile)(R, V, d, rows, weights, cells, here, line, accumulate)
+    CHOOSE_TILE(TILE_OF, rows, positions);
+#undef TILE_OF
+    for (index_t r = 0; r < rows && ends; r++)
+        __builtin_memcpy(to + r * pitch, apart + r * line, positions * sizeof(REAL));
+}
+
+/* Some positions for all rows, then the next: their cells stay in L1 while weights come from L2, in their order. */
 static void NAME(multiply_matrices)(const work_t *work, const void *panels, const index_t *offset, void *scratch,
-                                  void *result, int accumulate)
+                                    void *result, int accumulate)
 {
     const part_t *part = &work->part;
     const layout_t *layout = &work->layout;
-    const index_t once = NAME(summed_at_once)(work->piece), taps = NAME(all_taps)(work->piece);
-    const index_t depth = NAME(depth)(work), steps = part->channels / once, positions = layout->positions;
-    const index_t pitch = layout->pitch;
-    REAL apart[2 * OF_REGISTER * 2 * OF_REGISTER];
+    const index_t depth = NAME(depth)(work), positions = layout->positions, pitch = layout->pitch;
     if (!depth) {
         for (index_t i = 0; !accumulate && i < part->groups * part->rows; i++)
             NAME(zero)(layout->cut ? positions : NAME(up)(positions), (REAL *)result + i * pitch);
         return;
     }
-    for (index_t group = 0; group < part->groups; group++)
-        for (index_t row = 0, same; row < part->rows; row += same) {
-            const index_t left_rows = part->rows - row;
-            const index_t rows = left_rows < 2 * OF_REGISTER ? left_rows : 2 * OF_REGISTER;
-            same = left_rows / rows * rows;
-            const REAL *cells = (const REAL *)scratch + group * layout->set;
-            NAME(shape_registers)(rows, once);
-            for (index_t q = 0; q < positions; q += 2 * OF_REGISTER) {
-                const index_t left = positions - q;
-                const int ends = layout->cut && left < 2 * OF_REGISTER;
-                const index_t line = ends ? 2 * OF_REGISTER : pitch;
-                for (index_t i = row; i < row + same; i += rows) {
-                    const REAL *weights = (const REAL *)panels + (group * part->rows + i) * depth;
-                    REAL *to = (REAL *)result + (group * part->rows + i) * pitch + q, *here = ends ? apart : to;
-                    if (ends && accumulate)
-                        for (index_t r = 0; r < rows; r++)
-                            __builtin_memcpy(apart + r * line, to + r * pitch, left * sizeof(REAL));
-#define TILE_OF(R, V)                                                                                                 \
-    NAME(matrix_tile)(R, V, rows < OF_REGISTER ? rows : OF_REGISTER, rows - OF_REGISTER, weights, steps, taps, once, offset, cells + q,          \
-                      layout->channel, here, line, accumulate)
-                    if (rows > OF_REGISTER && left > OF_REGISTER) TILE_OF(2, 2);
-                    else if (rows > OF_REGISTER) TILE_OF(2, 1);
-                    else if (left > OF_REGISTER) TILE_OF(1, 2);
-                    else TILE_OF(1, 1);
-#undef TILE_OF
-                    if (ends)
-                        for (index_t r = 0; r < rows; r++)
-                            __builtin_memcpy(to + r * pitch, apart + r * line, left * sizeof(REAL));
-                }
-            }
-        }
+    const index_t once = NAME(summed_at_once)(work->piece);
+    const NAME(depths) d = {part->channels / once, NAME(all_taps)(work->piece), once, layout->channel, offset};
+    for (index_t row = 0, high, same; row < part->rows; row += same) {
+        const index_t left = part->rows - row;
+        high = left < 2 * OF_REGISTER ? left : 2 * OF_REGISTER;
+        same = left / high * high;
+        NAME(shape_registers)(high, once);
+        for (index_t q = 0; q < positions; q += 2 * OF_REGISTER)
+            for (index_t i = row; i < row + same; i += high)
+                NAME(multiply_tile)(&d, high, positions - q, (const REAL *)panels + i * depth, (const REAL *)scratch + q,
+                                    (REAL *)result + i * pitch + q, pitch, accumulate, (int)layout->cut);
+    }
     __asm__ volatile("tilerelease");
 }

@@ -3,10 +3,24 @@
 
 #define PART ((index_t)sizeof(REAL) / CELL) /* bytes of a channel in a cell */
 
-/* Of `n` neighbouring places those that one row of cells has: up to `channels` channels, each `apart` bytes from the one
-   before. Nothing but these places is read. */
-static inline __attribute__((always_inline)) VECTOR NAME(cells_of_places)(const char *from, index_t apart, int channels,
-                                                                        index_t n)
+/* Channels of the places that are `there`, each or every second one, as words. */
+static inline __attribute__((always_inline)) __m512i NAME(words_of_places)(const char *from, const int step,
+                                                                         __mmask16 there)
+{
+    const uint32_t spread = step == 2 ? _pdep_u32(there, 0x55555555u) : there;
+    if (CELL == 2 && step == 1)
+        return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, from));
+    if (CELL == 2)
+        return _mm512_maskz_loadu_epi16(spread, from);
+    if (step == 1)
+        return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, from));
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi8(spread, from));
+}
+
+/* Cells of up to 16 places: up to `channels` channels, each `apart` bytes from the one before. Nothing but these places
+   is read. */
+static inline __attribute__((always_inline)) VECTOR NAME(cells_of_places)(const char *from, const int step,
+                                                                        index_t apart, int channels, index_t n)
 {
     const __mmask16 there = (__mmask16)((1u << n) - 1);
     __m512i cells = _mm512_setzero_si512();
@@ -14,8 +28,7 @@ static inline __attribute__((always_inline)) VECTOR NAME(cells_of_places)(const 
     for (int b = CELL - 1; b >= 0; b--) {
         const __mmask16 some = b < channels ? there : 0;
         const char *place = b < channels ? from + b * apart : from;
-        const __m512i one = CELL == 2 ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, place))
-                                      : _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(some, place));
+        const __m512i one = NAME(words_of_places)(place, step, some);
         cells = _mm512_or_si512(_mm512_slli_epi32(cells, 8 * PART), one);
     }
     return (VECTOR)cells;
@@ -29,7 +42,7 @@ static inline __attribute__((always_inline)) void NAME(turn_cells)(const char *f
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         const index_t left = i < cells ? channels - i * CELL : 0;
-        square[i] = NAME(cells_of_places)(left > 0 ? from + i * CELL * apart : from, apart, (int)left, n);
+        square[i] = NAME(cells_of_places)(left > 0 ? from + i * CELL * apart : from, 1, apart, (int)left, n);
     }
     NAME(turn_square)(square);
     for (index_t j = 0; j < n; j++)
@@ -59,30 +72,29 @@ static void NAME(pack_matrices)(const work_t *work, const void *weight, void *pa
     const index_t once = NAME(summed_at_once)(piece), taps = NAME(all_taps)(piece), apart = piece->weight_channel / CELL;
     const int dense = NAME(has_dense_taps)(piece), together = dense && piece->weight_row == taps;
     REAL *to = panels, *place[16];
-    for (index_t group = 0; group < part->groups; group++)
-        for (index_t row = 0, rows; row < part->rows; row += rows) {
-            rows = part->rows - row < OF_REGISTER ? part->rows - row : OF_REGISTER;
-            for (index_t c = 0; c < part->channels; c += once, to += taps * rows * once) {
-                const index_t channels = piece->several - (part->channel + c) * CELL;
-                const index_t of_run = together ? rows * taps : dense && apart != 1 ? taps : 0;
-                const char *from = (const char *)weight + PART * (
-                    group * piece->weight_group + (part->row + row) * piece->weight_row + c * piece->weight_channel);
-                for (index_t r = 0; r < (together ? 1 : rows); r++, from += PART * piece->weight_row) {
-                    for (index_t first = 0; first < of_run; first += 16) {
-                        const index_t n = of_run - first < 16 ? of_run - first : 16;
-                        for (index_t j = 0; j < n; j++)
-                            place[j] = to + ((first + j) % taps * rows + r + (first + j) / taps) * once;
-                        NAME(turn_cells)(from + PART * first, PART * apart, channels, once, n, place);
-                    }
-                    for (index_t t = 0; t < taps && !of_run; t++)
-                        NAME(read_weights)(from + PART * (
-                            t / (axis[1].taps * axis[2].taps) * piece->weight_stride[0]
-                            + t / axis[2].taps % axis[1].taps * piece->weight_stride[1]
-                            + t % axis[2].taps * piece->weight_stride[2]), PART * apart, channels, once,
-                            to + (t * rows + r) * once);
+    for (index_t row = 0, rows; row < part->rows; row += rows) {
+        rows = part->rows - row < OF_REGISTER ? part->rows - row : OF_REGISTER;
+        for (index_t c = 0; c < part->channels; c += once, to += taps * rows * once) {
+            const index_t channels = piece->several - (part->channel + c) * CELL;
+            const index_t of_run = together ? rows * taps : dense && apart != 1 ? taps : 0;
+            const char *from = (const char *)weight
+                + PART * ((part->row + row) * piece->weight_row + c * piece->weight_channel);
+            for (index_t r = 0; r < (together ? 1 : rows); r++, from += PART * piece->weight_row) {
+                for (index_t first = 0; first < of_run; first += 16) {
+                    const index_t n = of_run - first < 16 ? of_run - first : 16;
+                    for (index_t j = 0; j < n; j++)
+                        place[j] = to + ((first + j) % taps * rows + r + (first + j) / taps) * once;
+                    NAME(turn_cells)(from + PART * first, PART * apart, channels, once, n, place);
                 }
+                for (index_t t = 0; t < taps && !of_run; t++)
+                    NAME(read_weights)(from + PART * (
+                        t / (axis[1].taps * axis[2].taps) * piece->weight_stride[0]
+                        + t / axis[2].taps % axis[1].taps * piece->weight_stride[1]
+                        + t % axis[2].taps * piece->weight_stride[2]), PART * apart, channels, once,
+                        to + (t * rows + r) * once);
             }
         }
+    }
 }
 
 /* Cells whose channels lie side by side, whole ones, in rows of an even number of them: as words that are turned. Other
@@ -109,14 +121,19 @@ static void NAME(unroll_words)(const work_t *work, const index_t extent[3], cons
 static inline void NAME(read_places)(int stored, const char *from, index_t apart, int channels, index_t step, index_t n,
                                      REAL *to)
 {
-    if (step != 1)
+#define READ(step, channels)                                                                                          \
+    for (index_t i = 0; i < n; i += LANES)                                                                            \
+        STORE(to + i, NAME(cells_of_places)(from + PART * step * i, step, PART * apart, channels,                     \
+                                            n - i < LANES ? n - i : LANES))
+    if (step > 2)
         NAME(read_several)(stored, from, apart, channels, step, n, 0, to);
+    else if (step == 2)
+        READ(2, channels);
     else if (channels == CELL)
-        for (index_t i = 0; i < n; i += LANES)
-            STORE(to + i, NAME(cells_of_places)(from + PART * i, PART * apart, CELL, n - i < LANES ? n - i : LANES));
+        READ(1, CELL);
     else
-        for (index_t i = 0; i < n; i += LANES)
-            STORE(to + i, NAME(cells_of_places)(from + PART * i, PART * apart, channels, n - i < LANES ? n - i : LANES));
+        READ(1, channels);
+#undef READ
 }
 
 /* One stream of one cell's channels, as unroll_stream does. */
@@ -181,21 +198,49 @@ static void NAME(unroll_matrices)(const work_t *work, const void *source, const 
     }
 }
 
-/* Brain floats of two vectors, side by side; of whole numbers there are none. */
+#ifdef WHOLE
+
+/* Whole numbers are stored as they are. */
 static inline VECTOR NAME(pair_of)(VECTOR low, VECTOR high)
 {
-#ifdef WHOLE
     (void)high;
     return low;
-#else
-    VECTOR pair;
-    for (int i = 0; i < LANES; i++) {
-        const uint32_t both = NAME(to_brain)(low[i]) | (uint32_t)NAME(to_brain)(high[i]) << 16;
-        __builtin_memcpy((REAL *)&pair + i, &both, sizeof(both));
-    }
-    return pair;
-#endif
 }
+
+static void NAME(store_brains)(const REAL *from, index_t n, char *to)
+{
+    (void)from, (void)n, (void)to;
+}
+
+#else
+
+/* As to_brain, of a vector: the lower bits of each lane. */
+static inline __m512i NAME(brains_of)(VECTOR numbers)
+{
+    const __m512i bits = (__m512i)numbers, upper = _mm512_srli_epi32(bits, 16), one = _mm512_set1_epi32(1);
+    const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(upper, one));
+    const __mmask16 odd = _mm512_cmp_ps_mask((__m512)numbers, (__m512)numbers, _CMP_UNORD_Q);
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+    return _mm512_mask_or_epi32(rounded, odd, upper, _mm512_set1_epi32(0x40));
+}
+
+/* Brain floats of two vectors, side by side. */
+static inline VECTOR NAME(pair_of)(VECTOR low, VECTOR high)
+{
+    return (VECTOR)_mm512_or_si512(NAME(brains_of)(low), _mm512_slli_epi32(NAME(brains_of)(high), 16));
+}
+
+/* to[0, n) <- from, rounded. */
+static void NAME(store_brains)(const REAL *from, index_t n, char *to)
+{
+    for (index_t i = 0; i < n; i += LANES) {
+        const __mmask16 some = n - i < LANES ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
+        const __m512 numbers = _mm512_maskz_loadu_ps(some, from + i);
+        _mm256_mask_storeu_epi16(to + 2 * i, some, _mm512_cvtepi32_epi16(NAME(brains_of)((VECTOR)numbers)));
+    }
+}
+
+#endif
 
 /* Rows of results, of which the channels of a position lie side by side in target: squares are turned. */
 static void NAME(store_beside)(const work_t *work, REAL *result, index_t rows, char *target, int accumulate)
@@ -244,11 +289,15 @@ static void NAME(store_matrices)(const work_t *work, void *results, const void *
             result[q] += ((const REAL *)bias)[row + i];
         for (index_t s = 0; s < block->samples && !beside; s++)
             for (index_t z = 0; z < r.planes; z++)
-                for (index_t y = 0; y < r.rows; y++)
-                    NAME(write_row)(stored, result + s * layout->batch + z * layout->axis[0] + y * layout->axis[1], r.run,
-                                    first + NAME(size_of)(stored) * (i * piece->target_channel + s * piece->target_batch
-                                                                     + z * stride[0] + y * stride[1]),
-                                    stride[2], accumulate);
+                for (index_t y = 0; y < r.rows; y++) {
+                    const REAL *from = result + s * layout->batch + z * layout->axis[0] + y * layout->axis[1];
+                    char *to = first + NAME(size_of)(stored) * (
+                        i * piece->target_channel + s * piece->target_batch + z * stride[0] + y * stride[1]);
+                    if (stride[2] == 1 && !accumulate)
+                        NAME(store_brains)(from, r.run, to);
+                    else
+                        NAME(write_row)(stored, from, r.run, to, stride[2], accumulate);
+                }
     }
     if (beside)
         NAME(store_beside)(work, results, rows, first, accumulate);

@@ -26,7 +26,7 @@ static inline NAME(weight_runs) NAME(find_weight_runs)(const work_t *work)
     }
     if (r.planes * r.lines * r.n == 1)
         r.along = piece->weight_channel;
-    const int are_whole = CELL == 1 || CELL * (work->part.channel + r.channels) <= piece->several;
+    const int are_whole = CELL == 1 || !piece->several || CELL * (work->part.channel + r.channels) <= piece->several;
     if (piece->parts == 1 && are_whole && r.planes * r.lines == 1
         && piece->weight_channel == r.n * r.along) {
         r.n *= r.channels;
