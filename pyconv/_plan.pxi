@@ -390,7 +390,7 @@ cdef class Plan:
                 self.minimum = self.of_batch(most).scratch_minimum
                 return self.minimum
             least = self.narrow().least_scratch
-            if self.tiled:
+            if self.tiled or self.flushes:
                 other = plan(self.map, self.geometry, self.dtype, "gemm", self.result)
                 least = max(least, other.scratch_minimum)
             self.minimum = least if batch == 1 else max(least, self.of_batch(batch // 2).scratch_minimum)

@@ -105,8 +105,12 @@ def _kept_samples(Plan base, first, second, int threads):
     cdef int other, least = SMALLEST // 2
     call.watch, call.plan, call.threads = Watch(), base, threads
     batch = base.geometry.batch
-    if not base.gathers:  # sums over samples, of operands that are both large
-        return [all([call.is_finite(operand, base.stored[0], least) for operand in (first, second)])] * batch
+    if not base.gathers:  # both operands are large
+        kept = [call.is_finite(operand, base.stored[0], least) for operand in (first, second)]
+        if all(kept) or not base.geometry.per_sample:
+            return [all(kept)] * batch
+        return [all([call.is_finite(one, base.stored[0], least) for one in (x, y)])
+                for x, y in zip(first.reshape(batch, -1), second.reshape(batch, -1))]
     other = base.kernels.least(second.size, _data(second))
     least = max(1, SMALLEST - other)
     if other == 0:

@@ -155,6 +155,35 @@ def test_a_sample_with_small_numbers_leaves_the_others_alone(small):
             calls.assert_same_bits(back_again[n], back[n])
 
 
+@pytest.mark.parametrize('small', [(1,), (0, 2), (0, 1, 2)])
+def test_gradients_of_samples_with_small_numbers(small):
+    data = SMALL.floats(np.float32)
+    x, w, y = map(brain, data[:3])
+    usual = calls.grad_weight(SMALL, x, y, per_sample=True)
+    for n in small:
+        x[n, 3, 2, 4] = brain(2.0 ** -130)
+    answer = calls.grad_weight(SMALL, x, y, per_sample=True)
+    for n in range(3):
+        alone = calls.grad_weight(SMALL, x[n:n + 1], y[n:n + 1], per_sample=True)
+        calls.assert_same_bits(answer[n], alone[0])
+        if n not in small:
+            calls.assert_same_bits(answer[n], usual[n])
+
+
+@pytest.mark.parametrize('exponent', [0, -130])
+@pytest.mark.parametrize('problem', [SMALL, MANY[4], MANY[7]], ids=str)
+def test_no_memory_but_what_is_given(problem, exponent):
+    """However small the numbers are, and however little scratch there is."""
+    x, w, y = (scaled(part, exponent) for part in problem.floats(np.float32)[:3])
+    sizes = pyconv.workspace(x.shape, w.shape, **problem.keywords, dtype=BRAIN)
+    finput, fgrad_input = (np.empty(n, np.float32) for n in (sizes.finput_minimum, sizes.fgrad_input_minimum))
+    out, back, to_weight = np.empty_like(y), np.empty_like(x), np.empty_like(w)
+    for call in (lambda: calls.forward(problem, x, w, out=out, finput=finput),
+                 lambda: calls.grad_input(problem, w, y, out=back, fgrad_input=fgrad_input),
+                 lambda: calls.grad_weight(problem, x, y, out=to_weight, finput=finput)):
+        assert calls.peak_of(call) < 1 << 14
+
+
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('problem', [
     SMALL, MANY[9], P('cropped', (9, 9), (3, 3), (40, 40), padding=((-1, 2), (3, -2)))], ids=str)
