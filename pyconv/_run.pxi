@@ -113,7 +113,8 @@ def _kept_samples(Plan base, first, second, int threads):
                 for x, y in zip(first.reshape(batch, -1), second.reshape(batch, -1))]
     other = base.kernels.least(second.size, _data(second))
     least = max(1, SMALLEST - other)
-    if other == 0:
+    constant = element(base.geometry.padding_value, base.dtype)
+    if other == 0 or base.kernels.least(1, _data(constant)) < least:
         return [False] * batch
     if call.is_finite(first, base.stored[0], least):
         return [True] * batch

@@ -130,6 +130,18 @@ def test_what_is_too_small_to_be_normal(of_x, of_w):
         np.testing.assert_array_equal(answer.view(np.uint16), exact.astype(BRAIN).view(np.uint16))
 
 
+@pytest.mark.parametrize(('value', 'of_w'), [(-130, 0), (-127, 3), (-63, -64), (-50, -60)])
+def test_what_is_around_an_image_may_be_too_small(value, of_w):
+    problem = P('constant', (5, 6), (3, 3), (40, 24), padding=3, padding_mode='constant', padding_value=2.0 ** value)
+    x, w = brain(problem.integers().x), scaled(problem.integers().w, of_w)
+    wanted = maps(problem, x.astype(float), w.astype(float), problem.integers().y).forward.astype(np.float32)
+    answer = calls.forward(problem, x, w)
+    for place in (0, -1):  # the outermost results are of the constant alone
+        assert wanted[..., place, :].any()
+        np.testing.assert_array_equal(answer[..., place, :], wanted.astype(BRAIN)[..., place, :])
+        np.testing.assert_array_equal(answer[..., place], wanted.astype(BRAIN)[..., place])
+
+
 def test_what_cancels_to_less_than_a_normal_number():
     """Products are normal numbers, and their difference is not."""
     problem = P('difference', (1,), (1,), (16, 16), batch=1)
