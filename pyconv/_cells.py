@@ -7,11 +7,12 @@ from math import prod
 
 from pyconv._dtypes import DType
 from pyconv._geometry import Geometry
+from pyconv._matrices import LEAST_CELLS, OF_REGISTER
 from pyconv._pieces import read_channels
 
 LEAST_WEIGHTS = 64  # of a group's tap, for cells of several channels
-OF_REGISTER = 16  # cells of a row of a register for matrices
-LEAST_CELLS, LEAST_ROWS, LEAST_SUMMED = 4, 4, 8  # of a group, for products of matrices; channels, for weights
+LEAST_ROWS, LEAST_SUMMED = 4, 8  # of a group, for products of matrices; channels, for those of weights
+LEAST_TAPS, MANY_ROWS = 3, 16  # taps of a row, and rows, for those of few cells
 FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to store it costs more
 
 
@@ -27,14 +28,17 @@ def suits_cells(map: str, g: Geometry, cell: int) -> bool:
 
 
 def summed_at_once(map: str, g: Geometry, cell: int) -> int:
-    """Of a group's cells, how many one product of matrices sums: equal parts, as in _tiles/matrices.h. 0 where such
-    products do not pay: there are gradients to a weight, few channels of a group, and what lies beyond edges."""
+    """Of a group's cells, how many one product of matrices sums: equal parts, as in _tiles/matrices.h, or of a few
+    cells one, under all taps of a row. 0 where such products do not pay: of gradients to a weight, few products for a
+    result, and what lies beyond edges."""
     channels = read_channels(map, g)
     rows = (g.in_channels + g.out_channels) // g.groups - channels
     cells = -(-channels // cell)
-    if map == "grad_weight" or cells < LEAST_CELLS or rows < LEAST_ROWS or (
-            map == "grad_input" and g.padding_mode != "zeros"):
+    if map == "grad_weight" or rows < LEAST_ROWS or map == "grad_input" and g.padding_mode != "zeros":
         return 0
+    if cells < LEAST_CELLS:
+        fitting = map == "forward" and channels > 1 and LEAST_TAPS <= g.kernel_size[2] <= OF_REGISTER
+        return 1 if fitting and rows >= MANY_ROWS else 0
     return -(-cells // -(-cells // OF_REGISTER))
 
 

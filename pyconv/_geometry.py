@@ -48,7 +48,7 @@ class Geometry(NamedTuple):
     parts: int = 1  # real numbers of an element
     converts: tuple[bool, bool] = (False, False)  # whether operands, results are of a type that is not computed in
     cell: int = 1  # channels of what is read that are one cell
-    summed: int = 1  # cells that one product of matrices sums: of a group's, there are a multiple of them
+    summed: int = 0  # cells that one product of matrices sums, of which there are a multiple; 0 of other products
 
 
 def linear(geometry: Geometry) -> Geometry:

@@ -27,6 +27,7 @@ from pyconv._blocks import (
 )
 from pyconv._piece import Piece
 
+LEAST_CELLS = 4  # of a group, of fewer a product sums one under all taps of a row
 OF_REGISTER = 16  # rows of a register, and cells or positions of a row
 DEPTH = 288  # cells * taps of a row of weights that are summed in registers: of 32 rows, most of L1
 ROW_BLOCKS = 128, 256, 512  # more rows: cells are read less often, weights more often
@@ -41,39 +42,42 @@ def suits_matrices(tile: Tile) -> bool:
     return tile.rows == OF_REGISTER
 
 
-def _blocks(piece: Piece, positions: int, lanes: int) -> Iterator[Block]:
-    """Those of about so many positions, whose rows of taps share cells, or all taps."""
+def _blocks(piece: Piece, positions: int, lanes: int, able: int = ALL) -> Iterator[Block]:
+    """Those of about so many positions, in which the taps of these axes may share cells."""
     count = tuple(axis.positions for axis in piece.axes)
     if not all(count):
         yield 1, (1, 1, 1), 0
         return
     for extent, first in candidates(count, positions, lanes):
         most = even_part(piece.batch, max(1, positions // prod(extent))) if extent == count else 1
-        yield from ((samples, extent, shared) for samples in {1, most} for shared in {1 << first, ALL})
+        yield from ((samples, extent, shared) for samples in {1, most} for shared in {able & 1 << first, able})
 
 
 @lru_cache(maxsize=64)
 def matrix_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     """The cheapest blocks. The depth, which is the order of sums, follows from the piece alone."""
     taps, of_axes = max(1, prod(axis.taps for axis in piece.axes)), streams_of(piece.axes)
-    parts = max(1, -(-piece.channels // OF_REGISTER))  # of a depth, each of which is a product
+    by_taps, parts = 0 < piece.channels < LEAST_CELLS, max(1, -(-piece.channels // OF_REGISTER))
     summed = max(1, piece.channels // parts)
     channels = summed * even_part(parts, DEPTH // (summed * taps))
+    products = piece.channels * taps // piece.axes[2].taps if by_taps else taps * parts
+    able = ALL & ~4 if by_taps else ALL  # those of a row are rows of a register then
     tasks = wanted_tasks(piece, groups, tile)
 
     def options() -> Iterator[tuple[float, Blocking]]:
         for most, positions in product(ROW_BLOCKS, POSITIONS):
             rows = min(piece.rows, up_to(even_part(piece.rows, most), 2 * OF_REGISTER))
-            for block in _blocks(piece, positions, tile.lanes):
+            for block in _blocks(piece, positions, tile.lanes, able):
                 size, _, together = scratch_of(of_axes, block, tile.lanes)
                 vectors = -(-together // OF_REGISTER)
                 if positions > POSITIONS[0] and (size * channels * tile.itemsize > SCRATCH
                                                  or rows * together * tile.itemsize > RESULTS):
                     continue
-                each = -(-rows // OF_REGISTER) * vectors * taps * parts * PRODUCT + STORE * rows * vectors + BLOCK
+                each = -(-rows // OF_REGISTER) * vectors * products * PRODUCT + STORE * rows * vectors + BLOCK
                 each += COPY * piece.channels * -(-size // tile.lanes)
                 blocks = groups * -(-piece.rows // rows) * blocks_of(piece, block)
-                yield blocks * each * unevenness(blocks, tasks), Blocking(GATHER_MATRICES, *block, channels, rows)
+                yield blocks * each * unevenness(blocks, tasks), Blocking(
+                    GATHER_MATRICES, *block, channels, rows, by_taps=by_taps)
 
     return min(options(), key=itemgetter(0))[1]
 

@@ -56,7 +56,7 @@ def _of_parts(whole: Operands, parts: int) -> Operands:
 
 
 def _of_cells(whole: Operands, cell: int, summed: int) -> Operands:
-    """Operands of which so many channels are one cell, and so many cells are summed at once."""
+    """Operands of which so many channels are one cell, and there are a multiple of so many cells."""
     source, weight = (x._replace(channel=cell * x.channel) for x in (whole.source, whole.weight))
     return whole._replace(channels=-(-whole.channels // (cell * summed)) * summed, source=source, weight=weight)
 
@@ -75,7 +75,7 @@ def _operands(map: str, g: Geometry) -> Operands:
     else:
         batch = 1 if map == "grad_weight" and g.per_sample else g.batch
         whole = Operands(batch, outs, ins, x, y, Strides(0, ins * kernel, kernel, inner, outs * ins * kernel))
-    return _of_cells(whole, g.cell, g.summed) if g.cell > 1 else _of_parts(whole, g.parts)
+    return _of_cells(whole, g.cell, max(1, g.summed)) if g.cell > 1 else _of_parts(whole, g.parts)
 
 
 def takes_last_weight(map: str, g: Geometry) -> bool:

@@ -83,7 +83,7 @@ cdef class Plan:
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
         self.kernels = pyconv_kernels(self.whole, self.real.itemsize, _level)
         if not self.whole and not may_flush:
-            geometry = geometry._replace(cell=1, summed=1)
+            geometry = geometry._replace(cell=1, summed=0)
         elif self.real.itemsize == 4 and reads:
             geometry = self._of_cells(map, geometry, reads)
         self.flushes = not self.whole and self.kernels.rows == _cells.OF_REGISTER
@@ -110,9 +110,9 @@ cdef class Plan:
                 continue
             if kernels.rows == _cells.OF_REGISTER:
                 summed = geometry.summed if geometry.cell > 1 else _cells.summed_at_once(map, geometry, kernels.cell)
-                suits = summed > 1
+                suits = summed > 0
             else:
-                summed, suits = 1, geometry.cell > 1 or _cells.suits_cells(map, geometry, kernels.cell)
+                summed, suits = 0, geometry.cell > 1 or _cells.suits_cells(map, geometry, kernels.cell)
             if suits:  # a plan of padding has those of the plan that it is for
                 self.kernels = kernels
                 return geometry._replace(cell=kernels.cell, summed=summed)

@@ -297,7 +297,8 @@ WAYS = (
     Way("product of matrices", (GATHER_MATRICES,), SUMS, ANY,
         "8-bit integers and, if `algorithm='auto'`, bfloat16, in groups of some channels, where the processor has "
         "registers for matrices (AMX)",
-        "16 by 16 sums of 32 or 64 products each are made at once", _matrices_of),
+        "16 by 16 sums of 32 or 64 products each are made at once, of few channels those of a row of taps",
+        _matrices_of),
     Way("product of matrices", (CORRELATE_MATRICES,), WEIGHT, ANY,
         "the same of bfloat16 alone, where what lies beyond the edges is zeros",
         "16 by 16 sums along 32 positions are made at once", _weights_of_matrices),

@@ -24,6 +24,9 @@ MANY = [
     P('many taps', (12, 12), (11, 11), (24, 40), padding=5),
     P('stride 4', (33, 35), (11, 11), (16, 40), stride=4, padding=2),
     P('three axes of large steps', (9, 9, 9), (3, 2, 3), (40, 40), stride=(2, 3, 1), padding=(1, 0, 2)),
+    P('a first layer', (31, 34), (7, 7), (3, 40), stride=2, padding=3),
+    P('few channels', (9, 12), (3, 5), (5, 20), padding=((1, 0), (2, 3)), dilation=(1, 2)),
+    P('few channels in groups', (8, 9, 7), (2, 3, 3), (6, 48), groups=3, padding=1),
     P('one position', (3, 3), (3, 3), (64, 64)),
     P('wide groups', (8, 9), (3, 3), (120, 132), groups=3, padding=1),
 ]
@@ -233,7 +236,8 @@ for front, (x, w, form) in itertools.product((False, True), (
         ((2, 9, 7, 9), (17, 9, 3, 3), dict(padding=1)), ((1, 32, 7, 7), (16, 32, 1, 1), {}),
         ((1, 33, 6, 6), (9, 33, 1, 1), {}), ((1, 34, 6, 6), (34, 34, 1, 1), {}),
         ((1, 32, 5, 19), (16, 16, 1, 16), dict(padding=(0, 8), groups=2)),
-        ((1, 8, 30, 30), (32, 8, 7, 7), dict(stride=2, padding=3)), ((2, 9, 4, 4), (24, 9, 4, 4), {}))):
+        ((1, 8, 30, 30), (32, 8, 7, 7), dict(stride=2, padding=3)),
+        ((2, 3, 30, 30), (32, 3, 7, 7), dict(stride=2, padding=3)), ((2, 9, 4, 4), (24, 9, 4, 4), {}))):
     x, w = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in (x, w))
     wanted = pyconv.conv2d(x, w, **form)
     assert (pyconv.conv2d(at_an_end(x, front), at_an_end(w, front), **form) == wanted).all()

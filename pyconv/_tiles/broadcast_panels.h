@@ -36,13 +36,6 @@ static void NAME(place_taps)(const work_t *work, index_t *row, index_t *each)
             }
 }
 
-/* Where a tap of a row lies, seen from the first. */
-static inline index_t NAME(tap_at)(const piece_t *piece, index_t tap)
-{
-    const index_t row = piece->axis[2].taps, plane = row * piece->axis[1].taps, *stride = piece->weight_stride;
-    return tap / plane * stride[0] + tap % plane / row * stride[1] + tap % row * stride[2];
-}
-
 /* The weights of some columns in squares, of all taps at a time, for the phases of a stride; or side by side. */
 static void NAME(pack_phases)(const work_t *work, const REAL *from, index_t column, index_t columns, REAL *to,
                               index_t wide)

@@ -16,9 +16,12 @@
 #define ADD_PRODUCTS(sums, weights, cells)                                                                            \
     __asm__ volatile(PRODUCTS " %tmm" #cells ", %tmm" #weights ", %tmm" #sums)
 
-/* Of a group's cells, how many are summed in one product: equal parts. What lacks of a part is zeros. */
+/* Of a group's cells, how many are summed in one product: equal parts. What lacks of a part is zeros. Of a few cells it
+   is one, under all taps of a row of them. */
 static inline index_t NAME(summed_at_once)(const piece_t *piece)
 {
+    if (piece->by_taps)
+        return 1;
     const index_t cells = (piece->several + CELL - 1) / CELL, parts = (cells + OF_REGISTER - 1) / OF_REGISTER;
     return (cells + parts - 1) / parts;
 }
@@ -45,8 +48,8 @@ static inline void NAME(shape_registers)(index_t rows, index_t depth)
 }
 
 /* R by V registers of sums, from `to` on: cleared, or what is there. */
-static inline __attribute__((always_inline)) void NAME(begin_sums)(const int R, const int V, const REAL *to, index_t pitch,
-                                                                 int accumulate)
+static inline __attribute__((always_inline)) void NAME(begin_sums)(const int R, const int V, const REAL *to,
+                                                                 index_t pitch, int accumulate)
 {
     const index_t line = pitch * (index_t)sizeof(REAL);
     if (!accumulate) {
@@ -110,10 +113,10 @@ static inline __attribute__((always_inline)) void NAME(add_matrices)(
             TILE(1, 1);                                                                                               \
     } while (0)
 
-/* What all tiles of a group have: of a row of weights, how many products, each under so many taps, of so many cells;
-   where cells under each tap begin, and how far they are from one to the next. */
+/* What all tiles have: of a row of weights so many steps, each of so many products, of so many rows of cells; where the
+   first row of each product begins, `every` apart in the list of taps; and how far the rows are from one to the next. */
 typedef struct {
-    index_t steps, taps, once, channel;
+    index_t steps, products, once, every, apart;
     const index_t *offset;
 } NAME(depths);
 
@@ -123,12 +126,14 @@ static inline __attribute__((always_inline)) void NAME(matrix_tile)(
     index_t pitch, int accumulate)
 {
     const index_t upper = R > 1 ? OF_REGISTER : rows, lower = rows - upper, *offset = d->offset;
-    const REAL *below = weights + d->steps * d->taps * upper * d->once;
+    const REAL *below = weights + d->steps * d->products * upper * d->once;
     NAME(begin_sums)(R, V, to, pitch, accumulate);
-    for (index_t s = 0; s < d->steps; s++, offset += d->once * d->taps)
-        for (index_t t = 0; t < d->taps; t++, weights += upper * d->once, below += lower * d->once)
-            NAME(add_matrices)(R, V, weights, below, d->once * (index_t)sizeof(REAL), cells + offset[t],
-                               cells + offset[t] + OF_REGISTER, d->channel * (index_t)sizeof(REAL));
+    for (index_t s = 0; s < d->steps; s++, offset += d->once * d->products)
+        for (index_t k = 0; k < d->products; k++, weights += upper * d->once, below += lower * d->once) {
+            const REAL *first = cells + offset[k * d->every];
+            NAME(add_matrices)(R, V, weights, below, d->once * (index_t)sizeof(REAL), first, first + OF_REGISTER,
+                               d->apart * (index_t)sizeof(REAL));
+        }
     NAME(end_sums)(R, V, to, pitch);
 }
 
@@ -161,8 +166,11 @@ static void NAME(multiply_matrices)(const work_t *work, const void *panels, cons
             NAME(zero)(layout->cut ? positions : NAME(up)(positions), (REAL *)result + i * pitch);
         return;
     }
-    const index_t once = NAME(summed_at_once)(work->piece);
-    const NAME(depths) d = {part->channels / once, NAME(all_taps)(work->piece), once, layout->channel, offset};
+    const index_t taps = NAME(all_taps)(work->piece), row_of_taps = work->piece->axis[2].taps;
+    const index_t cells = NAME(summed_at_once)(work->piece), once = work->piece->by_taps ? row_of_taps : cells;
+    const NAME(depths) d = work->piece->by_taps
+        ? (NAME(depths)){part->channels, taps / once, once, once, layout->stream, offset}
+        : (NAME(depths)){part->channels / once, taps, once, 1, layout->channel, offset};
     for (index_t row = 0, high, same; row < part->rows; row += same) {
         const index_t left = part->rows - row;
         high = left < 2 * OF_REGISTER ? left : 2 * OF_REGISTER;

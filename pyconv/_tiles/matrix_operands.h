@@ -62,37 +62,52 @@ static inline void NAME(read_weights)(const char *from, index_t apart, index_t c
     __builtin_memset(bytes + n * PART, 0, (cells * CELL - n) * PART);
 }
 
-/* [rows of a register][channels summed at once][tap][row][channel]. Where a channel's taps, or those of a register's
-   rows, lie side by side, squares of them are turned. */
+/* to[tap][row][cell] <- the weights of up to 16 rows under dense taps, where these lie side by side in a channel, or in a
+   register's rows. */
+static void NAME(pack_squares)(const piece_t *piece, const char *from, index_t rows, index_t channels, index_t cells,
+                               REAL *to)
+{
+    const index_t taps = NAME(all_taps)(piece), apart = PART * piece->weight_channel / CELL;
+    const index_t at_once = piece->weight_row == taps ? rows : 1, run = at_once * taps;
+    REAL *place[16];
+    for (index_t r = 0; r < rows; r += at_once, from += PART * piece->weight_row)
+        for (index_t first = 0; first < run; first += 16) {
+            const index_t n = run - first < 16 ? run - first : 16;
+            for (index_t j = 0; j < n; j++)
+                place[j] = to + ((first + j) % taps * rows + r + (first + j) / taps) * cells;
+            NAME(turn_cells)(from + PART * first, apart, channels, cells, n, place);
+        }
+}
+
+/* The same of taps that lie anyhow; where taps of a row are summed at once, to[tap of a column][row][tap of a row]. */
+static void NAME(pack_taps)(const piece_t *piece, const char *from, index_t rows, index_t channels, index_t cells,
+                            REAL *to)
+{
+    const index_t taps = NAME(all_taps)(piece), width = piece->by_taps ? piece->axis[2].taps : 1;
+    for (index_t r = 0; r < rows; r++, from += PART * piece->weight_row)
+        for (index_t t = 0; t < taps; t++)
+            NAME(read_weights)(from + PART * NAME(tap_at)(piece, t), PART * piece->weight_channel / CELL, channels, cells,
+                               to + ((t / width * rows + r) * width + t % width) * cells);
+}
+
+/* [rows of a register][cells summed at once], then as above. */
 static void NAME(pack_matrices)(const work_t *work, const void *weight, void *panels)
 {
     const piece_t *piece = work->piece;
     const part_t *part = &work->part;
-    const axis_t *axis = piece->axis;
-    const index_t once = NAME(summed_at_once)(piece), taps = NAME(all_taps)(piece), apart = piece->weight_channel / CELL;
-    const int dense = NAME(has_dense_taps)(piece), together = dense && piece->weight_row == taps;
-    REAL *to = panels, *place[16];
+    const index_t once = NAME(summed_at_once)(piece), taps = NAME(all_taps)(piece);
+    const int in_squares = NAME(has_dense_taps)(piece) && piece->weight_channel != CELL && !piece->by_taps;
+    REAL *to = panels;
     for (index_t row = 0, rows; row < part->rows; row += rows) {
         rows = part->rows - row < OF_REGISTER ? part->rows - row : OF_REGISTER;
         for (index_t c = 0; c < part->channels; c += once, to += taps * rows * once) {
             const index_t channels = piece->several - (part->channel + c) * CELL;
-            const index_t of_run = together ? rows * taps : dense && apart != 1 ? taps : 0;
             const char *from = (const char *)weight
                 + PART * ((part->row + row) * piece->weight_row + c * piece->weight_channel);
-            for (index_t r = 0; r < (together ? 1 : rows); r++, from += PART * piece->weight_row) {
-                for (index_t first = 0; first < of_run; first += 16) {
-                    const index_t n = of_run - first < 16 ? of_run - first : 16;
-                    for (index_t j = 0; j < n; j++)
-                        place[j] = to + ((first + j) % taps * rows + r + (first + j) / taps) * once;
-                    NAME(turn_cells)(from + PART * first, PART * apart, channels, once, n, place);
-                }
-                for (index_t t = 0; t < taps && !of_run; t++)
-                    NAME(read_weights)(from + PART * (
-                        t / (axis[1].taps * axis[2].taps) * piece->weight_stride[0]
-                        + t / axis[2].taps % axis[1].taps * piece->weight_stride[1]
-                        + t % axis[2].taps * piece->weight_stride[2]), PART * apart, channels, once,
-                        to + (t * rows + r) * once);
-            }
+            if (in_squares)
+                NAME(pack_squares)(piece, from, rows, channels, once, to);
+            else
+                NAME(pack_taps)(piece, from, rows, channels, once, to);
         }
     }
 }
@@ -192,7 +207,8 @@ static void NAME(unroll_matrices)(const work_t *work, const void *source, const 
         NAME(clip) clip = NAME(find_clip)(piece, &work->block, shift, extent);
         clip.corner += (piece->axis[2].step * work->block.start[2] + shift[2]) * (stride[2] - 1);
         for (index_t c = 0; c < work->part.channels; c++)
-            NAME(unroll_cells)(piece, &work->block, &clip, extent, (const char *)source + PART * c * piece->source_channel,
+            NAME(unroll_cells)(piece, &work->block, &clip, extent,
+                               (const char *)source + PART * c * piece->source_channel,
                                NAME(channels_of)(piece, work->part.channel + c),
                                (REAL *)scratch + c * layout->channel + j * layout->stream);
     }

@@ -137,7 +137,8 @@ static void NAME(turn_pairs)(const NAME(number) *from, index_t pitch, index_t ch
         VECTOR square[16];
 #pragma GCC unroll 16
         for (int c = 0; c < 16; c++)
-            square[c] = (VECTOR)_mm512_maskz_loadu_epi16(c < channels ? some : 0, from + (c < channels) * (c * pitch + i));
+            square[c] = (VECTOR)_mm512_maskz_loadu_epi16(c < channels ? some : 0,
+                                                         from + (c < channels) * (c * pitch + i));
         NAME(turn_square)(square);
 #pragma GCC unroll 16
         for (int j = 0; j < 16; j++)

@@ -15,6 +15,13 @@ static inline int NAME(is_dense)(const piece_t *piece)
     return NAME(has_dense_taps)(piece) && piece->weight_channel == NAME(all_taps)(piece);
 }
 
+/* Where a tap of a row lies, seen from the first. */
+static inline index_t NAME(tap_at)(const piece_t *piece, index_t tap)
+{
+    const index_t row = piece->axis[2].taps, plane = row * piece->axis[1].taps, *stride = piece->weight_stride;
+    return tap / plane * stride[0] + tap % plane / row * stride[1] + tap % row * stride[2];
+}
+
 /* How many weights of a row are turned at a time, which follow each other: all, the taps of a channel, or none. */
 static inline index_t NAME(turned_at_once)(const piece_t *piece, index_t depth)
 {
