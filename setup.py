@@ -26,8 +26,10 @@ LEVELS = ({  # those that take longest to compile first
 if X86:
     LEVELS["avx2_pairs"] = LEVELS["avx2"]
     LEVELS["vnni"] = [*LEVELS["avx512"], "-mavx512vnni", "-mavx512vbmi"]
+    LEVELS["avx512_pairs"] = LEVELS["vnni"]
     LEVELS["amx"] = [*LEVELS["vnni"], "-mbmi2", "-mamx-tile", "-mamx-int8", "-mamx-bf16"]  # gcc has these from 11 on
-OF_CELLS = "avx2_pairs", "vnni", "amx"  # the others have kernels of floats and of whole numbers, made side by side
+# the others have kernels of floats and of whole numbers, made side by side
+OF_CELLS = "avx2_pairs", "avx512_pairs", "vnni", "amx"
 PROBE_OF_MATRICES = 'int main(void) { __asm__ volatile("tdpbf16ps %tmm2, %tmm1, %tmm0"); return 0; }\n'
 PROBE = """
 #include <omp.h>

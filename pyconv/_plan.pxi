@@ -16,6 +16,7 @@ cdef class Plan:
     cdef double products
     cdef object map, geometry, dtype, result, real, algorithm, chosen
     cdef bint around_finite  # what is beyond the edges, where that is a constant
+    cdef bint in_doubles  # integers of 64 bits are summed as such
     cdef bint flushes  # products of what is too small to be normal, and such sums: these samples are for another plan
     cdef bint checks  # for operands that are not finite, which the exact plan is for
     cdef index_t least_scratch
@@ -32,7 +33,7 @@ cdef class Plan:
         self.whole = whole = scratch_dtype(dtype, result).kind != "f"
         geometry = self._of_types(map, geometry, dtype, result, algorithm == "auto" and not exact)
         if whole and algorithm != "columns":
-            is_tiled = algorithm != "gemm" and _cells.tiles_are_exact(map, geometry, dtype)
+            is_tiled = algorithm != "gemm" and _cells.tiles_are_exact(map, geometry, dtype, self.in_doubles)
             algorithm = "auto" if is_tiled else "gemm"
         self.map, self.geometry, self.dtype, self.result, self.algorithm = map, geometry, dtype, result, algorithm
         self.chosen = set()
@@ -80,8 +81,11 @@ cdef class Plan:
         cdef int i
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
+        self.in_doubles = self.whole and _cells.suits_doubles(map, geometry, dtype, result)
+        if self.in_doubles:
+            reads, writes = _STORED[dtype.name], _STORED[result.name]
+        self.kernels = pyconv_kernels(self.whole and not self.in_doubles, self.real.itemsize, _level)
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
-        self.kernels = pyconv_kernels(self.whole, self.real.itemsize, _level)
         if not self.whole and not may_flush:
             geometry = geometry._replace(cell=1, summed=0)
         elif self.real.itemsize == 4 and reads:

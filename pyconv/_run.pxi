@@ -31,7 +31,7 @@ cdef object _work(Plan base, first, second, out, bias, scratch, accumulate, int 
             return _otherwise(base, base.geometry, first, second, out, bias, scratch, accumulate, threads)
         if not all(kept):
             return _in_runs(base, kept, first, second, out, bias, scratch, accumulate, threads)
-    if base.geometry.converts[1] and (base.adds or accumulate and bias is not None and base.fills):
+    if base.geometry.converts[1] and not base.whole and (base.adds or accumulate and bias is not None and base.fills):
         return _rounded_once(base, first, second, out, bias, scratch, accumulate, threads)
     given = first, second
     if base.swapped:
@@ -54,8 +54,8 @@ cdef object _work(Plan base, first, second, out, bias, scratch, accumulate, int 
         if base.geometry.per_sample and base.geometry.batch > 1 and not base.gathers:
             return _alone(base, range(base.geometry.batch), *given, out, scratch, accumulate, call.threads)
         return _exactly(base, *given, out, bias, scratch, accumulate, call.threads)
-    # a swapped plan has the channels where others have the samples
-    if not base.covered or (base.swapped and bias is not None):
+    # a swapped plan has the channels where others have the samples, and a bias of 64 bits may be no double
+    if not base.covered or bias is not None and (base.swapped or base.in_doubles):
         _begin(base, out, bias, accumulate)
         call.bias, call.accumulate = NULL, True
     cdef bint doubts = base.tiled and base.gathers and not base.whole

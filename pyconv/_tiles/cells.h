@@ -90,9 +90,15 @@ static inline void NAME(read_several)(int stored, const char *from, index_t apar
         else                                                                                                          \
             NAME(read_apart_##type)(low, channels == 2 ? low + apart : NULL, step, n, to);                            \
     }
+#if BYTES == 64
+#define OF_INT8(place) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(place)))
+#define OF_UINT8(place) _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(place)))
+#define OF_INT16(place) _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)(place)))
+#else
 #define OF_INT8(place) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(place)))
 #define OF_UINT8(place) _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(place)))
 #define OF_INT16(place) _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(place)))
+#endif
 READ_PAIRS(int8_t, OF_INT8) READ_PAIRS(uint8_t, OF_UINT8) READ_PAIRS(int16_t, OF_INT16)
 #undef OF_INT16
 #undef OF_UINT8

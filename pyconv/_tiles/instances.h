@@ -65,6 +65,7 @@
 #undef REAL
 
 #define REAL double
+#define HOLDS_WHOLE /* numbers of which sums of 2**53 are exact, so that integers of 16 bits are multiplied as such */
 #define MASK long long
 #define NAME(x) JOIN(x, double, LEVEL)
 #include "body.h"

@@ -26,7 +26,7 @@ static int always(void)
 #if defined(PYCONV_X86_LEVELS)
 DECLARE(avx2)
 DECLARE(avx512)
-extern const kernels_t kernels_int8_vnni, kernels_uint8_vnni, kernels_pairs_avx2;
+extern const kernels_t kernels_int8_vnni, kernels_uint8_vnni, kernels_pairs_avx512, kernels_pairs_avx2;
 
 static int converts_halves(void)
 {
@@ -126,6 +126,8 @@ const kernels_t *pyconv_kernels_of_cells(int stored, int which, int other)
 #if defined(PYCONV_X86_LEVELS)
     if (level == &kernels_uint32_avx512 && bytes && multiplies_bytes())
         found[count++] = stored == STORED_INT8 ? &kernels_int8_vnni : &kernels_uint8_vnni;
+    if (level == &kernels_uint32_avx512 && stored == STORED_INT16 && multiplies_bytes())
+        found[count++] = &kernels_pairs_avx512;
     if (level == &kernels_uint32_avx2 && (bytes || stored == STORED_INT16))
         found[count++] = &kernels_pairs_avx2;
 #endif

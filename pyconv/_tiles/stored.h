@@ -15,9 +15,14 @@
                 to[i] = real_of(cells[i * step]);                                                                     \
     }
 
-#ifdef WHOLE
+#if defined(WHOLE) || defined(HOLDS_WHOLE)
 
 READ(int8, int8_t, (REAL)) READ(uint8, uint8_t, (REAL)) READ(int16, int16_t, (REAL)) READ(uint16, uint16_t, (REAL))
+
+#endif
+
+#ifdef WHOLE
+
 READ(int32, int32_t, (REAL)) READ(uint32, uint32_t, (REAL)) READ(int64, int64_t, (REAL)) READ(uint64, uint64_t, (REAL))
 
 #else
@@ -113,6 +118,25 @@ READ(half, uint16_t, NAME(of_half)) WRITE(half)
 READ(brain, uint16_t, NAME(of_brain)) WRITE(brain)
 #undef WRITE
 
+#ifdef HOLDS_WHOLE
+
+/* Of 64 bits, to which a sum may have to be added modulo 2**64. */
+static void NAME(write_int64)(const REAL *from, index_t n, void *to, index_t step, int accumulate)
+{
+    uint64_t *cells = to;
+    if (accumulate)
+        for (index_t i = 0; i < n; i++)
+            cells[i * step] += (uint64_t)(int64_t)from[i];
+    else if (step == 1)
+        for (index_t i = 0; i < n; i++)
+            cells[i] = (uint64_t)(int64_t)from[i];
+    else
+        for (index_t i = 0; i < n; i++)
+            cells[i * step] = (uint64_t)(int64_t)from[i];
+}
+
+#endif
+
 #endif
 #undef READ
 
@@ -128,6 +152,11 @@ static const struct {
     [STORED_INT64] = {8, NAME(read_int64), NULL}, [STORED_UINT64] = {8, NAME(read_uint64), NULL},
 #else
     [STORED_HALF] = {2, NAME(read_half), NAME(write_half)}, [STORED_BRAIN] = {2, NAME(read_brain), NAME(write_brain)},
+#ifdef HOLDS_WHOLE
+    [STORED_INT8] = {1, NAME(read_int8), NULL}, [STORED_UINT8] = {1, NAME(read_uint8), NULL},
+    [STORED_INT16] = {2, NAME(read_int16), NULL}, [STORED_UINT16] = {2, NAME(read_uint16), NULL},
+    [STORED_INT64] = {8, NULL, NAME(write_int64)},
+#endif
 #endif
 };
 

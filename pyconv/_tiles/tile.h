@@ -1,6 +1,6 @@
 /* The register tiles, and the loops that cover a block of results with them. See body.h for the macros. */
 
-#define KEPT(V) (CELL == 2 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
+#define KEPT(V) (CELL == 2 && ROWS == 4 && (V) > 2 ? 2 : (V)) /* vectors of `many` that stay in registers for all rows of a tile */
 
 /* Before a loop along the depth: it does two steps between two tests. AVX2's tiles of 12 sums then make 12 products in
    22 to 27 instructions instead of 26 to 31; where two threads share a core, how many it begins in a cycle is the limit.

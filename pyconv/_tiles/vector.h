@@ -23,6 +23,9 @@ typedef REAL NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(REAL
 #undef ADD_PRODUCT
 #if CELL == 1 || defined(MATRIX) /* whose products are others */
 #define ADD_PRODUCT(sum, cell, weight) ((sum) += (cell) * (weight))
+#elif CELL == 2 && BYTES == 64
+#define ADD_PRODUCT(sum, cell, weight)                                                                                \
+    ((sum) = (VECTOR)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)((cell) - (VECTOR){0}), (__m512i)(weight)))
 #elif CELL == 2
 #define ADD_PRODUCT(sum, cell, weight)                                                                                \
     ((sum) += (VECTOR)_mm256_madd_epi16((__m256i)((cell) - (VECTOR){0}), (__m256i)(weight)))
