@@ -10,7 +10,7 @@
     integers     int8, uint8 and int16, forward: beside torch's integers as wide as the result, torch's quantised
                  convolution, whose result has 8 bits, onnxruntime's ConvInteger and QLinearConv, whose result has 32
                  and 8 bits, and pyconv's own float32
-    halves       float16 and bfloat16, forward: beside torch's, and pyconv's own float32
+    halves       float16 and bfloat16, each map: beside torch's, and pyconv's own float32
     per_sample   the gradient to the weight of each sample: beside torch.func.vmap of torch.func.grad, which runs
                  forward too; beside Opacus' way, unfold and einsum; beside pyconv's summed gradient and the writing of
                  as many numbers as there are then
@@ -90,7 +90,7 @@ def _groups(tiny: bool) -> dict[str, Group]:
         "integers": Group(of([*every, *_POINTWISE], 8, "integers"), tuple(peers.ACCUMULATOR), ("forward",),
                           peers.integers, ("torch integers", "torch quantised", "onnxruntime ConvInteger",
                                            "onnxruntime QLinearConv", "own float32")),
-        "halves": Group(of([*every, *_POINTWISE], 8, "halves"), ("float16", "bfloat16"), ("forward",), peers.halves,
+        "halves": Group(of([*every, *_POINTWISE], 8, "halves"), ("float16", "bfloat16"), MAPS, peers.halves,
                         ("torch", "own float32")),
         "per_sample": Group(of([*_FEW, *_STAGES[:1]], 32, "gradients of each sample"), real, ("grad_weight",),
                             peers.per_sample, ("torch vmap(grad)", "Opacus' way", "sum and write")),

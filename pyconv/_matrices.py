@@ -30,11 +30,14 @@ from pyconv._piece import Piece
 LEAST_CELLS = 4  # of a group, of fewer a product sums one under all taps of a row
 OF_REGISTER = 16  # rows of a register, and cells or positions of a row
 DEPTH = 288  # cells * taps of a row of weights that are summed in registers: of 32 rows, most of L1
-ROW_BLOCKS = 128, 256, 512  # more rows: cells are read less often, weights more often
+ROW_BLOCKS = 32, 128, 256, 512  # more rows: cells are read less often, weights more often
 POSITIONS = 64, 128, 256, 512, 1024, 2048  # about so many of a block
 COLUMNS, CORRELATE_POSITIONS = (32, 64, 128, 256, 512), (256, 512)  # the same of grad_weight, of output channels
-SCRATCH, RESULTS = 1 << 19, 3 << 17  # bytes that a block's cells and results may take in L2
+SHARES = 1, 4, 16  # and parts of as many input channels as results have room for
+SCRATCH, RESULTS, PANEL = 1 << 19, 3 << 17, 1 << 20  # bytes that cells, results and weights of a block may take in L2
 PRODUCT, COPY, STORE, BLOCK = 17, 6, 6, 400  # cycles of a product, of a vector of cells or of results, of a block
+
+Option = tuple[int, float, Blocking]  # bytes beyond what there is room for, of which there are to be few; cycles
 
 
 def suits_matrices(tile: Tile) -> bool:
@@ -42,15 +45,23 @@ def suits_matrices(tile: Tile) -> bool:
     return tile.rows == OF_REGISTER
 
 
-def _blocks(piece: Piece, positions: int, lanes: int, able: int = ALL) -> Iterator[Block]:
+def _blocks(piece: Piece, positions: tuple[int, ...], lanes: int, able: int = ALL) -> list[Block]:
     """Those of about so many positions, in which the taps of these axes may share cells."""
     count = tuple(axis.positions for axis in piece.axes)
     if not all(count):
-        yield 1, (1, 1, 1), 0
-        return
-    for extent, first in candidates(count, positions, lanes):
-        most = even_part(piece.batch, max(1, positions // prod(extent))) if extent == count else 1
-        yield from ((samples, extent, shared) for samples in {1, most} for shared in {able & 1 << first, able})
+        return [(1, (1, 1, 1), 0)]
+    found: dict[Block, None] = {}
+    for wanted in positions:
+        for extent, first in candidates(count, wanted, lanes):
+            most = even_part(piece.batch, max(1, wanted // prod(extent))) if extent == count else 1
+            for samples, shared in product(sorted({1, most}), sorted({0, able & 1 << first, able})):
+                found[samples, extent, shared] = None
+    return list(found)
+
+
+def _beyond(tile: Tile, *sizes: tuple[int, int]) -> int:
+    """Bytes by which so many elements each take more than they may."""
+    return sum(max(0, n * tile.itemsize - most) for n, most in sizes)
 
 
 @lru_cache(maxsize=64)
@@ -64,22 +75,21 @@ def matrix_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     able = ALL & ~4 if by_taps else ALL  # those of a row are rows of a register then
     tasks = wanted_tasks(piece, groups, tile)
 
-    def options() -> Iterator[tuple[float, Blocking]]:
-        for most, positions in product(ROW_BLOCKS, POSITIONS):
-            rows = min(piece.rows, up_to(even_part(piece.rows, most), 2 * OF_REGISTER))
-            for block in _blocks(piece, positions, tile.lanes, able):
-                size, _, together = scratch_of(of_axes, block, tile.lanes)
-                vectors = -(-together // OF_REGISTER)
-                if positions > POSITIONS[0] and (size * channels * tile.itemsize > SCRATCH
-                                                 or rows * together * tile.itemsize > RESULTS):
-                    continue
+    def options() -> Iterator[Option]:
+        at_once = {min(piece.rows, up_to(even_part(piece.rows, most), 2 * OF_REGISTER)) for most in ROW_BLOCKS}
+        for block in _blocks(piece, POSITIONS, tile.lanes, able):
+            size, _, together = scratch_of(of_axes, block, tile.lanes)
+            vectors = -(-together // OF_REGISTER)
+            for rows in sorted(at_once):
                 each = -(-rows // OF_REGISTER) * vectors * products * PRODUCT + STORE * rows * vectors + BLOCK
                 each += COPY * piece.channels * -(-size // tile.lanes)
                 blocks = groups * -(-piece.rows // rows) * blocks_of(piece, block)
-                yield blocks * each * unevenness(blocks, tasks), Blocking(
+                beyond = _beyond(tile, (size * channels, SCRATCH), (rows * together, RESULTS),
+                                 (rows * channels * taps, PANEL))
+                yield beyond, blocks * each * unevenness(blocks, tasks), Blocking(
                     GATHER_MATRICES, *block, channels, rows, by_taps=by_taps)
 
-    return min(options(), key=itemgetter(0))[1]
+    return min(options(), key=itemgetter(0, 1))[2]
 
 
 @lru_cache(maxsize=64)
@@ -88,22 +98,21 @@ def matrix_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     taps, of_axes = max(1, prod(axis.taps for axis in piece.axes)), streams_of(piece.axes)
     wanted = max(1, tile.units * wanted_tasks(piece, groups, tile) // TASKS)
 
-    def options() -> Iterator[tuple[float, Blocking]]:
-        for most, positions in product(COLUMNS, CORRELATE_POSITIONS):
-            columns = up_to(even_part(piece.rows, most), OF_REGISTER)
-            room = max(1, RESULTS // (tile.itemsize * columns * taps))
-            channels = even_part(piece.channels, up_to(room, OF_REGISTER))
-            across, deep = -(-piece.rows // columns), -(-piece.channels // channels)
-            for block in _blocks(piece, positions, tile.lanes):
-                size, _, together = scratch_of(of_axes, block, tile.lanes)
-                if positions > CORRELATE_POSITIONS[0] and size * channels * tile.itemsize > 2 * SCRATCH:
-                    continue
+    def options() -> Iterator[Option]:
+        parts = {(up_to(even_part(piece.rows, most), OF_REGISTER), share) for most, share in product(COLUMNS, SHARES)}
+        sizes = {(columns, even_part(piece.channels, up_to(max(1, RESULTS // (
+            tile.itemsize * columns * taps * share)), OF_REGISTER))) for columns, share in parts}
+        for block in _blocks(piece, CORRELATE_POSITIONS, tile.lanes):
+            size, _, together = scratch_of(of_axes, block, tile.lanes)
+            for columns, channels in sorted(sizes):
+                across, deep = -(-piece.rows // columns), -(-piece.channels // channels)
                 products = -(-together // (2 * OF_REGISTER))
                 each = -(-channels // OF_REGISTER) * columns // OF_REGISTER * taps * (products * PRODUCT + 2 * STORE)
                 each += COPY * (channels * size + columns * together * 2) // (2 * tile.lanes) + BLOCK
                 blocks = blocks_of(piece, block)
                 splits = splits_of(blocks, groups * across * deep, wanted)
-                yield across * deep * blocks * each, Blocking(
+                beyond = _beyond(tile, (size * channels // 2, SCRATCH), (columns * channels * taps, 4 * RESULTS))
+                yield beyond, across * deep * blocks * each, Blocking(
                     CORRELATE_MATRICES, *block, channels, columns, splits)
 
-    return min(options(), key=itemgetter(0))[1]
+    return min(options(), key=itemgetter(0, 1))[2]

@@ -4,6 +4,8 @@
      CELL            channels that it holds: 1, or several, as fewer bits: then there is but one way, that of pieces
                      without taps, and of 2 Winograd's with small tiles (see cells.h); of 4, WEIGHT_IS_SIGNED: whether the
                      weight's have a sign, or source's
+     MATRIX          if products are those of matrices, of cells of several channels (see matrices.h), by the instruction
+                     PRODUCTS; cells of 2 are brain floats then, whose sums are REAL
      NAME(x)         x made unique to (real type, instruction set)
      LEVEL           the instruction set
      BYTES           of a vector
