@@ -11,7 +11,7 @@ from pyconv._matrices import LEAST_CELLS, OF_REGISTER
 from pyconv._pieces import read_channels
 
 LEAST_WEIGHTS = 64  # of a group's tap, for cells of several channels
-LEAST_ROWS, LEAST_SUMMED = 4, 8  # of a group, for products of matrices; channels, for those of weights
+LEAST_ROWS, LEAST_OF_GROUPS = 2, 8  # for products of matrices; channels of either kind, for weights of several groups
 LEAST_TAPS, MANY_ROWS = 3, 16  # taps of a row, and rows, for those of few cells
 FEW_PRODUCTS = 16  # of a result, too few for pairs of channels: to turn and to store it costs more
 
@@ -44,7 +44,8 @@ def summed_at_once(map: str, g: Geometry, cell: int) -> int:
 
 def weights_suit_matrices(g: Geometry) -> bool:
     """Whether such products pay for gradients to a weight, whose sums are along positions."""
-    return g.padding_mode == "zeros" and min(g.in_channels, g.out_channels) // g.groups >= LEAST_SUMMED
+    least = LEAST_ROWS if g.groups == 1 else LEAST_OF_GROUPS
+    return g.padding_mode == "zeros" and min(g.in_channels, g.out_channels) // g.groups >= least
 
 
 def _largest(dtype: DType) -> int:
