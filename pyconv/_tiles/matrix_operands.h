@@ -223,9 +223,9 @@ static inline VECTOR NAME(pair_of)(VECTOR low, VECTOR high)
     return low;
 }
 
-static void NAME(store_brains)(const REAL *from, index_t n, char *to)
+static void NAME(store_brains)(const REAL *from, index_t n, char *to, int step)
 {
-    (void)from, (void)n, (void)to;
+    (void)from, (void)n, (void)to, (void)step;
 }
 
 #else
@@ -246,13 +246,16 @@ static inline VECTOR NAME(pair_of)(VECTOR low, VECTOR high)
     return (VECTOR)_mm512_or_si512(NAME(brains_of)(low), _mm512_slli_epi32(NAME(brains_of)(high), 16));
 }
 
-/* to[0, n) <- from, rounded. */
-static void NAME(store_brains)(const REAL *from, index_t n, char *to)
+/* to[0, n) <- from, rounded: each or, of a lane's two halves the lower one, every second place is written. */
+static void NAME(store_brains)(const REAL *from, index_t n, char *to, int step)
 {
     for (index_t i = 0; i < n; i += LANES) {
         const __mmask16 some = n - i < LANES ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
-        const __m512 numbers = _mm512_maskz_loadu_ps(some, from + i);
-        _mm256_mask_storeu_epi16(to + 2 * i, some, _mm512_cvtepi32_epi16(NAME(brains_of)((VECTOR)numbers)));
+        const __m512i brains = NAME(brains_of)((VECTOR)_mm512_maskz_loadu_ps(some, from + i));
+        if (step == 1)
+            _mm256_mask_storeu_epi16(to + 2 * i, some, _mm512_cvtepi32_epi16(brains));
+        else
+            _mm512_mask_storeu_epi16(to + 4 * i, _pdep_u32(some, 0x55555555u), brains);
     }
 }
 
@@ -309,8 +312,8 @@ static void NAME(store_matrices)(const work_t *work, void *results, const void *
                     const REAL *from = result + s * layout->batch + z * layout->axis[0] + y * layout->axis[1];
                     char *to = first + NAME(size_of)(stored) * (
                         i * piece->target_channel + s * piece->target_batch + z * stride[0] + y * stride[1]);
-                    if (stride[2] == 1 && !accumulate)
-                        NAME(store_brains)(from, r.run, to);
+                    if (stride[2] <= 2 && !accumulate)
+                        NAME(store_brains)(from, r.run, to, (int)stride[2]);
                     else
                         NAME(write_row)(stored, from, r.run, to, stride[2], accumulate);
                 }
