@@ -111,7 +111,7 @@ def matrix_weight_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
                 each += COPY * (channels * size + columns * together * 2) // (2 * tile.lanes) + BLOCK
                 blocks = blocks_of(piece, block)
                 splits = splits_of(blocks, groups * across * deep, wanted)
-                beyond = _beyond(tile, (size * channels // 2, SCRATCH), (columns * channels * taps, 4 * RESULTS))
+                beyond = _beyond(tile, (size * channels // 2, SCRATCH), (columns * channels * taps, 2 * RESULTS))
                 yield beyond, across * deep * blocks * each, Blocking(
                     CORRELATE_MATRICES, *block, channels, columns, splits)
 
