@@ -55,7 +55,7 @@ finput, fgrad_input: arrays of workspace's dtype to use as scratch, finput for w
     weight with its channels last that is not float32 or float64, has more than three spatial axes, covers the whole
     input (but for one group of an input that lies so too) or has far more taps than there are positions, or no two of
     whose taps meet a cell in the gradient to an input. Where operands are not finite or have the channels last, up to
-    3 MB are allocated if the buffer is too small for the way that they take. Halves that a call adds up in several
+    4 MB are allocated if the buffer is too small for the way that they take. Halves that a call adds up in several
     steps (with four axes and more, with more than 512 taps, with a weight that is not finite, in the gradient to an
     input that its padding repeats, or with a bias added to out where some cells meet no tap) are summed in float32:
     2**18 of them at a time, or eight channels

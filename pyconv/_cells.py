@@ -54,7 +54,10 @@ def _largest(dtype: DType) -> int:
 
 def suits_doubles(map: str, g: Geometry, dtype: DType, result: DType) -> bool:
     """Whether sums of 64 bits, of products of integers of 16 bits and less, are exact as those of float64: these are
-    made several times as fast. Of three axes: of more, other terms are added."""
+    made several times as fast. Of three axes: of more, other terms are added; so they are in the gradient to an input
+    that its padding repeats."""
+    if map == "grad_input" and g.padding_mode != "zeros":
+        return False
     summed = g.batch * prod(g.output_size) if map == "grad_weight" else read_channels(map, g) * prod(g.kernel_size)
     return result.name == "int64" and dtype.itemsize <= 2 and g.rank <= 3 and summed * _largest(dtype) ** 2 < 1 << 53
 

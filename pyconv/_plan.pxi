@@ -29,8 +29,10 @@ cdef class Plan:
     cdef index_t size[3]  # bytes that a stride counts in them
     cdef index_t weights  # elements of a weight, as strides count them
 
-    def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0, narrow=False):
+    def __cinit__(self, map, geometry, dtype, algorithm, result, exact=False, tasks=0, narrow=False, of_padding=False):
         self.whole = whole = scratch_dtype(dtype, result).kind != "f"
+        # a plan of padding adds to what another one makes in whole numbers
+        self.in_doubles = whole and not of_padding and _cells.suits_doubles(map, geometry, dtype, result)
         geometry = self._of_types(map, geometry, dtype, result, algorithm == "auto" and not exact)
         if whole and algorithm != "columns":
             is_tiled = algorithm != "gemm" and _cells.tiles_are_exact(map, geometry, dtype, self.in_doubles)
@@ -43,7 +45,7 @@ cdef class Plan:
         self.looped, self.covered = geometry.rank > _outer.LAST, _outer.is_covered(map, geometry)
         padding = None if map == "grad_input" else _outer.of_padding(geometry)
         if padding is not None:
-            self.padding = Plan(map, padding, dtype, "gemm", result, exact, self.tasks)
+            self.padding = Plan(map, padding, dtype, "gemm", result, exact, self.tasks, of_padding=True)
         self.joins = self.looped and not self.gathers and geometry.converts[1] and padding is None
         self.adds = self.looped and not self.joins
         geometry = _outer.of_volumes(geometry)
@@ -81,7 +83,6 @@ cdef class Plan:
         cdef int i
         self.real = scratch_dtype(dtype, result)
         reads, writes = _stored(dtype, self.real), _stored(result, self.real)
-        self.in_doubles = self.whole and _cells.suits_doubles(map, geometry, dtype, result)
         if self.in_doubles:
             reads, writes = _STORED[dtype.name], _STORED[result.name]
         self.kernels = pyconv_kernels(self.whole and not self.in_doubles, self.real.itemsize, _level)
@@ -333,8 +334,9 @@ cdef class Plan:
         step.offsets = _up(step.depth_channels * step.taps * integers, line)
         for operand in range(3):
             step.patch[operand] = _up(self.kernels.patch(&work, operand), line) if step.turns[operand] else 0
-        # grad_weight multiplies the cells that lie between two rows of positions by zeros
-        if not self.gathers and work.layout.positions != positions:
+        # grad_weight multiplies the cells that lie between two rows of positions by zeros, and those behind the last
+        # position where these are taken many at a time
+        if not self.gathers and (work.layout.positions != positions or self.flushes):
             self.gapped = True
 
     cdef void _measure(self) except *:

@@ -77,6 +77,28 @@ def test_as_large_as_can_be(channels, is_tiled, caplog):
     assert 'Winograd' not in str(ways(caplog, lambda: pyconv.conv2d(x, w, padding=1, algorithm='gemm')))
 
 
+@every_dtype
+@pytest.mark.parametrize('value', [0, 3])
+def test_biases_over_four_axes_amid_constants(dtype, value):
+    """Some volumes of the result are of the constant alone."""
+    x, w = np.ones((1, 2, 1, 2, 1, 2), dtype), np.ones((3, 2, 1, 1, 1, 1), dtype)
+    b = np.array([1, 2 ** 62, -2 ** 63])
+    answer = pyconv.convolution(x, w, b, 1, ((1, 0), (0, 0), (0, 0), (0, 0)), 1, False, 0, 1, padding_mode='constant',
+                                padding_value=value, **INT64)
+    wanted = np.empty(answer.shape, np.int64)
+    wanted[:, :, 0], wanted[:, :, 1] = 2 * value, 2
+    same(answer, (wanted.view(np.uint64) + per_channel(b, 4).view(np.uint64)))
+
+
+@pytest.mark.parametrize('mode', ['circular', 'replicate', 'reflect'])
+def test_what_padding_repeats_is_summed_in_whole_numbers(mode):
+    """Of sums below 2**53 that are added to one cell the total may be above."""
+    geometry = geometry_of(P('repeated', (3,), (3,), (8, 8), padding=1), padding_mode=mode)
+    int16, int64 = np.dtype(np.int16), np.dtype(np.int64)
+    assert not _cells.suits_doubles('grad_input', geometry, int16, int64)
+    assert _cells.suits_doubles('forward', geometry, int16, int64)
+
+
 @pytest.mark.parametrize(('dtype', 'channels', 'suits'), [
     (np.int16, 2 ** 23 - 1, True), (np.int16, 2 ** 23, False), (np.uint16, 2 ** 21 - 1, True),
     (np.uint16, 2 ** 21, False), (np.int8, 2 ** 30, True), (np.int32, 1, False)])

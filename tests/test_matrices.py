@@ -221,6 +221,35 @@ def test_not_finite(problem, value):
             np.testing.assert_array_equal(answer.astype(float), brain(wanted.grad_weight).astype(float))
 
 
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+@pytest.mark.parametrize(('size', 'kernel', 'channels'), [
+    ((5,), (3,), (16, 16)), ((60,), (3,), (64, 64)), ((9, 5), (3, 1), (16, 16)), ((34,), (3,), (16, 20))])
+def test_not_finite_behind_the_last_position(size, kernel, channels, value):
+    """Gradients to a weight: without padding the last cell is met by the last tap alone."""
+    problem = P('the end', size, kernel, channels)
+    x, w, y = problem.integers()[:3]
+    x[(..., *(-1,) * problem.rank)] = value
+    y += 4  # no zeros, which would make NaN of infinity
+    with np.errstate(invalid='ignore'):
+        wanted = maps(problem, x, w, y).grad_weight
+    assert np.isfinite(wanted).any() and not np.isfinite(wanted).all()
+    for more in ({}, {'per_sample': True}, {'out': np.zeros(w.shape, BRAIN), 'accumulate': True}):
+        answer = calls.grad_weight(problem, brain(x), brain(y), **more).astype(float)
+        summed = answer.sum(0) if more.get('per_sample') else answer
+        np.testing.assert_array_equal(np.isfinite(summed), np.isfinite(wanted))
+
+
+@pytest.mark.parametrize('channels', [3, 5, 7, 8, 9, 17, 33])
+@pytest.mark.parametrize('value', [np.inf, -np.inf, np.nan])
+def test_a_constant_that_is_not_finite(channels, value):
+    """A last cell of one channel has no second one, which would be multiplied by the weight's zero."""
+    x, w = np.ones((1, channels, 8), BRAIN), brain(-np.ones((16, channels, 3)))
+    answer = pyconv.conv1d(x, w, padding=1, padding_mode='constant', padding_value=value)[0].astype(float)
+    wanted = np.full((16, 8), -3.0 * channels)
+    wanted[:, 0] = wanted[:, -1] = -value
+    np.testing.assert_array_equal(answer, wanted)
+
+
 def test_zeros_alone():
     x, w = np.zeros(SMALL.input_shape, BRAIN), np.zeros(SMALL.weight_shape, BRAIN)
     assert not calls.forward(SMALL, x, w).any()

@@ -103,13 +103,14 @@ static inline void NAME(read_cells)(const NAME(operand) *o, const char *from, in
 #endif
 }
 
-/* What is beyond the edge: the parts of a number, or a cell of several. */
-static inline void NAME(read_constant)(const piece_t *piece, REAL *constant)
+/* What is beyond the edge: the parts of a number, or a cell of several channels, zeros where it has fewer. */
+static inline void NAME(read_constant)(const piece_t *piece, int channels, REAL *constant)
 {
     const char *value = (const char *)piece->edge_value;
 #if CELL > 1
-    NAME(read_several)(piece->stored[SOURCE], value, 0, CELL, 1, 1, 1, constant);
+    NAME(read_several)(piece->stored[SOURCE], value, 0, channels, 1, 1, 1, constant);
 #else
+    (void)channels;
     NAME(read_row)(piece->stored[SOURCE], value, 1, piece->parts, constant);
 #endif
 }
@@ -123,7 +124,7 @@ static void NAME(read_edged)(const piece_t *piece, const NAME(operand) *o, const
     REAL constant[2] = {0};
     NAME(cells_there)(first, n, size, &low, &high);
     if (piece->edge == EDGE_CONSTANT)
-        NAME(read_constant)(piece, constant);
+        NAME(read_constant)(piece, o->channels, constant);
     if (high > low)
         NAME(read_cells)(o, cells + (first + low) * step, high - low, to + low, pitch);
     for (index_t i = low > 0 ? 0 : high; i < n; i = i + 1 == low ? high : i + 1) {
