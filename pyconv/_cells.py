@@ -1,6 +1,8 @@
-"""Cells of several channels, of integers whose products are summed in 32 bits: where they pay, and what is exact.
+"""Cells of several channels, of integers whose products are summed in 32 bits and of bfloat16: where they pay, and what
+is exact; and where sums of integers are exact as those of float64.
 
-Kernels for them sum four products of bytes at once, or two of 16 bits: see _tiles/cells.h.
+Kernels for cells sum four products of bytes at once, or two of 16 bits, or matrices of them: see _tiles/cells.h and
+_tiles/matrices.h.
 """
 
 from math import prod

@@ -8,6 +8,9 @@
    is then ZEROS. What this adds to sums, the products with ZEROS, is the same wherever the same taps have a cell, and
    taken off there at the start: STARTS says whether sums begin with something.
 
+   Registers for matrices (see matrices.h) multiply bytes as they are, whether both operands' have a sign or neither's, and
+   pairs of brain floats, whose sums are floats.
+
    See body.h for the macros. */
 
 #undef STARTS

@@ -61,7 +61,8 @@ enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE, POSITIONS_BESIDE };
    panel_taps: where the phases of a stride have one panel of weights, how many taps of a channel it has: those of all
    phases, of which panel_before are in front of this one's; 0 where a piece has a panel of its own.
    every: of the piece with all of their taps, which is packed: phases have every so many along each axis. Else 0.
-   by_taps: whether cells are broadcast tap after tap (see broadcast.h).
+   by_taps: whether cells are broadcast tap after tap (see broadcast.h), or a product of matrices sums one cell under all
+   taps of a row (see matrices.h).
    folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
    cells of target that lie in the same block. Where there are none, those that cells of source have products for are
    summed with these cells (see rows.h). */
