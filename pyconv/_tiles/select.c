@@ -132,7 +132,7 @@ const kernels_t *pyconv_kernels_of_cells(int stored, int which, int other)
         found[count++] = &kernels_pairs_avx2;
 #endif
     (void)stored, (void)which;
-    return other < count ? found[other] : NULL;
+    return other >= 0 && other < count ? found[other] : NULL;
 }
 
 long pyconv_second_level(void)
