@@ -24,9 +24,9 @@
 #include "walk.h"
 #include "store_weight.h"
 #include "cells.h"
+#include "stored.h"
 #ifdef MATRIX
 #include "matrices.h"
-#include "stored.h"
 #include "matrix_operands.h"
 #ifndef WHOLE
 #include "matrix_weight.h"
@@ -50,9 +50,6 @@
 #endif
 #if CELL == 2 && defined(WHOLE) || CELL == 1 && !defined(WHOLE)
 #include "winograd.h"
-#endif
-#ifndef MATRIX
-#include "stored.h"
 #endif
 #include "columns.h"
 #include "patch_weight.h"

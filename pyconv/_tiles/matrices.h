@@ -47,11 +47,23 @@ static inline void NAME(shape_registers)(index_t rows, index_t depth)
     __asm__ volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
 }
 
+/* LOAD_REGISTER or STORE_REGISTER for R by V registers of sums, from `to` on. */
+#define MOVE_SUMS(MOVE, R, V, to, pitch)                                                                              \
+    do {                                                                                                              \
+        const index_t line = (pitch) * (index_t)sizeof(REAL);                                                         \
+        MOVE(0, to, line);                                                                                            \
+        if ((V) > 1)                                                                                                  \
+            MOVE(1, (to) + OF_REGISTER, line);                                                                        \
+        if ((R) > 1)                                                                                                  \
+            MOVE(2, (to) + OF_REGISTER * (pitch), line);                                                              \
+        if ((R) > 1 && (V) > 1)                                                                                       \
+            MOVE(3, (to) + OF_REGISTER * (pitch) + OF_REGISTER, line);                                                \
+    } while (0)
+
 /* R by V registers of sums, from `to` on: cleared, or what is there. */
 static inline __attribute__((always_inline)) void NAME(begin_sums)(const int R, const int V, const REAL *to,
                                                                  index_t pitch, int accumulate)
 {
-    const index_t line = pitch * (index_t)sizeof(REAL);
     if (!accumulate) {
         CLEAR_REGISTER(0);
         CLEAR_REGISTER(1);
@@ -59,25 +71,12 @@ static inline __attribute__((always_inline)) void NAME(begin_sums)(const int R, 
         CLEAR_REGISTER(3);
         return;
     }
-    LOAD_REGISTER(0, to, line);
-    if (V > 1)
-        LOAD_REGISTER(1, to + OF_REGISTER, line);
-    if (R > 1)
-        LOAD_REGISTER(2, to + OF_REGISTER * pitch, line);
-    if (R > 1 && V > 1)
-        LOAD_REGISTER(3, to + OF_REGISTER * pitch + OF_REGISTER, line);
+    MOVE_SUMS(LOAD_REGISTER, R, V, to, pitch);
 }
 
 static inline __attribute__((always_inline)) void NAME(end_sums)(const int R, const int V, REAL *to, index_t pitch)
 {
-    const index_t line = pitch * (index_t)sizeof(REAL);
-    STORE_REGISTER(0, to, line);
-    if (V > 1)
-        STORE_REGISTER(1, to + OF_REGISTER, line);
-    if (R > 1)
-        STORE_REGISTER(2, to + OF_REGISTER * pitch, line);
-    if (R > 1 && V > 1)
-        STORE_REGISTER(3, to + OF_REGISTER * pitch + OF_REGISTER, line);
+    MOVE_SUMS(STORE_REGISTER, R, V, to, pitch);
 }
 
 /* Sums += the products of R registers of rows and V of columns, of which the second ones are `below` and `beside`. */

@@ -204,8 +204,7 @@ static void NAME(unroll_matrices)(const work_t *work, const void *source, const 
     for (index_t j = 0; j < layout->streams[0] * layout->streams[1] * layout->streams[2]; j++) {
         NAME(shifts)(piece, &work->block, j / (layout->streams[1] * layout->streams[2]),
                      j / layout->streams[2] % layout->streams[1], j % layout->streams[2], shift);
-        NAME(clip) clip = NAME(find_clip)(piece, &work->block, shift, extent);
-        clip.corner += (piece->axis[2].step * work->block.start[2] + shift[2]) * (stride[2] - 1);
+        const NAME(clip) clip = NAME(find_clip)(piece, &work->block, shift, extent);
         for (index_t c = 0; c < work->part.channels; c++)
             NAME(unroll_cells)(piece, &work->block, &clip, extent,
                                (const char *)source + PART * c * piece->source_channel,

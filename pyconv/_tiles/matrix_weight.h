@@ -103,9 +103,8 @@ static void NAME(unroll_numbers)(const work_t *work, const void *source, const v
     for (index_t j = 0; j < streams; j++) {
         NAME(shifts)(piece, block, j / (layout->streams[1] * layout->streams[2]),
                      j / layout->streams[2] % layout->streams[1], j % layout->streams[2], shift);
-        NAME(clip) clip = NAME(find_clip)(piece, block, shift, extent);
+        const NAME(clip) clip = NAME(find_clip)(piece, block, shift, extent);
         const index_t *lo = clip.lo, *hi = clip.hi;
-        clip.corner += (piece->axis[2].step * block->start[2] + shift[2]) * (stride[2] - 1);
         const index_t together = piece->source_channel == 1 ? AT_ONCE : 1;
         for (index_t c = 0; c < work->part.channels; c += together) {
             const index_t left = work->part.channels - c, channels = left < together ? left : together;

@@ -88,7 +88,8 @@ static inline NAME(clip) NAME(find_clip)(const piece_t *piece, const block_t *bl
     c.first_lanes = NAME(lanes)(c.first, c.lo[2], c.hi[2]);
     c.last_lanes = NAME(lanes)(c.last, c.lo[2], c.hi[2]);
     c.corner = (z->step * block->start[0] + shift[0]) * piece->source_stride[0]
-        + (y->step * block->start[1] + shift[1]) * piece->source_stride[1] + x->step * block->start[2] + shift[2];
+        + (y->step * block->start[1] + shift[1]) * piece->source_stride[1]
+        + (x->step * block->start[2] + shift[2]) * piece->source_stride[2];
     c.whole = x->step == 1 && c.lo[2] == 0 && c.hi[2] == n && y->step * piece->source_stride[1] == n;
     return c;
 }
