@@ -73,7 +73,10 @@ algorithm: 'auto', 'gemm' or, but for integers, 'winograd'. Kernels of three tap
     accumulate a sample that holds 2**32 and more (in float64 2**256) is added with 'gemm', as are all where the
     weight, or what a weight's gradient sums, does. Where the processor has AMX, 'auto' takes its products of bfloat16,
     but for samples, or weights, with numbers so small that it would take some sum of theirs for zero (products below
-    2**-112 may have such): these go by float32's products, as all do with 'gemm'. 'tf32x3', of float32 and complex64
+    2**-112 may have such): these go by float32's products, as all do with 'gemm'. And it multiplies float32 in forward
+    and in gradients to inputs as three slices of 8 bits, which hold all of a number, with errors below those of sums
+    of products; samples with numbers below 2**-103, or products below 2**-96, go by float32's, where a sum may come
+    near infinity what of the result is not finite. 'tf32x3', of float32 and complex64
     on a GPU alone, makes each product as three of TF32, right but for 2**-22 of it; errors are below float32's. GPUs of
     capability 9.0 have two more, which 'auto' takes where they are faster and 'gemm' never: 'wgmma', of float16 and
     bfloat16 and, with allow_tf32, of float32, makes products by warpgroups, but not for float32's gradients to

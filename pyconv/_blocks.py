@@ -41,7 +41,7 @@ class Tile(NamedTuple):
     """What blocking must know of the kernels: element size, lanes of a vector, rows and vectors of the widest tile; of
     the threads: how many blocks a call should have at least, how many parts of a sum of grad_weight, and how many
     samples have tasks of their own, where each has a weight gradient; and how many bytes the second-level cache has,
-    0 where that is not known, which may change no bit of a result."""
+    0 where that is not known, which may change no bit of a result; and whether floats may be sliced."""
 
     itemsize: int
     lanes: int
@@ -52,6 +52,7 @@ class Tile(NamedTuple):
     units: int = UNITS
     samples: int = 1
     second_level: int = 0
+    slices: int = 1  # of a number, which products of matrices multiply: see _tiles/slices.h
 
     @property
     def has_large_cache(self) -> bool:
@@ -66,8 +67,8 @@ class Tile(NamedTuple):
 
 # the ways of kernels.h
 (GATHER, GATHER_FLAT, GATHER_DENSE, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED, CORRELATE_FEW,
- CORRELATE_FLAT, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, GATHER_MATRICES, CORRELATE_DIRECT, CORRELATE_LAST,
- CORRELATE_ROWS, CORRELATE_MATRICES, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(19)
+ CORRELATE_FLAT, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, GATHER_MATRICES, GATHER_SLICES, CORRELATE_DIRECT,
+ CORRELATE_LAST, CORRELATE_ROWS, CORRELATE_MATRICES, GATHER_WINOGRAD, CORRELATE_WINOGRAD) = range(20)
 # those that multiply padding by factors which are looked through for NaN and infinities, as all do that read columns;
 # not so the tiles of GATHER_WINOGRAD: their results are, and what is not finite is worked out anew
 PADDED = frozenset((
@@ -89,12 +90,13 @@ class Blocking(NamedTuple):
     shares: bool = False  # they have the same cells unrolled
     one_panel: bool = False  # their weights are packed once
     by_taps: bool = False  # cells are broadcast under one tap after the other
+    summed: int = 0  # cells of a group that one product of matrices sums
 
 
 def reads_last(way: int, operand: Strides) -> bool:
     """Whether a way takes an operand whose channels lie last as it is: where a lane is a group, these have one each."""
-    return way in (GATHER_BROADCAST, GATHER_ACROSS, GATHER_LAST, CORRELATE, CORRELATE_UNROLLED, CORRELATE_LAST,
-                   CORRELATE_MATRICES) or (
+    return way in (GATHER_BROADCAST, GATHER_ACROSS, GATHER_LAST, GATHER_SLICES, CORRELATE, CORRELATE_UNROLLED,
+                   CORRELATE_LAST, CORRELATE_MATRICES) or (
         way in (GATHER_DIRECT, CORRELATE_DIRECT) and operand.group == 1)
 
 

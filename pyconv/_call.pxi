@@ -17,6 +17,7 @@ cdef class Call:
     cdef char *own
     cdef char *shared
     cdef char *doubtful  # of each sample, whether its result is not to be trusted
+    cdef seen_t *seen  # by a plan that slices floats, of the weight and of each sample
     cdef char *checked  # what is looked through for NaN and infinities
     cdef index_t checked_size, checked_item
     cdef index_t packs  # tasks that pack weights
@@ -97,9 +98,12 @@ cdef class Call:
         return not self.odd
 
     cdef void check_cells(self, index_t part) noexcept nogil:
+        cdef seen_t seen
         if self.plan.flushes and self.checks_small:
-            if self.plan.kernels.least(min(CHECKED, self.checked_size - part * CHECKED),
-                                       self.checked + part * CHECKED * self.checked_item) < self.checks_small:
+            seen.least, seen.greatest = NOTHING, 0
+            self.plan.kernels.see(min(CHECKED, self.checked_size - part * CHECKED),
+                                  self.checked + part * CHECKED * self.checked_item, &seen)
+            if _least_exponent(&seen) < self.checks_small:
                 self.odd = True
         elif not self.plan.kernels.finite(self.checked_type, min(CHECKED, self.checked_size - part * CHECKED),
                                         self.checked + part * CHECKED * self.checked_item, self.checks_small):
@@ -422,6 +426,7 @@ cdef class Call:
             desk.work.piece = &desk.seen
         desk.work.block.samples, desk.channels = 0, 0  # no block has 0 samples
         desk.work.layout.first = 0
+        desk.work.seen = self.seen
 
     cdef void unroll(self, const step_t *step, const block_t *block, desk_t *desk, index_t place) noexcept nogil:
         """The block's source into scratch, `place` bytes from the first volume; the offsets are made anew only when it

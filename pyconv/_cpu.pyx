@@ -17,7 +17,7 @@ import numpy as np
 
 from cpython.exc cimport PyErr_CheckSignals
 from cython.parallel cimport prange, threadid
-from libc.math cimport sqrt
+from libc.math cimport log2, sqrt
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -28,8 +28,8 @@ from pyconv._dtypes import element, scratch_dtype
 from pyconv._geometry import whole_size
 from pyconv._kernels cimport (
     FOLDED_CELLS, PANEL_TAPS, SOURCE, STORED_REAL, TARGET, WEIGHT, axis_t, block_t, index_t, kernels_t, layout_t,
-    part_t, piece_t, pyconv_kernels, pyconv_kernels_of_cells, pyconv_level, pyconv_openmp, pyconv_second_level,
-    pyconv_seconds, pyconv_take, way_t, work_t)
+    part_t, piece_t, pyconv_kernels, pyconv_kernels_of_cells, pyconv_kernels_of_slices, pyconv_level, pyconv_openmp,
+    pyconv_second_level, pyconv_seconds, pyconv_take, seen_t, way_t, work_t)
 from pyconv._libraries import Visitor
 from pyconv._memory import empty
 from pyconv._padding import MODES
@@ -44,6 +44,8 @@ cdef index_t LEAST_RUN = 16  # blocks of grad_weight whose sums are added up bef
 cdef index_t SMALL = 1 << 16  # bytes of scratch that are made without regard to pages
 cdef index_t CHECKED = 1 << 16  # elements looked through for NaN and infinities at a time
 cdef int SMALLEST = 142  # sum of exponents, as stored, of brain floats whose products of single bits are normal
+cdef int LEAST_SLICED = 24, GREATEST = 254  # exponents of floats, as stored,
+cdef int LEAST_OF_PRODUCT = 158, GREATEST_OF_SUM = 376  # and sums of two
 cdef double TINY = 3e5  # products that a further thread must find to do
 cdef int SUMS = 1024  # channels that are summed at a time
 cdef int MOST_THREADS = 1024  # OpenMP ends the process where it cannot start a thread

@@ -27,6 +27,7 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t panel_taps, panel_before
         index_t every[3]
         int by_taps
+        index_t summed
         index_t before[3]
         index_t behind[3]
         int stored[3]
@@ -42,11 +43,14 @@ cdef extern from "_tiles/kernels.h" nogil:
         index_t axis[2]
         index_t positions, batch, pitch, cell, first, cut
         index_t scratch, panel, result, sums
+    ctypedef struct seen_t:
+        unsigned int least, greatest
     ctypedef struct work_t:
         const piece_t *piece
         block_t block
         part_t part
         layout_t layout
+        seen_t *seen
     ctypedef struct way_t:
         void (*layout)(work_t *) noexcept nogil
         void (*offsets)(const work_t *, index_t *) noexcept nogil
@@ -68,13 +72,14 @@ cdef extern from "_tiles/kernels.h" nogil:
         void (*add)(index_t, const void *, void *) noexcept nogil
         double (*sum)(index_t, const void *) noexcept nogil
         int (*finite)(int, index_t, const void *, int) noexcept nogil
-        int (*least)(index_t, const void *) noexcept nogil
+        void (*see)(index_t, const void *, seen_t *) noexcept nogil
         void (*unfold_tap)(const piece_t *, index_t, const void *, void *) noexcept nogil
         void (*fold_rows)(const piece_t *, index_t, index_t, index_t, index_t, index_t, const void *, index_t,
                           void *, index_t) noexcept nogil
         void (*write)(int, const void *, index_t, void *, index_t, int) noexcept nogil
     const char *pyconv_level(int)
     const kernels_t *pyconv_kernels(int, int, int)
+    const kernels_t *pyconv_kernels_of_slices(int)
     const kernels_t *pyconv_kernels_of_cells(int, int, int)
     long pyconv_second_level()
 

@@ -13,11 +13,12 @@ cdef class Plan:
     cdef int joins  # and all terms of a volume are summed before it is stored
     cdef index_t groups, thread_scratch, shared_scratch
     cdef index_t most_tasks
-    cdef double products
+    cdef double products, summed  # of a result
     cdef object map, geometry, dtype, result, real, algorithm, chosen
     cdef bint around_finite  # what is beyond the edges, where that is a constant
     cdef bint in_doubles  # integers of 64 bits are summed as such
     cdef bint flushes  # products of what is too small to be normal, and such sums: these samples are for another plan
+    cdef bint slices  # floats: what these then read must be looked at
     cdef bint checks  # for operands that are not finite, which the exact plan is for
     cdef index_t least_scratch
     cdef Plan padding  # of the terms whose volume of x is padding, if there are such
@@ -53,7 +54,7 @@ cdef class Plan:
             np.isfinite(element(self.geometry.padding_value, dtype)))
         tile = _blocks.Tile(
             self.kernels.itemsize, self.kernels.lanes, self.kernels.rows, self.kernels.vectors, self.tasks, narrow,
-            second_level=second_level)
+            second_level=second_level, slices=3 if self.slices else 1)
         if geometry.per_sample and not self.gathers:
             tile = tile._replace(
                 units=_blocks.UNITS_OF_SAMPLE, samples=1 if narrow else max(1, min(geometry.batch, self.tasks)))
@@ -64,6 +65,7 @@ cdef class Plan:
                 choices = _phases.unpadded(choices, self.groups, tile)
         if choices is None:
             choices = self._choose(geometry, tile, True)
+        self.slices = self.slices and any(blocking.way == _blocks.GATHER_SLICES for _, blocking in choices)
         padded = algorithm == "columns" or any(
             blocking.way in _blocks.PADDED for piece, blocking in choices if piece.channels)
         self.checks = not exact and not whole and _pieces.touches_padding(map, geometry) and padded
@@ -86,6 +88,12 @@ cdef class Plan:
         if self.in_doubles:
             reads, writes = _STORED[dtype.name], _STORED[result.name]
         self.kernels = pyconv_kernels(self.whole and not self.in_doubles, self.real.itemsize, _level)
+        cdef const kernels_t *sliced = NULL
+        if may_flush and not reads and not writes and dtype.kind == "f" and self.real.itemsize == 4:
+            sliced = pyconv_kernels_of_slices(_level)
+        self.slices = sliced != NULL and map != "grad_weight"
+        if self.slices:
+            self.kernels = sliced
         geometry = geometry._replace(parts=2 if dtype.kind == "c" else 1, converts=(reads > 0, writes > 0))
         if not self.whole and not may_flush:
             geometry = geometry._replace(cell=1, summed=0)
@@ -227,7 +235,7 @@ cdef class Plan:
         self.tiled = self.tiled or piece.tile != (1, 1, 1)
         self.chosen.add(_ways.name_of(piece, blocking))
         _fill_piece(&step.piece, piece)
-        step.piece.by_taps = blocking.by_taps
+        step.piece.by_taps, step.piece.summed = blocking.by_taps, blocking.summed
         step.way = &self.kernels.ways[blocking.way]
         step.wave, step.accumulate = piece.wave, piece.accumulate
         self.adds = self.adds or piece.accumulate
@@ -256,9 +264,11 @@ cdef class Plan:
             blocking.way == _blocks.GATHER_LAST and of_channels or blocking.way == _blocks.GATHER_ROWS
             or step.group_block == 1 and (
                 blocking.way == _blocks.GATHER_BROADCAST and of_channels and step.depth_blocks == 1
-                or row_by_row and blocking.way in (_blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_MATRICES)))
+                or row_by_row and blocking.way in (
+                    _blocks.GATHER, _blocks.GATHER_FLAT, _blocks.GATHER_MATRICES, _blocks.GATHER_SLICES)))
         self._divide(step, piece, blocking)
         self._count_elements(step, prod(blocking.extent) * blocking.samples)
+        self.summed = max(self.summed, <double>step.channels * step.taps * geometry.volumes[1])
         step.products = prod(axis.positions for axis in piece.axes)
         step.products *= <double>step.batch * step.apart * step.rows * self.groups * max(1, step.taps * step.channels)
         self.products += step.products
@@ -374,7 +384,7 @@ cdef class Plan:
 
     cdef Plan narrow(self):
         """The same in as little scratch as there may be."""
-        return self._other(0) if self.tiled else self.of_tasks(TASKS)
+        return self._other(0) if self.tiled or self.slices else self.of_tasks(TASKS)
 
     cdef Plan _other(self, int tasks):
         cdef Plan other = self.others.get(tasks)
@@ -396,7 +406,7 @@ cdef class Plan:
                 self.minimum = self.of_batch(most).scratch_minimum
                 return self.minimum
             least = self.narrow().least_scratch
-            if self.tiled or self.flushes:
+            if self.tiled or self.flushes or self.slices:
                 other = plan(self.map, self.geometry, self.dtype, "gemm", self.result)
                 least = max(least, other.scratch_minimum)
             self.minimum = least if batch == 1 else max(least, self.of_batch(batch // 2).scratch_minimum)

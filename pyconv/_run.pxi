@@ -31,6 +31,12 @@ cdef object _work(Plan base, first, second, out, bias, scratch, accumulate, int 
             return _otherwise(base, base.geometry, first, second, out, bias, scratch, accumulate, threads)
         if not all(kept):
             return _in_runs(base, kept, first, second, out, bias, scratch, accumulate, threads)
+    if base.slices and accumulate:  # what is not to be trusted could not be taken back
+        trusted = _trusted_samples(base, first, second)
+        if not any(trusted):
+            return _otherwise(base, base.geometry, first, second, out, bias, scratch, accumulate, threads)
+        if not all(trusted):
+            return _in_runs(base, trusted, first, second, out, bias, scratch, accumulate, threads)
     if base.geometry.converts[1] and not base.whole and (base.adds or accumulate and bias is not None and base.fills):
         return _rounded_once(base, first, second, out, bias, scratch, accumulate, threads)
     given = first, second
@@ -61,12 +67,18 @@ cdef object _work(Plan base, first, second, out, bias, scratch, accumulate, int 
     cdef bint doubts = base.tiled and base.gathers and not base.whole
     doubtful = np.zeros(base.geometry.batch, np.bool_) if doubts else None
     call.doubtful = _data(doubtful) if doubts else NULL
+    if base.slices:
+        seen = np.empty((base.geometry.batch + 1, 2), np.uint32)
+        seen[:] = NOTHING, 0
+        call.seen = <seen_t *>_data(seen)
     if base.looped:
         _each_volume(base, call, scratch)
     elif base.gathers:
         call.gather()
     else:
         call.correlate()
+    if base.slices and not accumulate:
+        _mend(base, call, first, second, out, bias, scratch)
     if doubts and doubtful.any():
         for sample in np.flatnonzero(doubtful):
             _defined(base, first.reshape(base.geometry.batch, -1)[sample], second,
@@ -111,14 +123,55 @@ def _kept_samples(Plan base, first, second, int threads):
             return [all(kept)] * batch
         return [all([call.is_finite(one, base.stored[0], least) for one in (x, y)])
                 for x, y in zip(first.reshape(batch, -1), second.reshape(batch, -1))]
-    other = base.kernels.least(second.size, _data(second))
+    other = _seen_least(base, second)
     least = max(1, SMALLEST - other)
     constant = element(base.geometry.padding_value, base.dtype)
-    if other == 0 or base.kernels.least(1, _data(constant)) < least:
+    if other == 0 or _seen_least(base, constant) < least:
         return [False] * batch
     if call.is_finite(first, base.stored[0], least):
         return [True] * batch
     return [call.is_finite(sample, base.stored[0], least) for sample in first.reshape(batch, -1)]
+
+
+cdef int _seen_least(Plan base, array):
+    cdef seen_t seen
+    seen.least, seen.greatest = NOTHING, 0
+    base.kernels.see(array.size, _data(array), &seen)
+    return _least_exponent(&seen)
+
+
+def _trusted_samples(Plan base, first, second):
+    """Of each sample, whether its floats may be sliced."""
+    cdef seen_t seen[2]
+    trusted = []
+    seen[0].least, seen[0].greatest = NOTHING, 0
+    base.kernels.see(second.size, _data(second), &seen[0])
+    constant = element(base.geometry.padding_value, base.dtype)
+    for sample in first.reshape(base.geometry.batch, -1):
+        seen[1].least, seen[1].greatest = NOTHING, 0
+        base.kernels.see(1, _data(constant), &seen[1])
+        base.kernels.see(sample.size, _data(sample), &seen[1])
+        trusted.append(_keeps_slices(&seen[0], &seen[1]) and not _may_overflow(&seen[0], &seen[1], base.summed))
+    return trusted
+
+
+cdef int _mend(Plan base, Call call, first, second, out, bias, scratch) except -1:
+    """Of samples with floats that should not have been sliced, the result by 'gemm': all, if a weight is not finite,
+    which padding does not meet; where sums may have overflowed, what of it is not finite."""
+    cdef index_t n, batch = base.geometry.batch
+    lost = [n for n in range(batch)
+            if _exponent(call.seen[0].greatest) > GREATEST or not _keeps_slices(&call.seen[0], &call.seen[1 + n])]
+    if len(lost) == batch:
+        _otherwise(base, base.geometry, first, second, out, bias, scratch, False, call.threads)
+        return 0
+    samples, results = first.reshape(batch, -1), out.reshape(batch, -1)
+    for n in lost:
+        _otherwise(base, base.geometry._replace(batch=1), samples[n], second, results[n], bias, scratch, False,
+                   call.threads)
+    for n in range(batch):
+        if n not in lost and _may_overflow(&call.seen[0], &call.seen[1 + n], base.summed):
+            _defined(base, samples[n], second, results[n], bias, scratch, call.threads)
+    return 0
 
 
 def _in_runs(Plan base, small, first, second, out, bias, scratch, accumulate, threads):

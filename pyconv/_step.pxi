@@ -189,6 +189,31 @@ cdef void _pick(const step_t *step, const step_t *member, index_t channels, cons
                     to += 1
 
 
+cdef unsigned int NOTHING = 0xffffffff  # the least of numbers where there are none: see seen_t
+
+
+cdef inline int _exponent(unsigned int twice) noexcept nogil:
+    return <int>(twice >> 24)
+
+
+cdef inline int _least_exponent(const seen_t *seen) noexcept nogil:
+    """As stored, 256 where there is none."""
+    return <int>((<unsigned long long>seen.least + 1) >> 24)
+
+
+cdef bint _keeps_slices(const seen_t *one, const seen_t *other) noexcept nogil:
+    """Whether no slice of such numbers is too small to be normal, and what sums of their products lose where they are
+    is less than 2**-26 of the smallest product."""
+    return min(_least_exponent(one), _least_exponent(other)) >= LEAST_SLICED and (
+        _least_exponent(one) + _least_exponent(other) >= LEAST_OF_PRODUCT)
+
+
+cdef bint _may_overflow(const seen_t *one, const seen_t *other, double summed) noexcept nogil:
+    """Whether a slice, or the sum of so many products of such numbers, may not be finite where the definition's is."""
+    cdef int first = _exponent(one.greatest), second = _exponent(other.greatest)
+    return max(first, second) >= GREATEST or first + second + log2(max(1, summed)) >= GREATEST_OF_SUM
+
+
 cdef part_t _most(const step_t *step) noexcept nogil:
     """The largest part of the weight that a task works with."""
     return part_t(0, step.group_block, 0, min(step.row_block, step.rows), 0, step.depth_channels)

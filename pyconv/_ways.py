@@ -46,6 +46,7 @@ from pyconv._blocks import (
     GATHER_LAST,
     GATHER_MATRICES,
     GATHER_ROWS,
+    GATHER_SLICES,
     GATHER_WINOGRAD,
     TASKS,
     Blocking,
@@ -65,7 +66,7 @@ from pyconv._depthwise import (
     rows_weight_blocking,
 )
 from pyconv._lattices import SIDES
-from pyconv._matrices import matrix_blocking, matrix_weight_blocking, suits_matrices
+from pyconv._matrices import matrix_blocking, matrix_weight_blocking, sliced_blocking, suits_matrices, suits_slices
 from pyconv._piece import Axis, Piece
 from pyconv._winograd import is_lone, of_tiles
 
@@ -129,6 +130,10 @@ def _weights_of_matrices(piece: Piece, asked: Asked) -> Blocking | None:
 
 def _matrices_of(piece: Piece, asked: Asked) -> Blocking | None:
     return matrix_blocking(piece, asked.groups, asked.tile) if suits_matrices(asked.tile) else None
+
+
+def _slices_of(piece: Piece, asked: Asked) -> Blocking | None:
+    return sliced_blocking(piece, asked.groups, asked.tile) if suits_slices(piece, asked.tile) else None
 
 
 def _lone_tiles(piece: Piece, asked: Asked) -> Blocking | None:
@@ -312,6 +317,11 @@ WAYS = (
         "three taps at stride 1, so wide apart that no lattice of theirs has more than three cells along an axis, "
         "padding that keeps the size of an image without depth, and fewer vector operations than products",
         "no cell is beside a tile's own: two cells take 3 products for 4, three take 5 for 7", _lone_tiles),
+    Way("product of slices", (GATHER_SLICES,), SUMS, ("auto",),
+        "float32 in groups of many channels of either kind, under 64 taps at most, but for phases of a stride, where "
+        "the processor has registers for matrices (AMX)",
+        "a float is the sum of three brain floats of 8 bits; six of the products of these take two thirds of the time "
+        "of one of floats, and their sums are rounded less often", _slices_of),
     Way("matrix product", (GATHER,), SUMS, ANY,
         "several positions are summed in one cell, as beyond a replicated edge under a stride",
         "they must be in one block, or two threads would add to one cell", _overlapping),

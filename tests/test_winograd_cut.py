@@ -106,4 +106,4 @@ def test_both_ways_are_told(channels, size, dilation, caplog):
     x, w = np.zeros((1, channels, size, size), np.float32), np.zeros((channels, channels, 3, 3), np.float32)
     with caplog.at_level('DEBUG', 'pyconv'):
         pyconv.conv2d(x, w, padding=dilation, dilation=dilation)
-    assert caplog.messages[0].endswith(': Winograd F(2, 3), matrix product')
+    assert ': Winograd F(2, 3), ' in caplog.messages[0]

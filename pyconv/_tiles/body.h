@@ -6,6 +6,7 @@
                      weight's have a sign, or source's
      MATRIX          if products are those of matrices, of cells of several channels (see matrices.h), by the instruction
                      PRODUCTS; cells of 2 are brain floats then, whose sums are REAL
+     SLICED          and if cells of 1 are floats, whose slices are multiplied (see slices.h)
      NAME(x)         x made unique to (real type, instruction set)
      LEVEL           the instruction set
      BYTES           of a vector
@@ -27,15 +28,20 @@
 #include "stored.h"
 #ifdef MATRIX
 #include "matrices.h"
+#include "matrix_panels.h"
+#ifdef SLICED
+#include "slices.h"
+#else
 #include "matrix_operands.h"
-#ifndef WHOLE
+#endif
+#if CELL == 2
 #include "matrix_weight.h"
 #endif
 #else
 #include "broadcast_panels.h"
 #include "broadcast.h"
 #endif
-#if CELL == 1
+#if CELL == 1 && !defined(MATRIX)
 #include "flat.h"
 #include "dense.h"
 #include "across.h"
@@ -48,7 +54,7 @@
 #include "rows.h"
 #include "rows_weight.h"
 #endif
-#if CELL == 2 && defined(WHOLE) || CELL == 1 && !defined(WHOLE)
+#if CELL == 2 && defined(WHOLE) || CELL == 1 && !defined(WHOLE) && !defined(MATRIX)
 #include "winograd.h"
 #endif
 #include "columns.h"
@@ -66,7 +72,10 @@
 const kernels_t NAME(kernels) = {
     sizeof(REAL), LANES, TILE_ROWS, WIDEST, CELL,
     {
-#ifdef MATRIX
+#if defined(SLICED)
+        [GATHER_SLICES] = {NAME(layout_slices), NAME(offsets), NAME(unroll_slices), NAME(pack_slices),
+                             NAME(multiply_matrices), NAME(store_slices)},
+#elif defined(MATRIX)
         [GATHER_MATRICES] = {NAME(layout), NAME(offsets), NAME(unroll_matrices), NAME(pack_matrices),
                              NAME(multiply_matrices), NAME(store_matrices)},
 #ifndef WHOLE
@@ -78,7 +87,7 @@ const kernels_t NAME(kernels) = {
         [GATHER_BROADCAST] = {NAME(layout_broadcast), NAME(offsets_broadcast), NAME(unroll_broadcast),
                               NAME(pack_broadcast), NAME(multiply_broadcast), NAME(store_broadcast)},
 #endif
-#if CELL == 1
+#if CELL == 1 && !defined(MATRIX)
         [GATHER_FLAT] = {NAME(layout_flat), NAME(offsets_flat), NAME(unroll_flat), NAME(pack_flat),
                          NAME(multiply_flat), NAME(store)},
         [GATHER_DENSE] = {NAME(layout_dense), NAME(offsets_rows), NAME(unroll_broadcast), NAME(see_last),
@@ -106,16 +115,16 @@ const kernels_t NAME(kernels) = {
         [CORRELATE_ROWS] = {NAME(layout_rows_turned), NAME(offsets_rows), NAME(unroll_ends), NAME(see_last),
                             NAME(correlate_in_rows), NAME(store_weight_rows)},
 #endif
-#if CELL == 2 && defined(WHOLE) || CELL == 1 && !defined(WHOLE)
+#if CELL == 2 && defined(WHOLE) || CELL == 1 && !defined(WHOLE) && !defined(MATRIX)
         [GATHER_WINOGRAD] = {NAME(layout_winograd), NAME(offsets_winograd), NAME(unroll_winograd),
                              NAME(pack_winograd), NAME(multiply_winograd), NAME(store_winograd)},
 #endif
-#if !defined(WHOLE) && CELL == 1
+#if !defined(WHOLE) && CELL == 1 && !defined(MATRIX)
         [CORRELATE_WINOGRAD] = {NAME(layout_winograd_turned), NAME(offsets_winograd), NAME(unroll_winograd),
                                 NAME(turn_winograd), NAME(correlate_winograd), NAME(store_weight_winograd)},
 #endif
     },
     NAME(patch), NAME(turn_in), NAME(turn_out), NAME(fold_patch), NAME(fold_result), NAME(interleave), NAME(zero),
-    NAME(add), NAME(sum), NAME(finite_stored), NAME(least_exponent), NAME(unfold_tap), NAME(fold_rows),
+    NAME(add), NAME(sum), NAME(finite_stored), NAME(see), NAME(unfold_tap), NAME(fold_rows),
     NAME(write_row),
 };

@@ -25,10 +25,18 @@
 #undef WHOLE
 #undef CELL
 
-#define CELL 2
 #define REAL float
+#define MASK int
 #define PRODUCTS "tdpbf16ps"
+#define CELL 2
 #define NAME(x) JOIN(x, brain, amx)
+#include "body.h"
+#undef NAME
+#undef CELL
+
+#define CELL 1
+#define SLICED
+#define NAME(x) JOIN(x, sliced, amx)
 #include "body.h"
 
 #elif CELL == 2

@@ -63,6 +63,7 @@ enum { NO_ENDS, ZEROS_BESIDE, CELLS_BESIDE, POSITIONS_BESIDE };
    every: of the piece with all of their taps, which is packed: phases have every so many along each axis. Else 0.
    by_taps: whether cells are broadcast tap after tap (see broadcast.h), or a product of matrices sums one cell under all
    taps of a row (see matrices.h).
+   summed: else, how many cells of a group such a product sums, of sliced floats how many pairs of channels.
    folded: what stand for positions beyond the edges of target, of which there are so many before and behind each axis:
    cells of target that lie in the same block. Where there are none, those that cells of source have products for are
    summed with these cells (see rows.h). */
@@ -79,6 +80,7 @@ typedef struct {
     index_t several, woven, weight_woven;
     index_t panel_taps, panel_before, every[3];
     int by_taps;
+    index_t summed;
     long long edge_value[2]; /* its bytes, as stored */
     int folded;
     index_t before[3], behind[3];
@@ -109,12 +111,19 @@ typedef struct {
     index_t scratch, panel, result, sums;
 } layout_t;
 
-/* What a kernel works on. */
+/* Of numbers other than zero, twice the bits of the least one's magnitude, less one, and of the greatest one's, as those
+   of a float: 0xffffffff and 0 where there are none. */
+typedef struct {
+    uint32_t least, greatest;
+} seen_t;
+
+/* What a kernel works on. seen: where floats are sliced (see slices.h), those of the weight and then of each sample. */
 typedef struct {
     const piece_t *piece;
     block_t block;
     part_t part;
     layout_t layout;
+    seen_t *seen;
 } work_t;
 
 /* One way to do the work: what the frame calls for one block. `other` is the operand that is not unrolled and `out` the
@@ -137,8 +146,8 @@ typedef struct {
 
 enum {
     GATHER, GATHER_FLAT, GATHER_DENSE, GATHER_BROADCAST, GATHER_ACROSS, CORRELATE, CORRELATE_UNROLLED, CORRELATE_FEW,
-    CORRELATE_FLAT, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, GATHER_MATRICES, CORRELATE_DIRECT, CORRELATE_LAST,
-    CORRELATE_ROWS, CORRELATE_MATRICES, GATHER_WINOGRAD, CORRELATE_WINOGRAD, WAYS
+    CORRELATE_FLAT, GATHER_DIRECT, GATHER_LAST, GATHER_ROWS, GATHER_MATRICES, GATHER_SLICES, CORRELATE_DIRECT,
+    CORRELATE_LAST, CORRELATE_ROWS, CORRELATE_MATRICES, GATHER_WINOGRAD, CORRELATE_WINOGRAD, WAYS
 };
 
 /* The kernels of one (real type, instruction set). */
@@ -162,8 +171,8 @@ typedef struct {
     double (*sum)(index_t n, const void *from);
     /* whether all are, or even so small that no sum of Winograd's is not */
     int (*finite)(int stored, index_t n, const void *from, int small);
-    /* of brain floats, the least exponent that one other than zero has, as stored */
-    int (*least)(index_t n, const void *from);
+    /* seen <- what it is with these numbers, of brain floats or of floats */
+    void (*see)(index_t n, const void *from, seen_t *seen);
     /* columns <- one plane (channel of a sample) under one tap; some cells of some rows, `across` elements apart, += the
        sum of their columns; cells `step` apart (+)= such sums */
     void (*unfold_tap)(const piece_t *, index_t tap, const void *plane, void *columns);
@@ -177,6 +186,9 @@ const char *pyconv_level(int which);
 
 /* Its kernels, of whole numbers modulo 2**(8 * itemsize) or of floats. */
 const kernels_t *pyconv_kernels(int whole, int itemsize, int which);
+
+/* Those of float32, and the ways that slice floats; NULL where there are none. */
+const kernels_t *pyconv_kernels_of_slices(int which);
 
 /* Those of them that sum products of a type, as it is stored, in 32 bits, several at a time, for forward and grad_input:
    the best, and with `other` those that take what these do not; NULL where there are none. */

@@ -16,14 +16,27 @@
 #define ADD_PRODUCTS(sums, weights, cells)                                                                            \
     __asm__ volatile(PRODUCTS " %tmm" #cells ", %tmm" #weights ", %tmm" #sums)
 
-/* Of a group's cells, how many are summed in one product: equal parts. What lacks of a part is zeros. Of a few cells it
-   is one, under all taps of a row of them. */
+#undef SLICES
+#undef FEW
+#ifdef SLICED
+#define SLICES 3 /* of each number, which have arrays of their own (see slices.h) */
+#define FEW 4    /* products of each that are summed for all rows before others: their cells take 24 KB, half of L1 */
+#else
+#define SLICES 1
+#define FEW 1000
+#endif
+
+/* Of a group's cells, how many are summed in one product: of a few it is one, under all taps of a row of them. */
 static inline index_t NAME(summed_at_once)(const piece_t *piece)
 {
-    if (piece->by_taps)
-        return 1;
-    const index_t cells = (piece->several + CELL - 1) / CELL, parts = (cells + OF_REGISTER - 1) / OF_REGISTER;
-    return (cells + parts - 1) / parts;
+    return piece->by_taps ? 1 : piece->summed;
+}
+
+/* The cells of a part of a group's channels: what lacks of those that are summed at once is zeros. */
+static inline index_t NAME(cells_of_part)(const work_t *work)
+{
+    const index_t once = NAME(summed_at_once)(work->piece), channels = work->part.channels;
+    return ((SLICES > 1 ? (channels + 1) / 2 : channels) + once - 1) / once * once;
 }
 
 /* Of the registers: the palette, the first row, bytes of a row and rows of each. */
@@ -79,26 +92,6 @@ static inline __attribute__((always_inline)) void NAME(end_sums)(const int R, co
     MOVE_SUMS(STORE_REGISTER, R, V, to, pitch);
 }
 
-/* Sums += the products of R registers of rows and V of columns, of which the second ones are `below` and `beside`. */
-static inline __attribute__((always_inline)) void NAME(add_matrices)(
-    const int R, const int V, const void *rows, const void *below, index_t width, const void *columns, const void *beside,
-    index_t apart)
-{
-    LOAD_REGISTER(4, rows, width);
-    if (R > 1)
-        LOAD_REGISTER(5, below, width);
-    LOAD_REGISTER(6, columns, apart);
-    ADD_PRODUCTS(0, 4, 6);
-    if (R > 1)
-        ADD_PRODUCTS(2, 5, 6);
-    if (V > 1) {
-        LOAD_REGISTER(7, beside, apart);
-        ADD_PRODUCTS(1, 4, 7);
-    }
-    if (R > 1 && V > 1)
-        ADD_PRODUCTS(3, 5, 7);
-}
-
 /* Call TILE(R, V) for so many rows and columns, 32 of either at most. */
 #define CHOOSE_TILE(TILE, rows, columns)                                                                              \
     do {                                                                                                              \
@@ -113,44 +106,99 @@ static inline __attribute__((always_inline)) void NAME(add_matrices)(
     } while (0)
 
 /* What all tiles have: of a row of weights so many steps, each of so many products, of so many rows of cells; where the
-   first row of each product begins, `every` apart in the list of taps; and how far the rows are from one to the next. */
+   first row of each product begins, `every` apart in the list of taps; how far the rows are from one to the next, and
+   from those of one slice to the next one's. */
 typedef struct {
-    index_t steps, products, once, every, apart;
+    index_t steps, products, once, every, apart, slice;
     const index_t *offset;
 } NAME(depths);
 
-/* Up to 32 rows by up to 32 positions; the lower register of weights has `rows` less those of the upper one. */
-static inline __attribute__((always_inline)) void NAME(matrix_tile)(
-    const int R, const int V, const NAME(depths) *d, index_t rows, const REAL *weights, const REAL *cells, REAL *to,
-    index_t pitch, int accumulate)
+#define LOAD_ROWS(R, s)                                                                                               \
+    do {                                                                                                              \
+        LOAD_REGISTER(4, rows + (s) * row_slice, width);                                                              \
+        if ((R) > 1)                                                                                                  \
+            LOAD_REGISTER(5, below + (s) * row_slice, width);                                                         \
+    } while (0)
+#define LOAD_COLUMNS(V, s)                                                                                            \
+    do {                                                                                                              \
+        LOAD_REGISTER(6, columns + (s) * slice, apart);                                                               \
+        if ((V) > 1)                                                                                                  \
+            LOAD_REGISTER(7, beside + (s) * slice, apart);                                             \
+    } while (0)
+#define ADD_ALL(R, V)                                                                                                 \
+    do {                                                                                                              \
+        ADD_PRODUCTS(0, 4, 6);                                                                                        \
+        if ((R) > 1)                                                                                                  \
+            ADD_PRODUCTS(2, 5, 6);                                                                                    \
+        if ((V) > 1)                                                                                                  \
+            ADD_PRODUCTS(1, 4, 7);                                                                                    \
+        if ((R) > 1 && (V) > 1)                                                                                       \
+            ADD_PRODUCTS(3, 5, 7);                                                                                    \
+    } while (0)
+
+/* Sums += the products of R registers of rows and V of columns, of which the second ones are `below` and `beside`; of
+   slices, which are so many bytes apart, all that count, in an order in which one operand of each is there. */
+static inline __attribute__((always_inline)) void NAME(add_matrices)(
+    const int R, const int V, const char *rows, const char *below, index_t row_slice, index_t width,
+    const char *columns, const char *beside, index_t slice, index_t apart)
 {
-    const index_t upper = R > 1 ? OF_REGISTER : rows, lower = rows - upper, *offset = d->offset;
-    const REAL *below = weights + d->steps * d->products * upper * d->once;
+    LOAD_ROWS(R, 0);
+#ifdef SLICED
+    LOAD_COLUMNS(V, 2);
+    ADD_ALL(R, V);
+    LOAD_COLUMNS(V, 1);
+    ADD_ALL(R, V);
+    LOAD_ROWS(R, 1);
+    ADD_ALL(R, V);
+    LOAD_COLUMNS(V, 0);
+    ADD_ALL(R, V);
+    LOAD_ROWS(R, 2);
+    ADD_ALL(R, V);
+    LOAD_ROWS(R, 0);
+#else
+    LOAD_COLUMNS(V, 0);
+#endif
+    ADD_ALL(R, V);
+}
+
+/* Up to 32 rows by up to 32 positions, of all products those from `first` on before `end`. */
+static inline __attribute__((always_inline)) void NAME(matrix_tile)(
+    const int R, const int V, const NAME(depths) *d, index_t first, index_t end, index_t rows, const REAL *weights,
+    const REAL *cells, REAL *to, index_t pitch, int accumulate)
+{
+    const index_t size = sizeof(REAL), width = d->once * size, slice = rows * width;
+    const char *above = (const char *)weights + first * SLICES * slice;
+    const index_t *offset = d->offset + first / d->products * d->products * d->once;
     NAME(begin_sums)(R, V, to, pitch, accumulate);
-    for (index_t s = 0; s < d->steps; s++, offset += d->once * d->products)
-        for (index_t k = 0; k < d->products; k++, weights += upper * d->once, below += lower * d->once) {
-            const REAL *first = cells + offset[k * d->every];
-            NAME(add_matrices)(R, V, weights, below, d->once * (index_t)sizeof(REAL), first, first + OF_REGISTER,
-                               d->apart * (index_t)sizeof(REAL));
+    for (index_t i = first, k = first % d->products; i < end; i++, above += SLICES * slice) {
+        const char *columns = (const char *)(cells + offset[k * d->every]);
+        NAME(add_matrices)(R, V, above, above + OF_REGISTER * width, slice, width, columns, columns + BYTES,
+                           d->slice * size, d->apart * size);
+        if (++k == d->products) {
+            k = 0;
+            offset += d->products * d->once;
         }
+    }
     NAME(end_sums)(R, V, to, pitch);
 }
 
-/* The same where positions may end amid a register, behind which nothing may be written. */
-static void NAME(multiply_tile)(const NAME(depths) *d, index_t rows, index_t positions, const REAL *weights,
-                                const REAL *cells, REAL *to, index_t pitch, int accumulate, int cut)
+/* The same where positions may end amid a register, behind which nothing may be written. Of slices what is there is
+   added to sums that are made apart. */
+static void NAME(multiply_tile)(const NAME(depths) *d, index_t first, index_t end, index_t rows, index_t positions,
+                                const REAL *weights, const REAL *cells, REAL *to, index_t pitch, int accumulate, int cut)
 {
-    REAL apart[2 * OF_REGISTER * 2 * OF_REGISTER];
-    const int ends = cut && positions < 2 * OF_REGISTER;
-    const index_t line = ends ? 2 * OF_REGISTER : pitch;
-    REAL *here = ends ? apart : to;
-    for (index_t r = 0; r < rows && ends && accumulate; r++)
-        __builtin_memcpy(apart + r * line, to + r * pitch, positions * sizeof(REAL));
-#define TILE_OF(R, V) NAME(matrix_tile)(R, V, d, rows, weights, cells, here, line, accumulate)
+    REAL sums[2 * OF_REGISTER * 2 * OF_REGISTER] __attribute__((aligned(BYTES)));
+    const index_t most = cut ? positions : NAME(up)(positions), n = most < 2 * OF_REGISTER ? most : 2 * OF_REGISTER;
+    const int adds = SLICES > 1 && accumulate, apart = adds || (cut && positions < 2 * OF_REGISTER);
+    const index_t line = apart ? 2 * OF_REGISTER : pitch;
+    REAL *here = apart ? sums : to;
+    for (index_t r = 0; r < rows && apart && accumulate && !adds; r++)
+        __builtin_memcpy(sums + r * line, to + r * pitch, n * sizeof(REAL));
+#define TILE_OF(R, V) NAME(matrix_tile)(R, V, d, first, end, rows, weights, cells, here, line, accumulate && !adds)
     CHOOSE_TILE(TILE_OF, rows, positions);
 #undef TILE_OF
-    for (index_t r = 0; r < rows && ends; r++)
-        __builtin_memcpy(to + r * pitch, apart + r * line, positions * sizeof(REAL));
+    for (index_t r = 0; r < rows && apart; r++)
+        NAME(store_run)(to + r * pitch, 1, sums + r * line, n, 0, adds);
 }
 
 /* Some positions for all rows, then the next: their cells stay in L1 while weights come from L2, in their order. */
@@ -159,26 +207,51 @@ static void NAME(multiply_matrices)(const work_t *work, const void *panels, cons
 {
     const part_t *part = &work->part;
     const layout_t *layout = &work->layout;
-    const index_t depth = NAME(depth)(work), positions = layout->positions, pitch = layout->pitch;
-    if (!depth) {
+    const index_t positions = layout->positions, pitch = layout->pitch;
+    if (!NAME(depth)(work)) {
         for (index_t i = 0; !accumulate && i < part->groups * part->rows; i++)
             NAME(zero)(layout->cut ? positions : NAME(up)(positions), (REAL *)result + i * pitch);
         return;
     }
     const index_t taps = NAME(all_taps)(work->piece), row_of_taps = work->piece->axis[2].taps;
-    const index_t cells = NAME(summed_at_once)(work->piece), once = work->piece->by_taps ? row_of_taps : cells;
+    const index_t at_once = NAME(summed_at_once)(work->piece), once = work->piece->by_taps ? row_of_taps : at_once;
+    const index_t cells = NAME(cells_of_part)(work), depth = SLICES * cells * taps;
     const NAME(depths) d = work->piece->by_taps
-        ? (NAME(depths)){part->channels, taps / once, once, once, layout->stream, offset}
-        : (NAME(depths)){part->channels / once, taps, once, 1, layout->channel, offset};
+        ? (NAME(depths)){cells, taps / once, once, once, layout->stream, 0, offset}
+        : (NAME(depths)){cells / once, taps, once, 1, layout->channel, cells * layout->channel, offset};
+    const index_t all = d.steps * d.products, parts = (all + FEW - 1) / FEW, few = (all + parts - 1) / parts;
     for (index_t row = 0, high, same; row < part->rows; row += same) {
         const index_t left = part->rows - row;
         high = left < 2 * OF_REGISTER ? left : 2 * OF_REGISTER;
         same = left / high * high;
         NAME(shape_registers)(high, once);
-        for (index_t q = 0; q < positions; q += 2 * OF_REGISTER)
-            for (index_t i = row; i < row + same; i += high)
-                NAME(multiply_tile)(&d, high, positions - q, (const REAL *)panels + i * depth, (const REAL *)scratch + q,
-                                    (REAL *)result + i * pitch + q, pitch, accumulate, (int)layout->cut);
+        for (index_t i = row; i < row + same; i += high)
+            for (index_t k = 0, end; k < all; k = end) {
+                end = k + few < all ? k + few : all;
+                for (index_t q = 0; q < positions; q += 2 * OF_REGISTER)
+                    NAME(multiply_tile)(&d, k, end, high, positions - q, (const REAL *)panels + i * depth,
+                                        (const REAL *)scratch + q, (REAL *)result + i * pitch + q, pitch,
+                                        accumulate || k > 0, (int)layout->cut);
+            }
     }
     __asm__ volatile("tilerelease");
+}
+
+/* Rows of results, of which the channels of a position lie side by side in target: squares are turned. Of `width` rows
+   each one has their words. */
+static void NAME(store_beside)(const work_t *work, const REAL *result, index_t rows, index_t width, char *target,
+                               int accumulate)
+{
+    const piece_t *piece = work->piece;
+    const index_t *extent = work->block.extent, *stride = piece->target_stride, pitch = work->layout.pitch;
+    for (index_t s = 0; s < work->block.samples; s++)
+        for (index_t z = 0; z < extent[0]; z++)
+            for (index_t y = 0; y < extent[1]; y++) {
+                const REAL *from = result + s * work->layout.batch + z * work->layout.axis[0] + y * work->layout.axis[1];
+                REAL *to = (REAL *)target + (s * piece->target_batch + z * stride[0] + y * stride[1]) / width;
+                if (accumulate)
+                    NAME(transpose)(to, stride[2] / width, from, width * pitch, rows / width, extent[2], 1);
+                else
+                    NAME(transpose)(to, stride[2] / width, from, width * pitch, rows / width, extent[2], 0);
+            }
 }

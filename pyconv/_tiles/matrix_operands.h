@@ -1,113 +1,21 @@
-/* Operands of the products of matrices.h: weights and cells are read as they are stored, several channels at a time, and
+/* Cells and results of the products of matrices.h: cells are read as they are stored, several channels at a time, and
    results stored in their own type. See body.h for the macros. */
 
-#define PART ((index_t)sizeof(REAL) / CELL) /* bytes of a channel in a cell */
-
-/* Channels of the places that are `there`, each or every second one, as words. */
-static inline __attribute__((always_inline)) __m512i NAME(words_of_places)(const char *from, const int step,
-                                                                         __mmask16 there)
-{
-    const uint32_t spread = step == 2 ? _pdep_u32(there, 0x55555555u) : there;
-    if (CELL == 2 && step == 1)
-        return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, from));
-    if (CELL == 2)
-        return _mm512_maskz_loadu_epi16(spread, from);
-    if (step == 1)
-        return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(there, from));
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi8(spread, from));
-}
-
-/* Cells of up to 16 places: up to `channels` channels, each `apart` bytes from the one before. Nothing but these places
-   is read. */
-static inline __attribute__((always_inline)) VECTOR NAME(cells_of_places)(const char *from, const int step,
-                                                                        index_t apart, int channels, index_t n)
-{
-    const __mmask16 there = (__mmask16)((1u << n) - 1);
-    __m512i cells = _mm512_setzero_si512();
-#pragma GCC unroll 4
-    for (int b = CELL - 1; b >= 0; b--) {
-        const __mmask16 some = b < channels ? there : 0;
-        const char *place = b < channels ? from + b * apart : from;
-        const __m512i one = NAME(words_of_places)(place, step, some);
-        cells = _mm512_or_si512(_mm512_slli_epi32(cells, 8 * PART), one);
-    }
-    return (VECTOR)cells;
-}
-
-/* Up to 16 places of a run of weights, under one another in memory, of up to 16 cells: to[place] <- a row of cells. */
-static inline __attribute__((always_inline)) void NAME(turn_cells)(const char *from, index_t apart, index_t channels,
-                                                                 index_t cells, index_t n, REAL *const *to)
-{
-    VECTOR square[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) {
-        const index_t left = i < cells ? channels - i * CELL : 0;
-        square[i] = NAME(cells_of_places)(left > 0 ? from + i * CELL * apart : from, 1, apart, (int)left, n);
-    }
-    NAME(turn_square)(square);
-    for (index_t j = 0; j < n; j++)
-        _mm512_mask_storeu_epi32(to[j], (__mmask16)((1u << cells) - 1), (__m512i)square[j]);
-}
-
-/* One row of weights under one tap, of channels that lie anyhow. */
-static inline void NAME(read_weights)(const char *from, index_t apart, index_t channels, index_t cells, REAL *to)
-{
-    char *bytes = (char *)to;
-    const index_t n = channels < cells * CELL ? channels : cells * CELL;
-    if (apart == PART)
-        __builtin_memcpy(bytes, from, n * PART);
-    else
-        for (index_t c = 0; c < n; c++)
-            __builtin_memcpy(bytes + c * PART, from + c * apart, PART);
-    __builtin_memset(bytes + n * PART, 0, (cells * CELL - n) * PART);
-}
-
-/* to[tap][row][cell] <- the weights of up to 16 rows under dense taps, where these lie side by side in a channel, or in a
-   register's rows. */
-static void NAME(pack_squares)(const piece_t *piece, const char *from, index_t rows, index_t channels, index_t cells,
-                               REAL *to)
-{
-    const index_t taps = NAME(all_taps)(piece), apart = PART * piece->weight_channel / CELL;
-    const index_t at_once = piece->weight_row == taps ? rows : 1, run = at_once * taps;
-    REAL *place[16];
-    for (index_t r = 0; r < rows; r += at_once, from += PART * piece->weight_row)
-        for (index_t first = 0; first < run; first += 16) {
-            const index_t n = run - first < 16 ? run - first : 16;
-            for (index_t j = 0; j < n; j++)
-                place[j] = to + ((first + j) % taps * rows + r + (first + j) / taps) * cells;
-            NAME(turn_cells)(from + PART * first, apart, channels, cells, n, place);
-        }
-}
-
-/* The same of taps that lie anyhow; where taps of a row are summed at once, to[tap of a column][row][tap of a row]. */
-static void NAME(pack_taps)(const piece_t *piece, const char *from, index_t rows, index_t channels, index_t cells,
-                            REAL *to)
-{
-    const index_t taps = NAME(all_taps)(piece), width = piece->by_taps ? piece->axis[2].taps : 1;
-    for (index_t r = 0; r < rows; r++, from += PART * piece->weight_row)
-        for (index_t t = 0; t < taps; t++)
-            NAME(read_weights)(from + PART * NAME(tap_at)(piece, t), PART * piece->weight_channel / CELL, channels, cells,
-                               to + ((t / width * rows + r) * width + t % width) * cells);
-}
-
-/* [rows of a register][cells summed at once], then as above. */
+/* [rows of a tile][cells summed at once], then as pack_register. */
 static void NAME(pack_matrices)(const work_t *work, const void *weight, void *panels)
 {
     const piece_t *piece = work->piece;
     const part_t *part = &work->part;
     const index_t once = NAME(summed_at_once)(piece), taps = NAME(all_taps)(piece);
-    const int in_squares = NAME(has_dense_taps)(piece) && piece->weight_channel != CELL && !piece->by_taps;
+    const index_t width = piece->by_taps ? piece->axis[2].taps : 1;
     REAL *to = panels;
     for (index_t row = 0, rows; row < part->rows; row += rows) {
-        rows = part->rows - row < OF_REGISTER ? part->rows - row : OF_REGISTER;
+        rows = part->rows - row < 2 * OF_REGISTER ? part->rows - row : 2 * OF_REGISTER;
         for (index_t c = 0; c < part->channels; c += once, to += taps * rows * once) {
             const index_t channels = piece->several - (part->channel + c) * CELL;
             const char *from = (const char *)weight
                 + PART * ((part->row + row) * piece->weight_row + c * piece->weight_channel);
-            if (in_squares)
-                NAME(pack_squares)(piece, from, rows, channels, once, to);
-            else
-                NAME(pack_taps)(piece, from, rows, channels, once, to);
+            NAME(pack_register)(piece, from, rows, channels, once, to, rows * width * once);
         }
     }
 }
@@ -260,30 +168,6 @@ static void NAME(store_brains)(const REAL *from, index_t n, char *to, int step)
 
 #endif
 
-/* Rows of results, of which the channels of a position lie side by side in target: squares are turned. */
-static void NAME(store_beside)(const work_t *work, REAL *result, index_t rows, char *target, int accumulate)
-{
-    const piece_t *piece = work->piece;
-    const index_t *extent = work->block.extent, *stride = piece->target_stride, pitch = work->layout.pitch;
-    const int words = piece->stored[TARGET] != STORED_REAL; /* pairs of numbers are one */
-    const index_t width = words ? 2 : 1;
-    for (index_t i = 0; i < rows && words; i += 2)
-        for (index_t q = 0; q < work->layout.positions; q += LANES) {
-            const VECTOR low = LOAD(result + i * pitch + q), high = LOAD(result + (i + 1) * pitch + q);
-            STORE(result + i * pitch + q, NAME(pair_of)(low, high));
-        }
-    for (index_t s = 0; s < work->block.samples; s++)
-        for (index_t z = 0; z < extent[0]; z++)
-            for (index_t y = 0; y < extent[1]; y++) {
-                const REAL *from = result + s * work->layout.batch + z * work->layout.axis[0] + y * work->layout.axis[1];
-                REAL *to = (REAL *)target + (s * piece->target_batch + z * stride[0] + y * stride[1]) / width;
-                if (accumulate)
-                    NAME(transpose)(to, stride[2] / width, from, width * pitch, rows / width, extent[2], 1);
-                else
-                    NAME(transpose)(to, stride[2] / width, from, width * pitch, rows / width, extent[2], 0);
-            }
-}
-
 /* As store, into numbers as they are stored. */
 static void NAME(store_matrices)(const work_t *work, void *results, const void *bias, void *target, int accumulate,
                                  char *doubtful)
@@ -317,6 +201,11 @@ static void NAME(store_matrices)(const work_t *work, void *results, const void *
                         NAME(write_row)(stored, from, r.run, to, stride[2], accumulate);
                 }
     }
+    for (index_t i = 0; i < rows && beside && converts; i += 2) { /* pairs of numbers are one */
+        REAL *low = (REAL *)results + i * layout->pitch, *high = low + layout->pitch;
+        for (index_t q = 0; q < layout->positions; q += LANES)
+            STORE(low + q, NAME(pair_of)(LOAD(low + q), LOAD(high + q)));
+    }
     if (beside)
-        NAME(store_beside)(work, results, rows, first, accumulate);
+        NAME(store_beside)(work, results, rows, converts ? 2 : 1, first, accumulate);
 }

@@ -207,8 +207,9 @@ static inline __attribute__((always_inline)) void NAME(weight_tile)(
     NAME(begin_sums)(R, V, to, pitch, accumulate);
     for (index_t k = 0; k < products; k++, cells += AT_ONCE) {
         const index_t at = k * OF_REGISTER * LANES;
-        NAME(add_matrices)(R, V, cells, cells + OF_REGISTER * channel, channel * (index_t)sizeof(*cells), turned + at,
-                           beside + at, (index_t)BYTES);
+        NAME(add_matrices)(R, V, (const char *)cells, (const char *)(cells + OF_REGISTER * channel), 0,
+                           channel * (index_t)sizeof(*cells), (const char *)(turned + at), (const char *)(beside + at), 0,
+                           (index_t)BYTES);
     }
     NAME(end_sums)(R, V, to, pitch);
 }

@@ -52,7 +52,7 @@ static int multiplies_bytes(void)
 #endif
 
 #if defined(PYCONV_MATRICES)
-extern const kernels_t kernels_int8_amx, kernels_uint8_amx, kernels_brain_amx;
+extern const kernels_t kernels_int8_amx, kernels_uint8_amx, kernels_brain_amx, kernels_sliced_amx;
 
 /* Linux lets a process use registers for matrices once it has asked. */
 enum { MAY_HAVE = 0x1021, ASK_FOR = 0x1023, MATRICES = 18 };
@@ -133,6 +133,21 @@ const kernels_t *pyconv_kernels_of_cells(int stored, int which, int other)
 #endif
     (void)stored, (void)which;
     return other >= 0 && other < count ? found[other] : NULL;
+}
+
+const kernels_t *pyconv_kernels_of_slices(int which)
+{
+#if defined(PYCONV_MATRICES)
+    static kernels_t both;
+    const kernels_t *level = pyconv_kernels(0, 4, which);
+    if (table[row_of(which)].runs == runs_amx && is_let_use_matrices()) {
+        both = *level;
+        both.ways[GATHER_SLICES] = kernels_sliced_amx.ways[GATHER_SLICES];
+        return &both;
+    }
+#endif
+    (void)which;
+    return NULL;
 }
 
 long pyconv_second_level(void)

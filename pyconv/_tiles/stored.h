@@ -199,14 +199,22 @@ static int NAME(finite_stored)(int stored, index_t n, const void *from, int smal
     return !odd;
 }
 
-/* Zeros count as more than any. */
-static int NAME(least_exponent)(index_t n, const void *from)
+static void NAME(see)(index_t n, const void *from, seen_t *seen)
 {
-    const uint16_t *cells = from;
-    uint16_t least = 0xffff;
+    uint32_t least = seen->least, greatest = seen->greatest;
+#if CELL == 2 && !defined(WHOLE)
+    const uint16_t *numbers = from;
+    const int shift = 17;
+#else
+    typedef uint32_t bits __attribute__((may_alias));
+    const bits *numbers = from;
+    const int shift = 1;
+#endif
     for (index_t i = 0; i < n; i++) {
-        const uint16_t other = (uint16_t)((cells[i] & 0x7fff) - 1);
-        least = other < least ? other : least;
+        const uint32_t twice = (uint32_t)numbers[i] << shift, less = twice - 1;
+        least = less < least ? less : least;
+        greatest = twice > greatest ? twice : greatest;
     }
-    return (least + 1) >> 7;
+    seen->least = least;
+    seen->greatest = greatest;
 }
