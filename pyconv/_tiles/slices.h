@@ -163,8 +163,10 @@ static inline index_t NAME(run_in_source)(const work_t *once)
     for (int a = 0; a < 3; a++)
         extent[a] = NAME(cells)(piece, &once->block, a);
     const NAME(clip) clip = NAME(find_clip)(piece, &once->block, shift, extent);
-    const int one = once->layout.channel == once->layout.stream && piece->source_stride[2] == 1 && clip.whole
-        && clip.lo[0] == 0 && clip.hi[0] == extent[0] && clip.lo[1] == 0 && clip.hi[1] == extent[1]
+    int one = once->layout.channel == once->layout.stream && piece->source_stride[2] == 1 && piece->axis[2].step == 1;
+    for (int a = 0; a < 3; a++)
+        one = one && clip.lo[a] == 0 && clip.hi[a] == extent[a];
+    one = one && (extent[1] == 1 || piece->axis[1].step * piece->source_stride[1] == extent[2])
         && (extent[0] == 1 || piece->axis[0].step * piece->source_stride[0] == extent[1] * extent[2]);
     return one ? once->block.sample * piece->source_batch + clip.corner : -1;
 }
