@@ -46,11 +46,12 @@ SLICED_ROOM, NARROW, SLICED_WEIGHTS = 1 << 20, 0.25, 1 << 20
 # lines and where they lie across two; of slicing a vector of pairs, of copying one, of moving a vector of results; and
 # bytes a cycle from beyond L2
 SLICED_PRODUCT, ACROSS_LINES, SLICE, COPY_SLICES, MOVE, FAR_BYTES = 112, 124, 20, 21, 8, 7
-# which pay beside floats: taps of which panels have room for enough channels; products of floats a cycle; of what those
-# take, how much slices may; samples for which that is reckoned; cycles of packing a weight, and more of a vector of
-# pairs and of results whose channels lie last
-MOST_TAPS, PLAIN_PRODUCTS, SLICING_PAYS, SAMPLES = 64, 28, 0.56, 8
-PACK, TURN_PAIR, TURN_RESULT = 1.2, 20, 25
+# which pay beside floats: taps of which panels have room for enough channels, and scratch for a copy of cells for each;
+# products of floats a cycle; of what those take, how much slices may; samples for which that is reckoned
+MOST_TAPS, TAPS_APART, PLAIN_PRODUCTS, SLICING_PAYS, SAMPLES = 64, 12, 28, 0.6, 4
+# cycles of packing a weight, and one of several taps that goes beyond L2; more of a vector of pairs, and of results,
+# whose channels lie last
+PACK, PACK_FAR, TURN_PAIR, TURN_RESULT = 1, 2.4, 20, 25
 
 Option = tuple[int, float, Blocking]  # bytes beyond what there is room for, of which there are to be few; cycles
 
@@ -69,20 +70,23 @@ def suits_slices(piece: Piece, tile: Tile) -> bool:
 
 def slicing_pays(piece: Piece) -> bool:
     """Whether products of slices take less time than those of floats, with what surrounds them: of a few samples, for
-    any batch, since they round differently. Phases of a stride would each slice the same cells."""
+    any batch, since they round differently. Phases of a stride, of whose taps each has some, would each slice the same
+    cells."""
     taps = prod(axis.taps for axis in piece.axes)
-    return taps <= MOST_TAPS and all(axis.lattice == 1 for axis in piece.axes) and share_of_slices(piece) < SLICING_PAYS
+    return taps <= MOST_TAPS and all(axis.every == 1 for axis in piece.axes) and share_of_slices(piece) < SLICING_PAYS
 
 
 def share_of_slices(piece: Piece) -> float:
     """Of what a few samples' products of floats take."""
     taps, positions = prod(axis.taps for axis in piece.axes), SAMPLES * prod(axis.positions for axis in piece.axes)
-    pairs, vectors = -(-piece.channels // 2), -(-positions // OF_REGISTER)
+    pairs, weights = -(-piece.channels // 2), piece.rows * piece.channels * taps
+    between = prod(1 + axis.beyond / max(1, axis.positions) for axis in piece.axes)  # a copy for each tap has none
+    vectors = -(-positions // OF_REGISTER) * (between if taps > TAPS_APART else 1)
     products = -(-piece.rows // OF_REGISTER) * vectors * -(-pairs // OF_REGISTER) * taps * SLICED_PRODUCT
     cells = vectors * pairs * (SLICE + (COPY_SLICES * taps if taps > 1 else 0) + TURN_PAIR * piece.source_last)
     results = vectors * piece.rows * TURN_RESULT * piece.target_last
-    weights = piece.rows * piece.channels * taps
-    return (products + cells + results + PACK * weights) * PLAIN_PRODUCTS / (weights * positions or 1)
+    packing = weights * (PACK_FAR if taps > 1 and 6 * weights > SLICED_WEIGHTS else PACK)
+    return (products + cells + results + packing) * PLAIN_PRODUCTS / (weights * positions or 1)
 
 
 def _blocks(piece: Piece, positions: tuple[int, ...], lanes: int, able: int = ALL) -> list[Block]:
