@@ -19,6 +19,7 @@ cdef class Call:
     cdef char *doubtful  # of each sample, whether its result is not to be trusted
     cdef seen_t *seen  # by a plan that slices floats, of the weight and of each sample
     cdef char *checked  # what is looked through for NaN and infinities
+    cdef seen_t *parts_seen  # of its parts, where that is asked for
     cdef index_t checked_size, checked_item
     cdef index_t packs  # tasks that pack weights
     cdef int checked_type, checks_small
@@ -97,9 +98,29 @@ cdef class Call:
         self.each(CHECK_CELLS, NULL, parts, <int>min(self.threads, parts))
         return not self.odd
 
+    cdef seen_t range_of(self, cnp.ndarray array):
+        """Of the numbers of an operand, floats or brain floats."""
+        cdef seen_t found
+        cdef index_t i, parts
+        self.checked, self.checked_item, self.checked_size = _data(array), cnp.PyArray_ITEMSIZE(array), array.size
+        parts = _parts(self.checked_size, CHECKED)
+        room = np.empty((parts, 2), np.uint32)
+        room[:] = NOTHING, 0
+        self.parts_seen = <seen_t *>_data(room)
+        self.each(CHECK_CELLS, NULL, parts, <int>min(self.threads, parts))
+        found.least, found.greatest = NOTHING, 0
+        for i in range(parts):
+            found.least = min(found.least, self.parts_seen[i].least)
+            found.greatest = max(found.greatest, self.parts_seen[i].greatest)
+        self.parts_seen = NULL
+        return found
+
     cdef void check_cells(self, index_t part) noexcept nogil:
         cdef seen_t seen
-        if self.plan.flushes and self.checks_small:
+        if self.parts_seen != NULL:
+            self.plan.kernels.see(min(CHECKED, self.checked_size - part * CHECKED),
+                                  self.checked + part * CHECKED * self.checked_item, self.parts_seen + part)
+        elif self.plan.flushes and self.checks_small:
             seen.least, seen.greatest = NOTHING, 0
             self.plan.kernels.see(min(CHECKED, self.checked_size - part * CHECKED),
                                   self.checked + part * CHECKED * self.checked_item, &seen)

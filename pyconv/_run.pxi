@@ -32,7 +32,7 @@ cdef object _work(Plan base, first, second, out, bias, scratch, accumulate, int 
         if not all(kept):
             return _in_runs(base, kept, first, second, out, bias, scratch, accumulate, threads)
     if base.slices and accumulate:  # what is not to be trusted could not be taken back
-        trusted = _trusted_samples(base, first, second)
+        trusted = _trusted_samples(base, first, second, threads)
         if not any(trusted):
             return _otherwise(base, base.geometry, first, second, out, bias, scratch, accumulate, threads)
         if not all(trusted):
@@ -115,6 +115,7 @@ def _kept_samples(Plan base, first, second, int threads):
     bits each, is not: all sums are multiples of that."""
     cdef Call call = Call.__new__(Call)
     cdef int other, least = SMALLEST // 2
+    cdef seen_t seen
     call.watch, call.plan, call.threads = Watch(), base, threads
     batch = base.geometry.batch
     if not base.gathers:  # both operands are large
@@ -123,35 +124,28 @@ def _kept_samples(Plan base, first, second, int threads):
             return [all(kept)] * batch
         return [all([call.is_finite(one, base.stored[0], least) for one in (x, y)])
                 for x, y in zip(first.reshape(batch, -1), second.reshape(batch, -1))]
-    other = _seen_least(base, second)
+    seen = call.range_of(second)
+    other = _least_exponent(&seen)
     least = max(1, SMALLEST - other)
-    constant = element(base.geometry.padding_value, base.dtype)
-    if other == 0 or _seen_least(base, constant) < least:
+    seen = call.range_of(element(base.geometry.padding_value, base.dtype))
+    if other == 0 or _least_exponent(&seen) < least:
         return [False] * batch
     if call.is_finite(first, base.stored[0], least):
         return [True] * batch
     return [call.is_finite(sample, base.stored[0], least) for sample in first.reshape(batch, -1)]
 
 
-cdef int _seen_least(Plan base, array):
-    cdef seen_t seen
-    seen.least, seen.greatest = NOTHING, 0
-    base.kernels.see(array.size, _data(array), &seen)
-    return _least_exponent(&seen)
-
-
-def _trusted_samples(Plan base, first, second):
-    """Of each sample, whether its floats may be sliced."""
-    cdef seen_t seen[2]
+def _trusted_samples(Plan base, first, second, int threads):
+    """Of each sample, whether its floats may be sliced, and no sum comes near infinity."""
+    cdef Call call = Call.__new__(Call)
+    cdef seen_t weight, constant, sample
+    call.watch, call.plan, call.threads = Watch(), base, threads
+    weight, constant = call.range_of(second), call.range_of(element(base.geometry.padding_value, base.dtype))
     trusted = []
-    seen[0].least, seen[0].greatest = NOTHING, 0
-    base.kernels.see(second.size, _data(second), &seen[0])
-    constant = element(base.geometry.padding_value, base.dtype)
-    for sample in first.reshape(base.geometry.batch, -1):
-        seen[1].least, seen[1].greatest = NOTHING, 0
-        base.kernels.see(1, _data(constant), &seen[1])
-        base.kernels.see(sample.size, _data(sample), &seen[1])
-        trusted.append(_keeps_slices(&seen[0], &seen[1]) and not _may_overflow(&seen[0], &seen[1], base.summed))
+    for cells in first.reshape(base.geometry.batch, -1):
+        sample = call.range_of(cells)
+        sample.least, sample.greatest = min(sample.least, constant.least), max(sample.greatest, constant.greatest)
+        trusted.append(_keeps_slices(&weight, &sample) and not _may_overflow(&weight, &sample, base.summed))
     return trusted
 
 
