@@ -201,3 +201,16 @@ def test_others_are_not_sliced(caplog):
     x, w = x.astype(np.float32), w.astype(np.float32)
     for algorithm in ('gemm', 'winograd'):
         assert SLICES not in ways(caplog, lambda: pyconv.conv2d(x, w, stride=2, algorithm=algorithm))  # noqa: B023
+
+
+@pytest.mark.parametrize('kernel, stride, dilation', [(3, 2, 1), (4, 3, 1), (3, 2, 3), (5, 3, 2)])
+def test_cells_that_no_tap_reads_decide_nothing(kernel, stride, dilation):
+    """In the last row and column, which lie among those that are sliced together."""
+    reach = dilation * (kernel - 1)
+    problem = P('a rest', (reach + 4 * stride, reach + 4 * stride), (kernel, kernel), (34, 40), stride=stride,
+                dilation=dilation, batch=2)
+    x, w, _ = (part.astype(np.float32) for part in problem.floats(np.float32)[:3])
+    before = calls.forward(problem, x, w)
+    x[..., -1] = 1e-41
+    x[..., -1, :] = np.nan
+    assert_same_bits(calls.forward(problem, x, w), before)

@@ -85,18 +85,59 @@ static inline __attribute__((always_inline)) void NAME(put_slices)(__m512 low, _
 }
 
 /* to[0, n) <- cells of a pair of channels, or of one. Whole vectors are written. */
-static void NAME(slice_cells)(const REAL *low, const REAL *high, index_t n, REAL *to, index_t pitch, seen_t *seen)
+static void NAME(slice_cells)(const REAL *low, const REAL *high, index_t n, REAL *to, index_t pitch)
 {
-    NAME(seen) found = NAME(nothing_seen)();
     for (index_t i = 0; i < n; i += LANES) {
         const __mmask16 some = n - i < LANES ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
         const __m512 first = _mm512_maskz_loadu_ps(some, low + i);
         const __m512 second = _mm512_maskz_loadu_ps(high ? some : 0, high ? high + i : low);
-        NAME(look)(&found, first);
-        NAME(look)(&found, second);
         NAME(put_slices)(first, second, to + i, pitch, 0xffff);
     }
-    NAME(tell)(&found, seen);
+}
+
+/* The cells [lo, hi) along an axis of a stream that some tap of it reads: where taps share streams, of some of these it
+   has fewer. */
+static inline void NAME(cells_read)(const work_t *once, int a, index_t stream, index_t *lo, index_t *hi)
+{
+    const axis_t *axis = &once->piece->axis[a];
+    *lo = 0;
+    *hi = NAME(cells)(once->piece, &once->block, a);
+    if (!(once->block.shared >> a & 1))
+        return;
+    const index_t lacks = NAME(reach)(axis) - (axis->taps - stream - 1) / axis->streams;
+    if (axis->unit < 0)
+        *lo -= axis->unit * lacks;
+    else
+        *hi -= axis->unit * lacks;
+}
+
+/* Look at those of a stream of one channel, of all samples: not at others that lie there, of which some blocks have more,
+   or the block that a sample is in would decide how it is summed. */
+static void NAME(see_stream)(const work_t *once, index_t stream, const REAL *cells, index_t batch)
+{
+    const layout_t *layout = &once->layout;
+    const index_t at[3] = {stream / (layout->streams[1] * layout->streams[2]),
+                           stream / layout->streams[2] % layout->streams[1], stream % layout->streams[2]};
+    index_t lo[3], hi[3];
+    for (int a = 0; a < 3; a++)
+        NAME(cells_read)(once, a, at[a], &lo[a], &hi[a]);
+    if (lo[2] == 0 && hi[2] == layout->axis[1]) { /* rows follow each other */
+        lo[2] = lo[1] * layout->axis[1];
+        hi[2] = hi[1] * layout->axis[1];
+        lo[1] = 0;
+        hi[1] = 1;
+    }
+    for (index_t s = 0; s < once->block.samples; s++) {
+        NAME(seen) found = NAME(nothing_seen)();
+        for (index_t z = lo[0]; z < hi[0]; z++)
+            for (index_t y = lo[1]; y < hi[1]; y++) {
+                const REAL *row = cells + s * batch + z * layout->axis[0] + y * layout->axis[1];
+                for (index_t i = lo[2]; i < hi[2]; i += LANES)
+                    NAME(look)(&found, _mm512_maskz_loadu_ps(
+                        hi[2] - i < LANES ? (__mmask16)((1u << (hi[2] - i)) - 1) : 0xffff, row + i));
+            }
+        NAME(tell)(&found, &once->seen[1 + once->block.sample + s]);
+    }
 }
 
 /* Where a stream of a block begins among the cells that are there once: along an axis where it has a tap of its own that
@@ -145,12 +186,16 @@ static void NAME(slice_pair)(const work_t *once, const REAL *low, const REAL *hi
                              REAL *to, index_t pitch)
 {
     const layout_t *layout = &once->layout;
-    for (index_t j = 0; j < layout->channel / layout->stream; j++)
+    for (index_t j = 0; j < layout->channel / layout->stream; j++) {
+        NAME(see_stream)(once, j, low + j * stream, batch);
+        if (high)
+            NAME(see_stream)(once, j, high + j * stream, batch);
         for (index_t s = 0; s < once->block.samples; s++) {
             const index_t at = j * stream + s * batch;
             NAME(slice_cells)(low + at, high ? high + at : NULL, layout->batch, to + j * layout->stream + s * layout->batch,
-                              pitch, &once->seen[1 + once->block.sample + s]);
+                              pitch);
         }
+    }
 }
 
 /* Where the cells of a block's first sample begin in a channel that has them as they are to be sliced, in one run; -1
