@@ -143,11 +143,6 @@ def _is_aligned(piece: Piece, block: Block, together: int) -> bool:
         not shared & 4 and x % OF_REGISTER == 0)
 
 
-def _all_are_read(piece: Piece, block: Block) -> bool:
-    """Whether no cell lies between those of two taps that share a stream."""
-    return all(abs(axis.unit) <= n for axis, n in zip(piece.axes, block[1]))
-
-
 def _joined(piece: Piece, block: Block) -> int:
     """The axes whose cells are sliced once for all taps, as in _tiles/slices.h."""
     _, extent, shared = block
@@ -171,7 +166,7 @@ def sliced_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     def options() -> Iterator[Option]:
         at_once = {up_to(even_part(piece.rows, most), 2 * OF_REGISTER) for most in SLICED_ROWS}
         for block in _blocks(piece, POSITIONS, tile.lanes):
-            if block[2] not in (0, ALL) or block[2] and not _all_are_read(piece, block):
+            if block[2] not in (0, ALL):
                 continue
             size, streams, together = scratch_of(of_axes, block, tile.lanes)
             once, _, _ = scratch_of(of_axes, (*block[:2], _joined(piece, block)), tile.lanes)

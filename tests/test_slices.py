@@ -203,14 +203,23 @@ def test_others_are_not_sliced(caplog):
         assert SLICES not in ways(caplog, lambda: pyconv.conv2d(x, w, stride=2, algorithm=algorithm))  # noqa: B023
 
 
-@pytest.mark.parametrize('kernel, stride, dilation', [(3, 2, 1), (4, 3, 1), (3, 2, 3), (5, 3, 2)])
-def test_cells_that_no_tap_reads_decide_nothing(kernel, stride, dilation):
-    """In the last row and column, which lie among those that are sliced together."""
-    reach = dilation * (kernel - 1)
-    problem = P('a rest', (reach + 4 * stride, reach + 4 * stride), (kernel, kernel), (34, 40), stride=stride,
-                dilation=dilation, batch=2)
-    x, w, _ = (part.astype(np.float32) for part in problem.floats(np.float32)[:3])
+@pytest.mark.parametrize('problem', [
+    P('behind a stride', (17, 24), (4, 4), (32, 40), stride=(3, 1), batch=3),
+    P('behind two', (12, 13), (3, 3), (34, 31), stride=2, batch=2),
+    P('between far taps', (12, 2), (3, 1), (81, 31), stride=2, dilation=(5, 3), batch=5),
+    P('in most columns', (15, 8), (1, 4), (108, 14), stride=(4, 3), batch=2),
+    P('between taps of the last rows', (40, 40), (3, 3), (40, 32), dilation=9, batch=2),
+], ids=str)
+def test_cells_that_no_tap_reads_decide_nothing(problem):
+    """Which of them lie among those that are sliced together depends on the blocks."""
+    x, w, y = (part.astype(np.float32) for part in problem.floats(np.float32)[:3])
     before = calls.forward(problem, x, w)
-    x[..., -1] = 1e-41
-    x[..., -1, :] = np.nan
-    assert_same_bits(calls.forward(problem, x, w), before)
+    read = calls.grad_input(problem, np.ones_like(w), np.ones_like(y), algorithm='gemm')
+    least = np.empty(max(1, pyconv.workspace(x.shape, w.shape, **problem.keywords).finput_minimum), np.float32)
+    for value in (1e-41, np.nan):
+        x[read == 0] = value
+        for threads in (1, 2, 5):
+            with pyconv.num_threads(threads):
+                assert_same_bits(calls.forward(problem, x, w), before)
+                assert_same_bits(calls.forward(problem, x, w, finput=least), before)
+                assert_same_bits(np.stack([calls.forward(problem, one, w) for one in x]), before)

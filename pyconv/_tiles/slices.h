@@ -95,20 +95,23 @@ static void NAME(slice_cells)(const REAL *low, const REAL *high, index_t n, REAL
     }
 }
 
-/* The cells [lo, hi) along an axis of a stream that some tap of it reads: where taps share streams, of some of these it
-   has fewer. */
-static inline void NAME(cells_read)(const work_t *once, int a, index_t stream, index_t *lo, index_t *hi)
+/* The cells along an axis of a stream that some tap of it reads: from each of `count` places on, which begin with `first`
+   and are `apart`, so many. Where taps share streams, some of these have fewer. */
+typedef struct {
+    index_t first, count, apart, cells;
+} NAME(cells_read);
+
+static inline NAME(cells_read) NAME(read_along)(const work_t *once, int a, index_t stream)
 {
     const axis_t *axis = &once->piece->axis[a];
-    *lo = 0;
-    *hi = NAME(cells)(once->piece, &once->block, a);
-    if (!(once->block.shared >> a & 1))
-        return;
-    const index_t lacks = NAME(reach)(axis) - (axis->taps - stream - 1) / axis->streams;
-    if (axis->unit < 0)
-        *lo -= axis->unit * lacks;
-    else
-        *hi -= axis->unit * lacks;
+    const index_t extent = once->block.extent[a], apart = axis->unit < 0 ? -axis->unit : axis->unit;
+    if (!(once->block.shared >> a & 1) || axis->streams == axis->taps)
+        return (NAME(cells_read)){0, 1, 0, extent};
+    const index_t more = (axis->taps - stream - 1) / axis->streams;
+    const index_t first = axis->unit < 0 ? apart * (NAME(reach)(axis) - more) : 0;
+    if (extent >= apart) /* one follows the other */
+        return (NAME(cells_read)){first, 1, 0, extent + apart * more};
+    return (NAME(cells_read)){first, more + 1, apart, extent};
 }
 
 /* Look at those of a stream of one channel, of all samples: not at others that lie there, of which some blocks have more,
@@ -118,24 +121,28 @@ static void NAME(see_stream)(const work_t *once, index_t stream, const REAL *cel
     const layout_t *layout = &once->layout;
     const index_t at[3] = {stream / (layout->streams[1] * layout->streams[2]),
                            stream / layout->streams[2] % layout->streams[1], stream % layout->streams[2]};
-    index_t lo[3], hi[3];
-    for (int a = 0; a < 3; a++)
-        NAME(cells_read)(once, a, at[a], &lo[a], &hi[a]);
-    if (lo[2] == 0 && hi[2] == layout->axis[1]) { /* rows follow each other */
-        lo[2] = lo[1] * layout->axis[1];
-        hi[2] = hi[1] * layout->axis[1];
-        lo[1] = 0;
-        hi[1] = 1;
+    const NAME(cells_read) along_z = NAME(read_along)(once, 0, at[0]), along_y = NAME(read_along)(once, 1, at[1]);
+    NAME(cells_read) along_x = NAME(read_along)(once, 2, at[2]);
+    index_t rows = along_y.cells;
+    if (along_x.first == 0 && along_x.cells == layout->axis[1]) { /* rows follow each other */
+        along_x.cells *= rows;
+        rows = 1;
     }
     for (index_t s = 0; s < once->block.samples; s++) {
         NAME(seen) found = NAME(nothing_seen)();
-        for (index_t z = lo[0]; z < hi[0]; z++)
-            for (index_t y = lo[1]; y < hi[1]; y++) {
-                const REAL *row = cells + s * batch + z * layout->axis[0] + y * layout->axis[1];
-                for (index_t i = lo[2]; i < hi[2]; i += LANES)
-                    NAME(look)(&found, _mm512_maskz_loadu_ps(
-                        hi[2] - i < LANES ? (__mmask16)((1u << (hi[2] - i)) - 1) : 0xffff, row + i));
+        for (index_t i = 0; i < along_z.count * along_y.count * along_x.count; i++) {
+            const index_t z = along_z.first + i / (along_y.count * along_x.count) * along_z.apart;
+            const index_t y = along_y.first + i / along_x.count % along_y.count * along_y.apart;
+            const index_t x = along_x.first + i % along_x.count * along_x.apart;
+            for (index_t k = 0; k < along_z.cells * rows; k++) {
+                const REAL *row = cells + s * batch + (z + k / rows) * layout->axis[0] + (y + k % rows) * layout->axis[1] + x;
+                for (index_t q = 0; q < along_x.cells; q += LANES) {
+                    const index_t left = along_x.cells - q;
+                    const __mmask16 some = left < LANES ? (__mmask16)((1u << left) - 1) : 0xffff;
+                    NAME(look)(&found, _mm512_maskz_loadu_ps(some, row + q));
+                }
             }
+        }
         NAME(tell)(&found, &once->seen[1 + once->block.sample + s]);
     }
 }
