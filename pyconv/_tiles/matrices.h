@@ -20,10 +20,10 @@
 #undef FEW
 #ifdef SLICED
 #define SLICES 3 /* of each number, which have arrays of their own (see slices.h) */
-#define FEW 4    /* products of each that are summed for all rows before others: their cells take 24 KB, half of L1 */
+#define FEW 4    /* products of each that are summed at all positions before others: weights take 24 KB, half of L1 */
 #else
 #define SLICES 1
-#define FEW 1000
+#define FEW 1000 /* all, but of very many taps */
 #endif
 
 /* Of a group's cells, how many are summed in one product: of a few it is one, under all taps of a row of them. */
@@ -123,7 +123,7 @@ typedef struct {
     do {                                                                                                              \
         LOAD_REGISTER(6, columns + (s) * slice, apart);                                                               \
         if ((V) > 1)                                                                                                  \
-            LOAD_REGISTER(7, beside + (s) * slice, apart);                                             \
+            LOAD_REGISTER(7, beside + (s) * slice, apart);                                                            \
     } while (0)
 #define ADD_ALL(R, V)                                                                                                 \
     do {                                                                                                              \
@@ -201,7 +201,7 @@ static void NAME(multiply_tile)(const NAME(depths) *d, index_t first, index_t en
         NAME(store_run)(to + r * pitch, 1, sums + r * line, n, 0, adds);
 }
 
-/* Some positions for all rows, then the next: their cells stay in L1 while weights come from L2, in their order. */
+/* Of 32 rows some products for all positions, then the next: their weights stay in L1 while cells come from L2. */
 static void NAME(multiply_matrices)(const work_t *work, const void *panels, const index_t *offset, void *scratch,
                                     void *result, int accumulate)
 {
