@@ -136,7 +136,7 @@ def matrix_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
     return min(options(), key=itemgetter(0, 1))[2]
 
 
-def _is_aligned(piece: Piece, block: Block, together: int) -> bool:
+def _is_aligned(piece: Piece, block: Block) -> bool:
     """Whether the cells of a register lie in lines of the cache, under every tap."""
     _, (_, _, x), shared = block
     return not any(shared >> a & 1 and axis.taps > 1 for a, axis in enumerate(piece.axes)) or (
@@ -170,7 +170,7 @@ def sliced_blocking(piece: Piece, groups: int, tile: Tile) -> Blocking:
                 continue
             size, streams, together = scratch_of(of_axes, block, tile.lanes)
             once, _, _ = scratch_of(of_axes, (*block[:2], _joined(piece, block)), tile.lanes)
-            vectors, is_aligned = -(-together // OF_REGISTER), _is_aligned(piece, block, together)
+            vectors, is_aligned = -(-together // OF_REGISTER), _is_aligned(piece, block)
             cells = pairs * (SLICE * once + (COPY_SLICES * size if size > once else 0)) / tile.lanes
             for rows in sorted({min(piece.rows, n) for n in at_once}):
                 registers = -(-rows // OF_REGISTER) * vectors

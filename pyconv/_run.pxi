@@ -153,17 +153,17 @@ cdef int _mend(Plan base, Call call, first, second, out, bias, scratch) except -
     """Of samples with floats that should not have been sliced, the result by 'gemm': all, if a weight is not finite,
     which padding does not meet; where sums may have overflowed, what of it is not finite."""
     cdef index_t n, batch = base.geometry.batch
-    lost = [n for n in range(batch)
-            if _exponent(call.seen[0].greatest) > GREATEST or not _keeps_slices(&call.seen[0], &call.seen[1 + n])]
-    if len(lost) == batch:
+    lost = [_exponent(call.seen[0].greatest) > GREATEST or not _keeps_slices(&call.seen[0], &call.seen[1 + n])
+            for n in range(batch)]
+    if all(lost):
         _otherwise(base, base.geometry, first, second, out, bias, scratch, False, call.threads)
         return 0
     samples, results = first.reshape(batch, -1), out.reshape(batch, -1)
-    for n in lost:
-        _otherwise(base, base.geometry._replace(batch=1), samples[n], second, results[n], bias, scratch, False,
-                   call.threads)
     for n in range(batch):
-        if n not in lost and _may_overflow(&call.seen[0], &call.seen[1 + n], base.summed):
+        if lost[n]:
+            _otherwise(base, base.geometry._replace(batch=1), samples[n], second, results[n], bias, scratch, False,
+                       call.threads)
+        elif _may_overflow(&call.seen[0], &call.seen[1 + n], base.summed):
             _defined(base, samples[n], second, results[n], bias, scratch, call.threads)
     return 0
 

@@ -113,18 +113,15 @@ typedef struct {
     const index_t *offset;
 } NAME(depths);
 
-#define LOAD_ROWS(R, s)                                                                                               \
+/* LOAD_REGISTER for one of two, or both. */
+#define LOAD_UP_TO_TWO(N, which, other, from, next, apart)                                                            \
     do {                                                                                                              \
-        LOAD_REGISTER(4, rows + (s) * row_slice, width);                                                              \
-        if ((R) > 1)                                                                                                  \
-            LOAD_REGISTER(5, below + (s) * row_slice, width);                                                         \
+        LOAD_REGISTER(which, from, apart);                                                                            \
+        if ((N) > 1)                                                                                                  \
+            LOAD_REGISTER(other, next, apart);                                                                        \
     } while (0)
-#define LOAD_COLUMNS(V, s)                                                                                            \
-    do {                                                                                                              \
-        LOAD_REGISTER(6, columns + (s) * slice, apart);                                                               \
-        if ((V) > 1)                                                                                                  \
-            LOAD_REGISTER(7, beside + (s) * slice, apart);                                                            \
-    } while (0)
+#define LOAD_ROWS(R, s) LOAD_UP_TO_TWO(R, 4, 5, rows + (s) * row_slice, below + (s) * row_slice, width)
+#define LOAD_COLUMNS(V, s) LOAD_UP_TO_TWO(V, 6, 7, columns + (s) * slice, beside + (s) * slice, apart)
 #define ADD_ALL(R, V)                                                                                                 \
     do {                                                                                                              \
         ADD_PRODUCTS(0, 4, 6);                                                                                        \
